@@ -20,6 +20,8 @@ from typing import Any, Literal, overload
 import onnx
 from numpy.typing import ArrayLike
 
+from qdebug.backends.doctor import DoctorResult as DoctorResult
+from qdebug.commands.report.view import View as View
 from qdebug.config.bisect import BisectSettings as BisectSettings
 from qdebug.config.calibrate import CalibrateSettings as CalibrateSettings
 from qdebug.config.compare import CompareSettings as CompareSettings
@@ -30,6 +32,8 @@ from qdebug.config.repair import RepairSettings as RepairSettings
 from qdebug.config.report import ReportSettings as ReportSettings
 from qdebug.config.sweep import SweepSettings as SweepSettings
 from qdebug.config.view import ViewSettings as ViewSettings
+from qdebug.decide.remedies.result import RepairResult as RepairResult
+from qdebug.decide.search.outcome import BisectResult as BisectResult
 from qdebug.errors import BackendError as BackendError
 from qdebug.errors import ClusterError as ClusterError
 from qdebug.errors import MetricError as MetricError
@@ -39,24 +43,20 @@ from qdebug.errors import QdebugError as QdebugError
 from qdebug.errors import SampleError as SampleError
 from qdebug.errors import StoreError as StoreError
 from qdebug.errors import UsageError as UsageError
-from qdebug.measure.calibration import CalibrateResult as CalibrateResult
-from qdebug.measure.inspection import InspectResult as InspectResult
-from qdebug.measure.ranges import RangesResult as RangesResult
-from qdebug.measure.recorded import Run as Run
-from qdebug.measure.report import ReportResult as ReportResult
-from qdebug.measure.result import Cause as Cause
-from qdebug.measure.result import CompareResult as CompareResult
-from qdebug.measure.result import LayerResult as LayerResult
-from qdebug.measure.result import TensorResult as TensorResult
-from qdebug.measure.sweep import SweepResult as SweepResult
-from qdebug.model.samples import Samples as Samples
-from qdebug.pipeline.report.view import View as View
+from qdebug.network.samples import Samples as Samples
 from qdebug.plan.export import ExportResult as ExportResult
 from qdebug.plan.plan import PrecisionPlan as PrecisionPlan
 from qdebug.plan.plan import TensorRange as TensorRange
-from qdebug.remedies.result import RepairResult as RepairResult
-from qdebug.run.doctor import DoctorResult as DoctorResult
-from qdebug.search.outcome import BisectResult as BisectResult
+from qdebug.results.calibrate import CalibrateResult as CalibrateResult
+from qdebug.results.compare import Cause as Cause
+from qdebug.results.compare import CompareResult as CompareResult
+from qdebug.results.compare import LayerResult as LayerResult
+from qdebug.results.compare import TensorResult as TensorResult
+from qdebug.results.inspect import InspectResult as InspectResult
+from qdebug.results.ranges import RangesResult as RangesResult
+from qdebug.results.recorded import Run as Run
+from qdebug.results.report import ReportResult as ReportResult
+from qdebug.results.sweep import SweepResult as SweepResult
 from qdebug.types import Precision as Precision
 from qdebug.types import Progress as Progress
 

@@ -23,27 +23,27 @@ from qdebug.config.report import ReportSettings
 from qdebug.config.sweep import SweepSettings
 from qdebug.config.view import ViewSettings
 from qdebug.errors import UsageError, about_model
-from qdebug.pipeline.context import session_settings
+from qdebug.execute.context import session_settings
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from qdebug.measure.calibration import CalibrateResult
-    from qdebug.measure.inspection import InspectResult
-    from qdebug.measure.ranges import RangesResult
-    from qdebug.measure.recorded import Run
-    from qdebug.measure.report import ReportResult
-    from qdebug.measure.result import CompareResult
-    from qdebug.measure.sweep import SweepResult
-    from qdebug.model.samples import Samples
-    from qdebug.pipeline.report.view import View
+    from qdebug.backends.doctor import DoctorResult
+    from qdebug.commands.report.view import View
+    from qdebug.decide.remedies.result import RepairResult
+    from qdebug.decide.search.outcome import BisectResult
+    from qdebug.network.samples import Samples
     from qdebug.plan.export import ExportResult
-    from qdebug.remedies.result import RepairResult
-    from qdebug.results import Result
-    from qdebug.run.doctor import DoctorResult
-    from qdebug.search.outcome import BisectResult
+    from qdebug.result import Result
+    from qdebug.results.calibrate import CalibrateResult
+    from qdebug.results.compare import CompareResult
+    from qdebug.results.inspect import InspectResult
+    from qdebug.results.ranges import RangesResult
+    from qdebug.results.recorded import Run
+    from qdebug.results.report import ReportResult
+    from qdebug.results.sweep import SweepResult
 
 SettingsT = TypeVar("SettingsT")
 ResultT = TypeVar("ResultT", bound="Result")
@@ -66,8 +66,8 @@ def compare(
     Raises:
         QdebugError: bad input (nothing was written), or a runtime that failed.
     """
-    from qdebug.pipeline.compare.command import compare as run
-    from qdebug.pipeline.report.attached import compare_with_page
+    from qdebug.commands.compare.command import compare as run
+    from qdebug.commands.report.attached import compare_with_page
 
     checked = _settings(CompareSettings, model, settings)
     with _running(checked, checked.model):
@@ -90,7 +90,7 @@ def calibrate(
     Raises:
         QdebugError: bad input, or a runtime that failed.
     """
-    from qdebug.pipeline.calibrate.command import calibrate as run
+    from qdebug.commands.calibrate.command import calibrate as run
 
     checked = _settings(CalibrateSettings, model, settings)
     with _running(checked, checked.model):
@@ -115,8 +115,8 @@ def ranges(
     Raises:
         QdebugError: bad input, or a runtime that failed.
     """
+    from qdebug.commands.ranges.command import ranges as run
     from qdebug.display.plotfiles import PlotFiles
-    from qdebug.pipeline.ranges.command import ranges as run
 
     checked = _settings(RangesSettings, source, settings)
     plots = None
@@ -146,7 +146,7 @@ def bisect(
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
-    from qdebug.pipeline.bisect.command import bisect as run
+    from qdebug.commands.bisect import bisect as run
 
     checked = _settings(BisectSettings, model, settings)
     with _running(checked, checked.model):
@@ -173,7 +173,7 @@ def repair(
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was done is kept.
     """
-    from qdebug.pipeline.repair.command import repair as run
+    from qdebug.commands.repair import repair as run
 
     checked = _settings(RepairSettings, model, settings)
     with _running(checked, checked.model):
@@ -197,7 +197,7 @@ def inspect(file: Any = None, **settings: Any) -> InspectResult:
         QdebugError: a file that cannot be read or is none of the known kinds, a plan that does not
             fit, an engine of another model, an unknown condition.
     """
-    from qdebug.pipeline.inspect import inspect as run
+    from qdebug.commands.inspect import inspect as run
 
     checked = _settings(InspectSettings, file, settings)
     return _with_page(checked, checked.model, run(checked))
@@ -217,8 +217,8 @@ def sweep(
     Raises:
         QdebugError: bad input (nothing was built), or a reference that does not run.
     """
+    from qdebug.commands.sweep.command import sweep as run
     from qdebug.display.sweep import sweep_to_csv
-    from qdebug.pipeline.sweep.command import sweep as run
 
     checked = _settings(SweepSettings, model, settings)
     with _running(checked, checked.model):
@@ -238,7 +238,7 @@ def report(runs: Any = None, **settings: Any) -> ReportResult:
     Raises:
         QdebugError: a file that cannot be read or holds no result, an existing output.
     """
-    from qdebug.pipeline.report.command import report as run
+    from qdebug.commands.report.command import report as run
 
     return run(_settings(ReportSettings, runs, settings))
 
@@ -257,7 +257,7 @@ def view(files: Any = None, **settings: Any) -> View:
     Raises:
         QdebugError: a file that cannot be read or holds nothing to show, a port that is in use.
     """
-    from qdebug.pipeline.report.view import view as run
+    from qdebug.commands.report.view import view as run
 
     return run(_settings(ViewSettings, files, settings))
 
@@ -274,13 +274,13 @@ def export(plan: Any = None, **settings: Any) -> ExportResult:
     Raises:
         QdebugError: an unknown target, a plan that does not fit, an existing output.
     """
+    from qdebug.commands.export import export_plan
+    from qdebug.commands.export_run import export_run
+    from qdebug.config.export import RUN_TARGETS
     from qdebug.config.objects import as_settings
-    from qdebug.display.exports import RUN_TARGETS
-    from qdebug.measure.calibration import CalibrateResult
-    from qdebug.measure.recorded import Run
-    from qdebug.pipeline.export import export_plan
-    from qdebug.pipeline.export_run import export_run
-    from qdebug.search.outcome import BisectResult
+    from qdebug.decide.search.outcome import BisectResult
+    from qdebug.results.calibrate import CalibrateResult
+    from qdebug.results.recorded import Run
 
     if isinstance(plan, Run) and settings.get("to") in RUN_TARGETS:
         plan = plan.path  # otherwise its plan
@@ -303,7 +303,7 @@ def export(plan: Any = None, **settings: Any) -> ExportResult:
 
 def doctor() -> DoctorResult:
     """What this machine can run, and what to install for the rest."""
-    from qdebug.run.doctor import examine
+    from qdebug.backends.doctor import examine
 
     return examine()
 
@@ -314,7 +314,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     Raises:
         StoreError: no such file, or not a run file that is whole.
     """
-    from qdebug.measure.recorded import Run
+    from qdebug.results.recorded import Run
 
     return Run(os.fspath(path))
 
@@ -334,9 +334,9 @@ def open_samples(
         QdebugError: the data or the model cannot be read, or do not fit.
     """
     from qdebug.config.objects import as_settings
-    from qdebug.model.load import read_model
-    from qdebug.model.prepare import prepare_model
-    from qdebug.model.samples import open_samples as opened
+    from qdebug.network.load import read_model
+    from qdebug.network.prepare import prepare_model
+    from qdebug.network.samples import open_samples as opened
 
     given = as_settings(CompareSettings, {"inputs": data, "model": model})
     inputs = prepare_model(read_model(given["model"])).graph.inputs
@@ -347,7 +347,7 @@ def _with_page(settings: Any, model: str | None, result: ResultT) -> ResultT:
     """`result`, of which the page that is asked for is written."""
 
     def write(page: str, found: ResultT) -> None:
-        from qdebug.pipeline.report.attached import write_result_page
+        from qdebug.commands.report.attached import write_result_page
 
         write_result_page(settings, page, model, found)
 
@@ -370,7 +370,7 @@ def _with_model(
     settings: Any, name: str, proto: Callable[[ResultT], ModelProto], result: ResultT
 ) -> ResultT:
     """`result`, of which a model is written to the file that the setting `name` gives, if any."""
-    from qdebug.model.weights import write_model
+    from qdebug.network.weights import write_model
 
     def write(path: str, found: ResultT) -> None:
         write_model(proto(found), path, option(name), force=settings.force)
@@ -420,9 +420,9 @@ def _settings(kind: type[SettingsT], first: Any, given: Mapping[str, Any]) -> Se
         UsageError: an unknown keyword, a value that cannot be, or one that is missing.
         QdebugError: an object in memory that cannot be used, or a file that cannot be written.
     """
+    from qdebug.commands.preflight import check_files, planned_model
     from qdebug.config.objects import as_settings
     from qdebug.config.resolve import from_keywords
-    from qdebug.pipeline.preflight import check_files, planned_model
 
     values = dict(given)
     if isinstance(first, kind):

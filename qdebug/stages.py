@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from qdebug.errors import BackendError, QdebugError, is_about_memory, out_of_memory
-from qdebug.results import FailedStage, Result
+from qdebug.result import FailedStage, Result
 from qdebug.wording import printable
 
 INTERNAL = "QD-INTERNAL"

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import qdebug
-from qdebug.results import Result, json_schema
+from qdebug.result import Result, json_schema
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
 RESULTS: tuple[type[Result], ...] = (

@@ -19,13 +19,13 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+from qdebug.backends.registry import CAPABILITIES, built_in  # noqa: E402
 from qdebug.calibrators.registry import CALIBRATORS  # noqa: E402
 from qdebug.config.commands import COMMANDS  # noqa: E402
 from qdebug.config.option import TENSORRT, Setting, settings_of  # noqa: E402
-from qdebug.measure.metrics import BUILT_IN, LAYER_METRICS, METRICS, Metric  # noqa: E402
-from qdebug.model.dataformats import FORMATS  # noqa: E402
-from qdebug.run.registry import CAPABILITIES, built_in  # noqa: E402
-from qdebug.search.strategies import STRATEGIES  # noqa: E402
+from qdebug.config.strategies import STRATEGIES  # noqa: E402
+from qdebug.metrics.tensor import BUILT_IN, LAYER_METRICS, METRICS, Metric  # noqa: E402
+from qdebug.network.dataformats import FORMATS  # noqa: E402
 
 PACKAGE = REPOSITORY / "qdebug"
 REGION = re.compile(
@@ -63,7 +63,7 @@ def task_metrics() -> str:
 
 def strategies() -> str:
     """The strategies of the search."""
-    rows = ((f"`{name}`", entry.summary) for name, entry in STRATEGIES.items())
+    rows = ((f"`{name}`", summary) for name, summary in STRATEGIES.items())
     return table(("Strategy", "What it looks for"), rows)
 
 
@@ -74,7 +74,7 @@ def packages() -> str:
     placed = [name for name in stages() if name in imports]
     if missing := set(imports) - set(placed):
         raise SystemExit(f"no stage in tests/test_architecture.py: {', '.join(missing)}")
-    shared = placed[: placed.index("model")]
+    shared = placed[: placed.index("network")]
     width = max(map(len, placed))
     lines = textwrap.wrap(", ".join(shared), width=98)
     for name in placed[len(shared) :]:

@@ -19,34 +19,34 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from qdebug.run.registry import backend_names
+from qdebug.backends.registry import backend_names
 
 ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
     ("types",), ("formats",), ("native",), ("inmemory",), ("wording",), ("errors",),
-    ("inputfiles",), ("outputfiles",), ("results",), ("stages",), ("yamlfile",), ("userfile",),
-    ("model",), ("calibrators",), ("plan",),
-    ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("remedies",), ("display",),
-    ("page",), ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",), ("testing",),
+    ("inputfiles",), ("outputfiles",), ("result",), ("stages",), ("yamlfile",), ("userfile",),
+    ("network",), ("calibrators",), ("plan",), ("engine_info",), ("metrics",), ("store",),
+    ("backends",), ("results",), ("config",), ("execute",), ("analyse",), ("decide",),
+    ("display",), ("page",), ("commands",), ("api",), ("cli",), ("__main__",), ("testing",),
 )  # fmt: skip
 RANK = {name: i for i, names in enumerate(STAGES) for name in names}
 ONLY_IN = {
-    "tensorrt": ("run/tensorrt/",),
-    "tensorrt_rtx": ("run/tensorrt/",),
-    "tensorrt_bindings": ("run/tensorrt/",),
-    "pycuda": ("run/tensorrt/",),
-    "openvino": ("run/openvino.py",),
-    "dask": ("pipeline/cluster/",),
-    "dask_jobqueue": ("pipeline/cluster/",),
-    "distributed": ("pipeline/cluster/",),
-    "cloudpickle": ("pipeline/cluster/",),
-    "h5py": ("store/", "model/samples/readers/hdf5.py"),
-    "hdf5plugin": ("store/", "model/samples/readers/hdf5.py"),
+    "tensorrt": ("backends/tensorrt/",),
+    "tensorrt_rtx": ("backends/tensorrt/",),
+    "tensorrt_bindings": ("backends/tensorrt/",),
+    "pycuda": ("backends/tensorrt/",),
+    "openvino": ("backends/openvino.py",),
+    "dask": ("execute/cluster/",),
+    "dask_jobqueue": ("execute/cluster/",),
+    "distributed": ("execute/cluster/",),
+    "cloudpickle": ("execute/cluster/",),
+    "h5py": ("store/", "network/samples/readers/hdf5.py"),
+    "hdf5plugin": ("store/", "network/samples/readers/hdf5.py"),
     "cyclopts": ("cli/parser.py",),
-    "rich": ("cli/", "display/"),
+    "rich": ("cli/", "display/", "results/words.py"),
 }
-CONFIG_USERS = ("pipeline", "api", "cli")
+CONFIG_USERS = ("execute", "analyse", "decide", "commands", "api", "cli")
 MAY_PRINT = ("cli/", "display/", "__main__.py")
 
 
@@ -86,9 +86,9 @@ IMPORTERS = ("import_module", "__import__", "resolve_name")
 LIBRARIES_BY_NAME = {
     "errors.py": "packages that are optional",
     "userfile.py": "the user's own modules",
-    "run/registry.py": "what a backend names: of qdebug's own, strings that are looked at here",
-    "run/tensorrt/library.py": "TensorRT, under one of its names",
-    "pipeline/cluster/worker.py": "strings of that file, which are looked at here",
+    "backends/registry.py": "what a backend names: strings that are looked at here",
+    "backends/tensorrt/library.py": "TensorRT, under one of its names",
+    "execute/cluster/worker.py": "strings of that file, which are looked at here",
     "__init__.py": "strings of that file",
 }
 """Files that import what a variable names, and what that may be."""
@@ -156,7 +156,7 @@ def files(rule: Callable[[Path], None]) -> Callable[[], None]:
     [
         ("import_module(f'qdebug.display.{name}')", "qdebug.display"),
         ("importlib.import_module('qdebug.cli.app')", "qdebug.cli.app"),
-        ("FACTORY = 'qdebug.run.simulation:SimulationBackend'", "qdebug.run.simulation"),
+        ("FACTORY = 'qdebug.backends.simulation:SimulationBackend'", "qdebug.backends.simulation"),
         ("import_module(f'qdebug.{name}')", None),
         ("import_module('qdebug.' + name)", None),
         ("import_module(name)", None),
@@ -247,7 +247,7 @@ def test_the_settings_of_compare_stay_near_its_entry(tmp_path: Path) -> None:
         sys.setprofile(before)
         threading.setprofile(None)
     assert len(threads) > 1
-    assert {"pipeline/compare/command.py", "pipeline/engine/execute.py"} <= given, given
+    assert {"commands/compare/command.py", "analyse/engine.py"} <= given, given
     assert len(given) <= 12, given
 
 
@@ -257,13 +257,13 @@ OF_THE_PROCESS = {
     "_deferred": "cli/process.py",
     "_results": "cli/process.py",  # the stream that holds results only
     "_ENDINGS": "outputfiles.py",  # temporary folders to put away
-    "_DEQUANTIZED": "run/stored_weights.py",  # by content: no result depends on who asks
-    "_MAPPED": "run/stored_weights.py",
-    "_loaded": "run/tensorrt/library.py",  # a library is loaded once, and keeps what it was told
-    "_kept": "run/tensorrt/execute/runtime_cache.py",
-    "_settled": "run/tensorrt/execute/tf32.py",
-    "_opened": "run/tensorrt/execute/cuda.py",
-    "_jobs": "pipeline/cluster/worker.py",  # what a worker process has open
+    "_DEQUANTIZED": "backends/stored_weights.py",  # by content: no result depends on who asks
+    "_MAPPED": "backends/stored_weights.py",
+    "_loaded": "backends/tensorrt/library.py",  # loaded once, and keeps what it was told
+    "_kept": "backends/tensorrt/execute/runtime_cache.py",
+    "_settled": "backends/tensorrt/execute/tf32.py",
+    "_opened": "backends/tensorrt/execute/cuda.py",
+    "_jobs": "execute/cluster/worker.py",  # what a worker process has open
 }
 """What a module may hold that changes: nothing that one call asks for may reach another by it."""
 
@@ -308,7 +308,7 @@ def test_libraries_stay_where_they_belong(file: Path) -> None:
 @files
 def test_backends_are_told_apart_by_what_they_can_do(file: Path) -> None:
     """Their names are compared, and matched, only where they are made."""
-    if _name(file).startswith(("run/", "testing/")):
+    if _name(file).startswith(("backends/", "testing/")):
         return
     names = set(backend_names()) | {"ort"}
     for node in _nodes(file):
@@ -325,7 +325,7 @@ def test_backends_are_told_apart_by_what_they_can_do(file: Path) -> None:
 def test_nodes_are_made_in_one_place(file: Path) -> None:
     """Beside it only models for tests, two probes of a node or two, and what a stage before `plan`
     makes: one of the probes, and the joints of iterations."""
-    others = ("testing/", "model/load.py", "model/inline.py", "run/doctor.py")
+    others = ("testing/", "network/load.py", "network/inline.py", "backends/doctor.py")
     if _name(file).startswith(("plan/rewrite/edit.py", *others)):
         return
     for node in _nodes(file):
@@ -336,7 +336,7 @@ def test_nodes_are_made_in_one_place(file: Path) -> None:
 @files
 def test_sessions_get_their_options_in_one_place(file: Path) -> None:
     """Beside it the probe of the opsets that ONNX Runtime takes, which is no user's model."""
-    if _name(file) not in ("run/options.py", "model/load.py"):
+    if _name(file) not in ("backends/options.py", "network/load.py"):
         names = {n.attr for n in _nodes(file) if isinstance(n, ast.Attribute)}
         assert "SessionOptions" not in names, _name(file)
 
@@ -344,7 +344,7 @@ def test_sessions_get_their_options_in_one_place(file: Path) -> None:
 def test_the_registry_imports_no_runtime() -> None:
     heavy = {"numpy", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx", "pydantic"}
     code = (
-        "import sys; from qdebug.run.registry import backend_names, spec_of; "
+        "import sys; from qdebug.backends.registry import backend_names, spec_of; "
         "[spec_of(n).installed for n in backend_names()]; print(*sys.modules)"
     )
     assert not heavy & set(_run(code).split())

@@ -15,8 +15,9 @@ from typing import Annotated, ClassVar
 import jsonschema
 import pytest
 
+from qdebug.backends.doctor import DoctorResult, Finding
 from qdebug.errors import UsageError
-from qdebug.results import (
+from qdebug.result import (
     Hidden,
     Inline,
     Json,
@@ -27,7 +28,6 @@ from qdebug.results import (
     json_schema,
     to_json,
 )
-from qdebug.run.doctor import DoctorResult, Finding
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "make_schemas.py"
 

@@ -105,8 +105,8 @@ def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -
     _check_memory(command.name)
     # Imported here: --help must not wait for the numeric packages.
     from qdebug.cli.common import set_verbosity
+    from qdebug.commands.preflight import check_files, planned_model
     from qdebug.config.resolve import from_flags, places_in_file, validated
-    from qdebug.pipeline.preflight import check_files, planned_model
 
     with spelled_by(spelling(command)), results_apart():
         _check_directory()

@@ -17,7 +17,7 @@ from qdebug.display.blocks import Block
 from qdebug.display.progress import ProgressBars
 from qdebug.display.terminal import print_view, print_written
 from qdebug.outputfiles import write_text
-from qdebug.results import Result
+from qdebug.result import Result
 from qdebug.stages import INTERNAL
 from qdebug.types import Progress
 from qdebug.wording import option, printable

@@ -16,7 +16,7 @@ from qdebug.types import Progress, ProgressCallback
 from qdebug.wording import option
 
 if TYPE_CHECKING:
-    from qdebug.pipeline.report.live import LivePage
+    from qdebug.commands.report.live import LivePage
 
 
 def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
@@ -57,8 +57,8 @@ def _shown_live(settings: CompareSettings, shown: ShownWithLayers) -> Iterator[L
             code="QD-USAGE-REQUIRED",
         )
     from qdebug.cli.view import announce
-    from qdebug.pipeline.report.live import LivePage
-    from qdebug.pipeline.report.view import View
+    from qdebug.commands.report.live import LivePage
+    from qdebug.commands.report.view import View
 
     page = LivePage([settings.output], None, awaited=True)
     with View(page, port=0, browser=True) as served:

@@ -18,10 +18,10 @@ from cyclopts.exceptions import (
 )
 
 from qdebug import __version__
+from qdebug.backends.registry import spec_of, specs, takers
 from qdebug.config.commands import COMMANDS, Command
 from qdebug.config.option import GROUPS, Setting, settings_of
 from qdebug.errors import UsageError
-from qdebug.run.registry import spec_of, specs, takers
 
 Run = Callable[[Command, Mapping[str, Any], Mapping[str, Any]], int]
 """Runs a command: takes what was given of its settings, and of how its result is shown."""

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 from qdebug import api
 from qdebug.cli.process import output
+from qdebug.commands.report.view import View
 from qdebug.config.commands import Shown
 from qdebug.config.view import ViewSettings
-from qdebug.pipeline.report.view import View
 
 
 def run(settings: ViewSettings, shown: Shown) -> int:

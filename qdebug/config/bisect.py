@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt
 
+from qdebug.backends.segmentation import DEFAULT_BUDGET
 from qdebug.config.candidate import FORCE, HTML, MEMORY_BUDGET, CandidateSettings
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import (
@@ -19,13 +20,12 @@ from qdebug.config.option import (
     RunLike,
     Share,
 )
+from qdebug.config.strategies import STRATEGIES
 from qdebug.config.values import parse_difference
-from qdebug.run.segmentation import DEFAULT_BUDGET
-from qdebug.search.strategies import STRATEGIES
 
 PinToName = Literal["fp16", "fp32", "auto"]
 Seconds = Annotated[float, Gt(0)]
-_STRATEGIES = "; ".join(f"{name} ({entry.summary})" for name, entry in STRATEGIES.items())
+_STRATEGIES = "; ".join(f"{name} ({summary})" for name, summary in STRATEGIES.items())
 
 TARGET = Option(
     'What must hold in the end, such as "output.cosine>=0.999" or "metric>=0.97".',

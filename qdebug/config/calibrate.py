@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from qdebug.backends.segmentation import AUTO
 from qdebug.calibrators.registry import METHODS, method_usage
 from qdebug.config.candidate import (
     BATCH_SIZE,
@@ -37,7 +38,6 @@ from qdebug.config.option import (
     Share,
 )
 from qdebug.config.values import values_of
-from qdebug.run.segmentation import AUTO
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from qdebug.backends.segmentation import AUTO
 from qdebug.calibrators.registry import DEFAULT_METHOD, method_usage
 from qdebug.config.engine import EngineSettings
 from qdebug.config.option import (
@@ -23,9 +24,8 @@ from qdebug.config.option import (
     Positive,
 )
 from qdebug.config.values import parse_bytes, parse_segments
-from qdebug.measure.metrics import metric_usage
-from qdebug.model.dataformats import data_usage
-from qdebug.run.segmentation import AUTO
+from qdebug.metrics.tensor import metric_usage
+from qdebug.network.dataformats import data_usage
 
 PrecisionName = Literal["int8", "fp16", "fp32"]
 FallbackName = Literal["fp16", "fp32"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from qdebug.backends.segmentation import DEFAULT_BUDGET
 from qdebug.config.candidate import (
     ALLOW_UNQUANTIZED,
     FORCE,
@@ -14,8 +15,7 @@ from qdebug.config.candidate import (
 )
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import GATE, LOOK, QUANTIZED, WRITE, ModelLike, Option, Positive
-from qdebug.measure.metrics import gate_usage
-from qdebug.run.segmentation import DEFAULT_BUDGET
+from qdebug.metrics.tensor import gate_usage
 
 StorageName = Literal["float32", "float16"]
 EffectName = Literal["exact", "fast", "none"]

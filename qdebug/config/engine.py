@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
+from qdebug.backends.registry import DEFAULT, backend_names, only, spec_of, usage
 from qdebug.config.option import ENGINE, TENSORRT, Level, Option
 from qdebug.config.values import parse_bytes
-from qdebug.run.registry import DEFAULT, backend_names, only, spec_of, usage
 from qdebug.wording import as_known
 
 CaptureName = Literal["outputs", "debug", "unfused"]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from qdebug.config.candidate import FORCE
 from qdebug.config.option import WHAT, WRITE, ModelLike, Option, PlanLike
-from qdebug.display.exports import RUN_TARGETS
 from qdebug.plan.export import EXPORT_TARGETS
 
+RUN_TARGETS: Mapping[str, str] = {
+    "model-explorer": "the figures of a run by node, for Model Explorer",
+    "csv": "tables of the layers and tensors of a run",
+    "parquet": "the same as Parquet; needs pyarrow",
+}
+"""What a run file is written as for other tools, in order; see `display.exports`."""
+
 _HELP = {name: target.help for name, target in EXPORT_TARGETS.items()}
-_HELP |= {name: target.help for name, target in RUN_TARGETS.items()}
+_HELP |= RUN_TARGETS
 _TARGETS = "; ".join(f"{name} ({text})" for name, text in _HELP.items())
 
 

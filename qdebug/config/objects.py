@@ -59,13 +59,13 @@ def _model(value: Any) -> str:
 
 
 def _data(value: Any) -> str:
-    from qdebug.model.samples import samples_in_memory
+    from qdebug.network.samples import samples_in_memory
 
     return os.fspath(value) if isinstance(value, os.PathLike) else samples_in_memory(value)
 
 
 def _metric(value: Any) -> str:
-    from qdebug.measure.task import metric_in_memory
+    from qdebug.metrics.task import metric_in_memory
 
     if callable(value):
         return metric_in_memory(value)
@@ -91,9 +91,9 @@ def _plan_of(value: Any) -> Any:
 
 
 def _calibration(value: Any) -> str:
-    from qdebug.measure.calibration import CalibrateResult
     from qdebug.plan.plan import PrecisionPlan, TensorRange
     from qdebug.plan.rangesfile import Ranges
+    from qdebug.results.calibrate import CalibrateResult
 
     name, digest, value = "the calibration given in memory", "", _plan_of(value)
     taken: Mapping[str, str | int] = {}
@@ -113,14 +113,14 @@ def _calibration(value: Any) -> str:
 
 
 def _run(value: Any) -> str:
-    from qdebug.measure.result import CompareResult
+    from qdebug.results.compare import CompareResult
 
     name = "the result given in memory"
     return _path_or(value, CompareResult, name, "a path, a Run or a CompareResult")
 
 
 def _result(value: Any) -> str:
-    from qdebug.results import Result
+    from qdebug.result import Result
 
     name = "the result given in memory"
     return _path_or(value, Result, name, "a path, a Run or the result of a command")

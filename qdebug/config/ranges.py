@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from qdebug.backends.segmentation import AUTO
 from qdebug.config.candidate import BATCH_SIZE, CACHE, CUSTOM_OPS, DATA, FORCE, SAMPLES, SEGMENTS
 from qdebug.config.option import LOOK, WHAT, DataLike, ModelLike, Option, Positive
 from qdebug.config.values import unique
-from qdebug.measure.orders import ORDERS
-from qdebug.run.segmentation import AUTO
+from qdebug.results.orders import ORDERS
 
 _ORDERS = "; ".join(f"{name} ({order.title})" for name, order in ORDERS.items())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from qdebug.backends.segmentation import AUTO, DEFAULT_BUDGET
 from qdebug.calibrators.registry import DEFAULT_METHOD
 from qdebug.config.bisect import (
     MAX_DROP,
@@ -54,9 +55,8 @@ from qdebug.config.option import (
     Positive,
     Share,
 )
+from qdebug.config.remedies import SUMMARIES, remedy_usage
 from qdebug.config.values import values_of
-from qdebug.remedies.names import SUMMARIES, remedy_usage
-from qdebug.run.segmentation import AUTO, DEFAULT_BUDGET
 from qdebug.wording import as_known
 
 

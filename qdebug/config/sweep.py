@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from qdebug.backends.registry import default_builder, only, usage
+from qdebug.backends.segmentation import AUTO
 from qdebug.calibrators.registry import DEFAULT_METHOD
 from qdebug.config.candidate import (
     ALLOW_UNQUANTIZED,
@@ -50,8 +52,6 @@ from qdebug.config.option import (
     Positive,
 )
 from qdebug.config.values import values_of
-from qdebug.run.registry import default_builder, only, usage
-from qdebug.run.segmentation import AUTO
 
 MixName = Literal["int8", "fp16", "fp32", "int8+fp16"]
 LevelName = Literal["default", "0", "1", "2", "3", "4", "5"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from qdebug.run.segmentation import AUTO, OFF
+from qdebug.backends.segmentation import AUTO, OFF
 
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 

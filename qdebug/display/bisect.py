@@ -7,10 +7,17 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from qdebug.decide.search.find import Outcome
+from qdebug.decide.search.outcome import HELD_OUT, BisectResult, Check, PinnedLayer, SelectedPoint
+from qdebug.decide.search.pareto import Point
+from qdebug.decide.search.problem import Measurement
 from qdebug.display.blocks import Block, Checks, Column, Facts, Line, notes, table_of
 from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.names import shorten
-from qdebug.display.words import (
+from qdebug.metrics.tensor import METRIC
+from qdebug.plan.planfile import plan_to_yaml
+from qdebug.results.conditions import Condition
+from qdebug.results.words import (
     FP16_KERNELS,
     apart,
     decibel,
@@ -21,13 +28,6 @@ from qdebug.display.words import (
     share,
     telling_decimals,
 )
-from qdebug.measure.conditions import Condition
-from qdebug.measure.metrics import METRIC
-from qdebug.plan.planfile import plan_to_yaml
-from qdebug.search.find import Outcome
-from qdebug.search.outcome import HELD_OUT, BisectResult, Check, PinnedLayer, SelectedPoint
-from qdebug.search.pareto import Point
-from qdebug.search.problem import Measurement
 from qdebug.types import Precision
 from qdebug.wording import counted, option, printable
 

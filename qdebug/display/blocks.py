@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from qdebug.display.words import number
-from qdebug.measure.conditions import Checked
-from qdebug.results import FailedStage
+from qdebug.result import FailedStage
+from qdebug.results.conditions import Checked
+from qdebug.results.words import number
 from qdebug.wording import printable
 
 T = TypeVar("T")

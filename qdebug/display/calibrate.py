@@ -10,15 +10,15 @@ import numpy as np
 from qdebug.calibrators.coverage import ENOUGH
 from qdebug.display.blocks import Block, Column, Line, Style, Table
 from qdebug.display.names import shorten
-from qdebug.display.words import apart, figure, first_names, number, score, share
-from qdebug.measure.calibration import (
+from qdebug.metrics.tensor import OUTPUT_METRICS, SHARES
+from qdebug.results.calibrate import (
     FACTOR,
     CacheDifference,
     CalibrateResult,
     Coverage,
     MethodResult,
 )
-from qdebug.measure.metrics import OUTPUT_METRICS, SHARES
+from qdebug.results.words import apart, figure, first_names, number, score, share
 from qdebug.wording import counted, printable
 
 _MOST_LISTED = 5

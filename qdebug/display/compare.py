@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from qdebug.analyse.causes.engine import ENGINE_LABELS
 from qdebug.display.blocks import (
     Block,
     Column,
@@ -20,10 +21,9 @@ from qdebug.display.blocks import (
 )
 from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.summary import change, precisions, sentence
-from qdebug.display.words import FP16_KERNELS, figure, first_names, in_decibels, number, share
-from qdebug.measure.causes.engine import ENGINE_LABELS
-from qdebug.measure.metrics import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
-from qdebug.measure.result import CompareResult, Correspondence, LayerResult, TriedRemedy
+from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
+from qdebug.results.compare import CompareResult, Correspondence, LayerResult, TriedRemedy
+from qdebug.results.words import FP16_KERNELS, figure, first_names, in_decibels, number, share
 from qdebug.types import Fp16Kernels
 from qdebug.wording import counted, option, printable
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from qdebug.backends.doctor import DoctorResult
+from qdebug.backends.registry import specs
 from qdebug.display.blocks import Block, Column, Line, Style, table_of
-from qdebug.run.doctor import DoctorResult
-from qdebug.run.registry import specs
 
 _STYLES: dict[str, Style] = {"ok": "", "missing": "bad", "absent": "note"}
 

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from qdebug.display.blocks import Block, Column, Facts, Line, table_of
-from qdebug.display.words import decibel, first_names
 from qdebug.engine_info.audit import Audit, AuditedLayer, AuditVerdict
-from qdebug.measure.causes.attribution import KERNEL, REFERENCE_MISMATCH
-from qdebug.measure.engine import EngineExecution, EngineReport
-from qdebug.measure.observation import CaptureCheck
+from qdebug.results.attribution import KERNEL, REFERENCE_MISMATCH
+from qdebug.results.engine import EngineExecution, EngineReport
+from qdebug.results.observation import CaptureCheck
+from qdebug.results.words import decibel, first_names
 from qdebug.wording import counted, option, printable
 
 _MOST_WARNINGS = 3

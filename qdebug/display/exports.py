@@ -1,8 +1,7 @@
-"""What the result of a comparison is written as for other tools: the registry of targets, which
-imports nothing heavy.
+"""What the result of a comparison is written as for other tools.
 
-Adding a target takes a function (ExportedRun) -> files by the end of their names, and one entry
-here.
+Adding a target takes a function (ExportedRun) -> files by the end of their names, an entry here,
+and its name and help in `config/export.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qdebug.measure.result import CompareResult
+    from qdebug.results.compare import CompareResult
 
 
 @dataclass(frozen=True)
@@ -30,29 +29,15 @@ class ExportedRun:
     tensors: Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True)
-class RunTarget:
-    """A form to write a comparison in.
-
-    Attributes:
-        help: what is written, in one line.
-        renderer: the function that renders it, as "module:function", imported when it is needed.
-    """
-
-    help: str
-    renderer: str
-
-    def render(self, run: ExportedRun) -> Mapping[str, bytes]:
-        """The files, by the end of their names."""
-        rendered: Mapping[str, bytes] = resolve_name(f"{__package__}.{self.renderer}")(run)
-        return rendered
-
-
-RUN_TARGETS: Mapping[str, RunTarget] = {
-    "model-explorer": RunTarget(
-        "the figures of a run by node, for Model Explorer", "model_explorer:render"
-    ),
-    "csv": RunTarget("tables of the layers and tensors of a run", "tables:render_csv"),
-    "parquet": RunTarget("the same as Parquet; needs pyarrow", "tables:render_parquet"),
+_RENDERERS: Mapping[str, str] = {
+    "model-explorer": "model_explorer:render",
+    "csv": "tables:render_csv",
+    "parquet": "tables:render_parquet",
 }
-"""The targets by name, in the order in which they are shown."""
+"""What renders each target, as "module:function" of this package, imported when it is needed."""
+
+
+def rendered(target: str, run: ExportedRun) -> Mapping[str, bytes]:
+    """The files of one of `config.export.RUN_TARGETS`, by the end of their names."""
+    files: Mapping[str, bytes] = resolve_name(f"{__package__}.{_RENDERERS[target]}")(run)
+    return files

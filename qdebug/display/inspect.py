@@ -8,12 +8,12 @@ from pathlib import Path
 
 from qdebug.display.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
 from qdebug.display.engine import audit_blocks, doubt
-from qdebug.display.words import first_names, number
 from qdebug.engine_info.diff import Side
 from qdebug.engine_info.layers import EngineLayer, EventKind, InfoSource, Role
 from qdebug.engine_info.summary import Summary
 from qdebug.engine_info.tensors import QUANTIZED, EngineTensor
-from qdebug.measure.inspection import EngineDiff, InspectResult
+from qdebug.results.inspect import EngineDiff, InspectResult
+from qdebug.results.words import first_names, number
 from qdebug.wording import counted, option, printable
 
 _SOURCES = {

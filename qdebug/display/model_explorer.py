@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qdebug.display.exports import ExportedRun
-from qdebug.measure.result import LayerResult
+from qdebug.results.compare import LayerResult
 
 _WORST, _BEST = "#b2182b", "#f7f7f7"
 _LESS_IS_WORSE = ((0.0, _WORST), (1.0, _BEST))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from qdebug.display import plots
 from qdebug.errors import StoreError, UsageError
-from qdebug.measure.ranges import RangesResult, TensorDynamics
 from qdebug.outputfiles import check_writable, output_exists
+from qdebug.results.ranges import RangesResult, TensorDynamics
 from qdebug.wording import option
 
 _SUFFIXES = (".svg", ".png")

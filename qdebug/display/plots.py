@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.display.names import shorten_names, tail
-from qdebug.display.words import number, share
 from qdebug.errors import required
-from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
 from qdebug.outputfiles import write_bytes
+from qdebug.results.ranges import RangesResult, TensorDynamics, even_bins
+from qdebug.results.words import number, share
 from qdebug.wording import counted, option, printable
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from qdebug.display.blocks import Block, Column, Line, Table, table_of
 from qdebug.display.calibrate import coverage_blocks
 from qdebug.display.names import shorten_names
-from qdebug.display.words import number, share
-from qdebug.measure.orders import ORDERS
-from qdebug.measure.ranges import Mark, RangesResult, TensorDynamics
+from qdebug.results.orders import ORDERS
+from qdebug.results.ranges import Mark, RangesResult, TensorDynamics
+from qdebug.results.words import number, share
 from qdebug.wording import counted, option, printable
 
 _TOP = 20

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from qdebug.decide.remedies.result import Figures, Outcome, Proof, Reason, RepairResult, Step
+from qdebug.decide.search.find import Outcome as SearchOutcome
 from qdebug.display.bisect import checked_line, value_of
 from qdebug.display.blocks import (
     Block,
@@ -18,10 +20,8 @@ from qdebug.display.blocks import (
     table_of,
 )
 from qdebug.display.names import shorten
-from qdebug.display.words import apart, decibel, first_names, in_decibels, score, share
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.remedies.result import Figures, Outcome, Proof, Reason, RepairResult, Step
-from qdebug.search.find import Outcome as SearchOutcome
+from qdebug.results.words import apart, decibel, first_names, in_decibels, score, share
 from qdebug.wording import counted, option, printable
 
 _MOST_NAMED = 3

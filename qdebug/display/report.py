@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdebug.display.blocks import Block, Line, notes
-from qdebug.measure.report import ReportResult
+from qdebug.results.report import ReportResult
 from qdebug.wording import printable
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from qdebug.display.words import decibel, in_decibels
-from qdebug.measure.metrics import BUILT_IN
-from qdebug.measure.result import CompareResult, TaskResult
-from qdebug.measure.summary import Summary
+from qdebug.metrics.tensor import BUILT_IN
+from qdebug.results.compare import CompareResult, TaskResult
+from qdebug.results.summary import Summary
+from qdebug.results.words import decibel, in_decibels
 from qdebug.wording import counted, printable
 
 REASONS = {

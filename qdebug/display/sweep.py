@@ -10,10 +10,10 @@ from typing import NamedTuple
 from qdebug.display.blocks import Block, Column, Line, Style, Table, notes, table_of
 from qdebug.display.names import shorten
 from qdebug.display.tables import csv_text
-from qdebug.display.words import figure, number
-from qdebug.measure.conditions import Checked
-from qdebug.measure.metrics import OUTPUT_METRICS, Metric
-from qdebug.measure.sweep import EngineFacts, OutputErrors, SweepResult, SweepRow
+from qdebug.metrics.tensor import OUTPUT_METRICS, Metric
+from qdebug.results.conditions import Checked
+from qdebug.results.sweep import EngineFacts, OutputErrors, SweepResult, SweepRow
+from qdebug.results.words import figure, number
 from qdebug.wording import counted, option, printable
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from qdebug.display.exports import ExportedRun
 from qdebug.errors import required
-from qdebug.measure.result import CompareResult
+from qdebug.results.compare import CompareResult
 
 Row = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from qdebug.display.blocks import Block, Checks, Column, Facts, Line, Table
 from qdebug.display.names import shorten_names
-from qdebug.display.words import widest
+from qdebug.results.words import widest
 from qdebug.wording import option, printable
 
 _STYLES = {

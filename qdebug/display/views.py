@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qdebug.results import Result
+from qdebug.result import Result
 
 
 class ResultViews:
@@ -45,8 +45,8 @@ class ResultViews:
 
     def plan_text(self, result: Any) -> str:
         """See results.Views."""
+        from qdebug.decide.search.outcome import BisectResult
         from qdebug.display import bisect, repair
-        from qdebug.search.outcome import BisectResult
 
         if isinstance(result, BisectResult):
             return bisect.plan_text(result)

@@ -12,8 +12,8 @@ from qdebug.engine_info.mismatch import MOVING_OPS, explain_mismatch, summed_in_
 from qdebug.engine_info.products import product_of
 from qdebug.engine_info.tensors import FLOATS
 from qdebug.errors import UsageError
-from qdebug.model.layers import QUANTIZABLE_OPS
-from qdebug.results import MaybeText, in_json
+from qdebug.network.layers import QUANTIZABLE_OPS
+from qdebug.result import MaybeText, in_json
 from qdebug.types import Precision
 
 

@@ -22,8 +22,8 @@ from qdebug.engine_info.profile import LayerTime, info_of_profile, times_in_tabl
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.engine_info.text_form import parse_dims, parse_io_tensor, parse_layer
 from qdebug.errors import UsageError
-from qdebug.model.layers import QUANTIZABLE_OPS
-from qdebug.model.macs import known_macs
+from qdebug.network.layers import QUANTIZABLE_OPS
+from qdebug.network.macs import known_macs
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TIME = r"\d[\d/.-]*[-T ]?\d\d:\d\d:\d\d[\d.,Z]*"

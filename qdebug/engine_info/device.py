@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qdebug.errors import UsageError
-from qdebug.results import MaybeText
+from qdebug.result import MaybeText
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.errors import UsageError
-from qdebug.results import Json, MaybeText
+from qdebug.result import Json, MaybeText
 from qdebug.wording import option
 
 _TIME_CHANGE = 0.1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, OnnxNode, Role
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED
-from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.network.layers import QUANTIZABLE_OPS
 
 
 @dataclass(frozen=True)

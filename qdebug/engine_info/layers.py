@@ -19,8 +19,8 @@ from qdebug.engine_info.device import Device
 from qdebug.engine_info.metadata import is_quantizer
 from qdebug.engine_info.tensors import QUANTIZED, EngineTensor, dtype_of_kernel, widest
 from qdebug.engine_info.timing import ExecutionTimes
-from qdebug.model.layers import QUANTIZABLE_OPS
-from qdebug.results import Hidden, Json, MaybeText, in_json
+from qdebug.network.layers import QUANTIZABLE_OPS
+from qdebug.result import Hidden, Json, MaybeText, in_json
 
 _MATRIX_TYPE = re.compile(
     r"correlation|conv|gemm|matri|matmul|fullyconnected|fully connected|attention|mha|moe",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from qdebug.engine_info.layers import BuildEvent, EngineInfo, EngineLayer, EventKind, OnnxNode
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED
-from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.types import Precision
 from qdebug.wording import option
 

@@ -11,11 +11,11 @@ import onnx
 
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, ModelTensor, OnnxNode
 from qdebug.engine_info.tensors import EngineTensor
-from qdebug.model.graph import Graph, Node
-from qdebug.model.inline import is_control_flow
-from qdebug.model.layers import QUANTIZABLE_OPS, Layer, find_layers
-from qdebug.model.macs import Shapes, known_macs, shapes_per_sample
-from qdebug.model.subgraphs import bodies, nodes_in, size_of
+from qdebug.network.graph import Graph, Node
+from qdebug.network.inline import is_control_flow
+from qdebug.network.layers import QUANTIZABLE_OPS, Layer, find_layers
+from qdebug.network.macs import Shapes, known_macs, shapes_per_sample
+from qdebug.network.subgraphs import bodies, nodes_in, size_of
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import quantized_tensors
 from qdebug.wording import counted

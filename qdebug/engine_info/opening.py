@@ -27,9 +27,9 @@ from qdebug.engine_info.profile import (
 from qdebug.engine_info.timing import ExecutionTimes, is_times, read_times
 from qdebug.errors import ModelError, UsageError
 from qdebug.inputfiles import HDF5_MAGIC, open_file
-from qdebug.model.foreign import ENGINE_SUFFIXES, recognized
-from qdebug.model.load import ModelFile, read_model
-from qdebug.model.prepare import prepare_model
+from qdebug.network.foreign import ENGINE_SUFFIXES, recognized
+from qdebug.network.load import ModelFile, read_model
+from qdebug.network.prepare import prepare_model
 from qdebug.wording import option
 
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from qdebug.engine_info.audit import Audit, NodePlacement, audit
 from qdebug.engine_info.layers import EngineInfo
-from qdebug.model.layers import Layer, Layers
-from qdebug.model.prepare import Model
+from qdebug.network.layers import Layer, Layers
+from qdebug.network.prepare import Model
 from qdebug.types import Precision
 
 

@@ -20,7 +20,7 @@ from qdebug.engine_info.layers import (
     Role,
 )
 from qdebug.engine_info.work import bytes_moved
-from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.wording import counted
 
 PRECISIONS = ("int8", "fp8", "int4", "fp4", "fp16", "bf16", "tf32", "fp32")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qdebug.results import MaybeText
+from qdebug.result import MaybeText
 
 FLOATS = ("fp32", "tf32", "fp16", "bf16")
 """Floating point types, widest first."""

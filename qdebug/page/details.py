@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from qdebug.calibrators.coverage import share_above
 from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.measure.ranges import even_bins
 from qdebug.page.data import Channels, Histogram, Picture, Scatter, TensorDetails
 from qdebug.plan.description import DescribedGrid
+from qdebug.results.ranges import even_bins
 from qdebug.store.reader import RunReader
 from qdebug.types import Array
 

@@ -7,8 +7,8 @@ from pathlib import PurePath
 from typing import Any
 
 from qdebug.display.summary import sentence
-from qdebug.display.words import in_decibels
-from qdebug.measure.result import CompareResult
+from qdebug.results.compare import CompareResult
+from qdebug.results.words import in_decibels
 from qdebug.wording import counted
 
 Json = Mapping[str, Any]

@@ -18,7 +18,7 @@ from html import escape
 from importlib.resources import files
 
 from qdebug.page.data import PageData, TensorDetails
-from qdebug.results import to_json
+from qdebug.result import to_json
 
 DETAILS_BYTES = 8_000_000
 """What the details of all runs of a page may take."""

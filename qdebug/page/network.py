@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qdebug.engine_info.layers import EngineLayer, Role
-from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.page.data import Kernel, Network, Node
 from qdebug.page.scopes import scopes_of
 from qdebug.plan.description import DescribedNode, Description

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 from qdebug import __version__
 from qdebug.errors import QdebugError, UsageError
 from qdebug.page.data import TensorDetails
-from qdebug.results import to_json
+from qdebug.result import to_json
 from qdebug.wording import option
 
 ADDRESS = "127.0.0.1"

@@ -16,8 +16,8 @@ import onnx
 
 from qdebug.errors import PlanError
 from qdebug.formats.registry import INT8
-from qdebug.model.graph import Graph
-from qdebug.model.layers import Layer
+from qdebug.network.graph import Graph
+from qdebug.network.layers import Layer
 from qdebug.plan.plan import BoundPlan, Granularity
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Precision

@@ -16,9 +16,9 @@ from enum import StrEnum
 import numpy as np
 import onnx
 
-from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import QUANTIZABLE_OPS
-from qdebug.model.subgraphs import free_name, rename_reads
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import QUANTIZABLE_OPS
+from qdebug.network.subgraphs import free_name, rename_reads
 from qdebug.plan.quantize import QUANTIZERS, quantizer_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.edit import copy_node

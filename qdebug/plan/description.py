@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qdebug.formats.registry import BY_ONNX_TYPE
-from qdebug.model.graph import FLOAT_TYPES, Graph, Node
-from qdebug.model.layers import Layers
+from qdebug.network.graph import FLOAT_TYPES, Graph, Node
+from qdebug.network.layers import Layers
 from qdebug.plan.quantize import Grid
-from qdebug.results import from_json, to_json
+from qdebug.result import from_json, to_json
 
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 

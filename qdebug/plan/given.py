@@ -16,8 +16,8 @@ from onnx import TensorProto
 
 from qdebug.formats.base import FloatArray, Kind, along
 from qdebug.formats.registry import FORMATS, INT8
-from qdebug.model.graph import Node
-from qdebug.model.layers import Layer
+from qdebug.network.graph import Node
+from qdebug.network.layers import Layer
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import GIVEN, Correction, TensorRange
 from qdebug.plan.quantize import QUANTIZERS, scale_of

@@ -10,8 +10,8 @@ import numpy as np
 from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import ModelError, PlanError
 from qdebug.formats.base import FloatArray
-from qdebug.model.graph import Graph
-from qdebug.model.layers import Layer
+from qdebug.network.graph import Graph
+from qdebug.network.layers import Layer
 from qdebug.plan.plan import BoundPlan, Correction, Granularity, PrecisionPlan
 from qdebug.plan.quantize import half_scale, scale_of
 from qdebug.plan.rewrite.fp16 import convert_to_fp16

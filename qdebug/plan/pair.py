@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import onnx
 
 from qdebug.errors import PlanError, UsageError
-from qdebug.model.graph import Graph
-from qdebug.model.layers import Layer, Layers, find_layers
-from qdebug.model.prepare import Model
+from qdebug.network.graph import Graph
+from qdebug.network.layers import Layer, Layers, find_layers
+from qdebug.network.prepare import Model
 from qdebug.plan.correspond import Alignment, Proof, align
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan

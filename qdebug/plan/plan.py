@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from qdebug.errors import PlanError
 from qdebug.formats.base import FloatArray
-from qdebug.model.inline import Taken
-from qdebug.model.layers import Layer, Layers
-from qdebug.model.prepare import Model
+from qdebug.network.inline import Taken
+from qdebug.network.layers import Layer, Layers
+from qdebug.network.prepare import Model
 from qdebug.plan.quantize import scale_of
 from qdebug.types import Precision
 from qdebug.wording import counted

@@ -15,7 +15,7 @@ from qdebug.errors import PlanError
 from qdebug.formats.registry import FORMAT_OF
 from qdebug.inmemory import InMemory, path_in
 from qdebug.inputfiles import HDF5_MAGIC, open_file
-from qdebug.model.inline import MOST_ITERATIONS
+from qdebug.network.inline import MOST_ITERATIONS
 from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange
 from qdebug.plan.trtcache import is_cache
 from qdebug.types import Precision

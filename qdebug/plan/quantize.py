@@ -15,7 +15,7 @@ from onnx import TensorProto
 from qdebug.errors import PlanError
 from qdebug.formats.base import FloatArray, Format, Kind, Values
 from qdebug.formats.registry import BY_ONNX_TYPE, FP16, FP32, INT8, UINT8
-from qdebug.model.graph import Graph, Node
+from qdebug.network.graph import Graph, Node
 from qdebug.types import Array
 
 MASK = 1e30

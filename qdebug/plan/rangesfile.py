@@ -14,7 +14,7 @@ from pydantic import Field
 from qdebug.errors import PlanError
 from qdebug.inmemory import InMemory, path_in
 from qdebug.inputfiles import read_text
-from qdebug.model.inline import Taken
+from qdebug.network.inline import Taken
 from qdebug.plan.ortcache import is_ort_cache, read_ort_cache
 from qdebug.plan.plan import PrecisionPlan, TensorRange
 from qdebug.plan.planfile import (

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 
 from qdebug.errors import PlanError
-from qdebug.model.layers import Layer, Layers
-from qdebug.model.prepare import Model
+from qdebug.network.layers import Layer, Layers
+from qdebug.network.prepare import Model
 from qdebug.plan.plan import layer_aliases, nearest
 from qdebug.wording import option
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
-from qdebug.model.graph import Graph
-from qdebug.model.layers import Layer
+from qdebug.network.graph import Graph
+from qdebug.network.layers import Layer
 from qdebug.plan.plan import BoundPlan
 from qdebug.types import Precision
 from qdebug.wording import counted

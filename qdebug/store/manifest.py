@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from qdebug import __version__
-from qdebug.model.samples import Samples
-from qdebug.model.weights import model_digest
+from qdebug.network.samples import Samples
+from qdebug.network.weights import model_digest
 from qdebug.plan.pair import ModelPair
 
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "onnxslim", "numpy", "h5py")

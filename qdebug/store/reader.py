@@ -21,7 +21,7 @@ import numpy as np
 
 from qdebug.errors import StoreError
 from qdebug.inputfiles import check_file
-from qdebug.model.samples.readers.hdf5 import INSTALL_FILTER, missing_filter, own_item, own_values
+from qdebug.network.samples.readers.hdf5 import INSTALL_FILTER, missing_filter, own_item, own_values
 from qdebug.store import schema
 from qdebug.store.schema import RangeRecord, Role, numbered_groups, read_range_record
 from qdebug.types import Array

@@ -3,7 +3,7 @@
 It can be read with plain h5py (1.10 file format or newer)::
 
     /                     attributes
-                            schema    "qdebug.run/1"
+                            schema    "qdebug.backends/1"
                             complete  True; a file without it was never finished
                             created   UTC time, ISO 8601
                             manifest  JSON text: hashes of model, samples and plan, versions, seed
@@ -45,11 +45,11 @@ from typing import Any, Literal
 import numpy as np
 
 from qdebug.errors import UsageError
-from qdebug.model.samples.readers.hdf5 import own_item, own_values
+from qdebug.network.samples.readers.hdf5 import own_item, own_values
 from qdebug.types import Array
 from qdebug.wording import option
 
-SCHEMA = "qdebug.run/1"
+SCHEMA = "qdebug.backends/1"
 
 ATTR_SCHEMA = "schema"
 ATTR_COMPLETE = "complete"

@@ -15,10 +15,10 @@ import onnx
 from onnx import checker, defs, helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
+from qdebug.backends.capture import mark_outputs
 from qdebug.errors import BackendError, ModelError
-from qdebug.model.convert import convert_opset, reason_in
-from qdebug.model.graph import opset_of
-from qdebug.run.capture import mark_outputs
+from qdebug.network.convert import convert_opset, reason_in
+from qdebug.network.graph import opset_of
 from qdebug.types import Feeds, Skipped, Tensors
 
 _EVALUATED_OPSET = 19

@@ -11,11 +11,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from qdebug.backends.base import Backend
+from qdebug.backends.host import as_runtime
+from qdebug.backends.registry import BackendSpec, backend_names, spec_of
+from qdebug.backends.simulation import SimulationBackend
 from qdebug.errors import BackendError, ModelError
-from qdebug.run.base import Backend
-from qdebug.run.host import as_runtime
-from qdebug.run.registry import BackendSpec, backend_names, spec_of
-from qdebug.run.simulation import SimulationBackend
 
 X = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qdebug.run.tensorrt.execute.cuda import Bytes, DeviceMemoryError, Event
+from qdebug.backends.tensorrt.execute.cuda import Bytes, DeviceMemoryError, Event
 
 
 class FakeCuda:

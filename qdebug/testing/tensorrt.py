@@ -16,16 +16,16 @@ import numpy as np
 import onnx
 from onnx import checker, defs, helper, shape_inference
 
+from qdebug.backends.capture import mark_outputs
+from qdebug.backends.engine import BuiltEngine
+from qdebug.backends.tensorrt.build.logger import LogCollector
+from qdebug.backends.tensorrt.build.settings import BuildSettings
+from qdebug.backends.tensorrt.execute.runtime import Shape
+from qdebug.backends.tensorrt.factory import EngineFactory
+from qdebug.backends.tensorrt.library import Library, LibraryKind
 from qdebug.errors import ModelError
-from qdebug.model.convert import reason_in
-from qdebug.model.graph import opset_of
-from qdebug.run.capture import mark_outputs
-from qdebug.run.engine import BuiltEngine
-from qdebug.run.tensorrt.build.logger import LogCollector
-from qdebug.run.tensorrt.build.settings import BuildSettings
-from qdebug.run.tensorrt.execute.runtime import Shape
-from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.library import Library, LibraryKind
+from qdebug.network.convert import reason_in
+from qdebug.network.graph import opset_of
 from qdebug.testing.backend import reference_compute
 from qdebug.testing.cuda import FakeCuda
 

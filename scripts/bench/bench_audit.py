@@ -33,20 +33,20 @@ from audit_nets import AUDIT_NETS, held_out
 from audit_rules import Truth
 from onnx import numpy_helper
 
+from qdebug.backends.tensorrt.build.build import build_engine
+from qdebug.backends.tensorrt.build.settings import BuildSettings
+from qdebug.backends.tensorrt.library import Library, load_library
 from qdebug.engine_info.audit import AuditedLayer, AuditVerdict, audit
 from qdebug.engine_info.build_log import read_build_log
 from qdebug.engine_info.compiled import PRODUCT_WORDS
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, OnnxNode, Role
 from qdebug.engine_info.tensors import EngineTensor
-from qdebug.model.layers import QUANTIZABLE_OPS, Layers, find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
+from qdebug.network.layers import QUANTIZABLE_OPS, Layers, find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
-from qdebug.run.tensorrt.build.build import build_engine
-from qdebug.run.tensorrt.build.settings import BuildSettings
-from qdebug.run.tensorrt.library import Library, load_library
 from qdebug.types import Precision
 
 SAME = (AuditVerdict.SAME, AuditVerdict.FUSED)

@@ -20,9 +20,9 @@ from pathlib import Path
 from common import DATA, add_networks, network, parser_of
 
 import qdebug
-from qdebug.measure.engine import EngineReport
-from qdebug.model.layers import QUANTIZABLE_OPS
-from qdebug.run.registry import specs
+from qdebug.backends.registry import specs
+from qdebug.network.layers import QUANTIZABLE_OPS
+from qdebug.results.engine import EngineReport
 
 HEADS = (
     *("network", "backend", "quantization dB", "kernels dB", "together dB", "ms"),

@@ -24,19 +24,19 @@ from pathlib import Path
 import numpy as np
 from common import add_networks, network, parser_of, peak_megabytes, seconds_of
 
+from qdebug.backends.options import DEFAULT_SESSIONS
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.backends.sizing import parallelism
+from qdebug.backends.stream import map_in_order
 from qdebug.calibrators.registry import METHODS, parse_method
-from qdebug.model.layers import find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import Model, prepare_model
-from qdebug.model.samples import open_samples
-from qdebug.model.samples.subset import whole
-from qdebug.pipeline.context import simulation_context
-from qdebug.pipeline.gather import calibrated, gather_ranges
+from qdebug.execute.context import simulation_context
+from qdebug.execute.gather import calibrated, gather_ranges
+from qdebug.network.layers import find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import Model, prepare_model
+from qdebug.network.samples import open_samples
+from qdebug.network.samples.subset import whole
 from qdebug.plan.plan import PrecisionPlan, bind_plan
-from qdebug.run.options import DEFAULT_SESSIONS
-from qdebug.run.simulation import SimulationBackend
-from qdebug.run.sizing import parallelism
-from qdebug.run.stream import map_in_order
 from qdebug.types import Precision, ignore_progress
 
 

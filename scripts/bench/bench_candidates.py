@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 from common import add_networks, network, parser_of, session
 
+from qdebug.backends.options import DEFAULT_SESSIONS
+from qdebug.backends.sizing import Parallelism
 from qdebug.config.compare import CompareSettings
-from qdebug.model.samples import open_samples
-from qdebug.model.samples.subset import whole
-from qdebug.pipeline.bisect.candidates import CandidateRunner, RunnerOptions
-from qdebug.pipeline.context import simulation_context
-from qdebug.pipeline.model_pair import build_pair, load_model, plan_from
+from qdebug.decide.bisect.candidates import CandidateRunner, RunnerOptions
+from qdebug.execute.context import simulation_context
+from qdebug.execute.model_pair import build_pair, load_model, plan_from
+from qdebug.network.samples import open_samples
+from qdebug.network.samples.subset import whole
 from qdebug.plan.plan import bind_plan
-from qdebug.run.options import DEFAULT_SESSIONS
-from qdebug.run.sizing import Parallelism
 from qdebug.types import Precision, ignore_progress
 
 TURNS = 4

@@ -28,14 +28,14 @@ from pathlib import Path
 import numpy as np
 from common import add_networks, fastest, network, parser_of, peak_megabytes, session
 
+from qdebug.backends.options import DEFAULT_SESSIONS
+from qdebug.commands.compare.command import compare
 from qdebug.config.compare import CompareSettings
-from qdebug.model.layers import find_layers
-from qdebug.model.samples import open_samples
-from qdebug.pipeline.compare.command import compare
-from qdebug.pipeline.model_pair import load_model, plan_from
+from qdebug.execute.model_pair import load_model, plan_from
+from qdebug.network.layers import find_layers
+from qdebug.network.samples import open_samples
 from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import bind_plan
-from qdebug.run.options import DEFAULT_SESSIONS
 
 _RELEASE_BYTES = 32 << 20
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "helpers"
 import planted_faults as planted
 
 import qdebug
-from qdebug.measure.result import CompareResult
+from qdebug.results.compare import CompareResult
 
 LEAST_COST_DB = 3.0
 FAULTS = (

@@ -31,7 +31,7 @@ from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from scipy.stats import spearmanr
 
 import qdebug
-from qdebug.pipeline import effect
+from qdebug.analyse.effect import effects as effect
 
 ASSETS = Path(__file__).resolve().parents[3] / "shared" / "assets"
 LEADS, MATTERS = 1.1, 0.02

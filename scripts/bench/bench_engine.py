@@ -13,14 +13,14 @@ from pathlib import Path
 
 from common import best, parser_of
 
-from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
-from qdebug.model.samples import open_samples
-from qdebug.pipeline.engine.build import fitted
-from qdebug.run.stream import map_in_order
-from qdebug.run.tensorrt.backend import TensorRTBackend
-from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.library import load_library
+from qdebug.backends.stream import map_in_order
+from qdebug.backends.tensorrt.backend import TensorRTBackend
+from qdebug.backends.tensorrt.factory import EngineFactory
+from qdebug.backends.tensorrt.library import load_library
+from qdebug.execute.engine.build import fitted
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
+from qdebug.network.samples import open_samples
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
 from qdebug.types import Tensors

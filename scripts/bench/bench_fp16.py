@@ -18,13 +18,13 @@ from typing import Any
 
 from common import add_networks, network, parser_of, session
 
-from qdebug.model.layers import find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
-from qdebug.model.samples import open_samples
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.network.layers import find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
+from qdebug.network.samples import open_samples
 from qdebug.plan.lower import lower, required_opset
 from qdebug.plan.plan import PrecisionPlan, bind_plan
-from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Feeds, Fp16Kernels, Precision
 
 

@@ -24,8 +24,8 @@ import numpy as np
 from bench_diagnosis import LEAST_COST_DB, compared, networks, planted, share
 from common import planted_parser
 
-from qdebug.measure.parts import ErrorParts
-from qdebug.measure.result import CompareResult
+from qdebug.metrics.parts import ErrorParts
+from qdebug.results.compare import CompareResult
 
 EXPECTED = {
     "amax-by-8": "clipping",

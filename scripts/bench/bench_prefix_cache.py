@@ -23,13 +23,13 @@ from typing import Any
 from common import DATA, add_networks, network, parser_of
 from nets import USUAL
 
+from qdebug.backends.ort_fast.prefix_cache import PrefixCache
+from qdebug.backends.ort_fast.session import CandidateSessions
+from qdebug.commands.bisect import bisect
 from qdebug.config.bisect import BisectSettings
-from qdebug.pipeline.bisect import candidates
-from qdebug.pipeline.bisect.candidates import CandidateRunner, PrecisionOverrides
-from qdebug.pipeline.bisect.command import bisect
-from qdebug.pipeline.bisect.setup import prepare
-from qdebug.run.ort_fast.prefix_cache import PrefixCache
-from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.decide.bisect import candidates
+from qdebug.decide.bisect.candidates import CandidateRunner, PrecisionOverrides
+from qdebug.decide.bisect.setup import prepare
 from qdebug.types import ignore_progress
 
 BETTER_DB = 6.0

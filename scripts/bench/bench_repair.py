@@ -393,7 +393,7 @@ def first(data: Path, samples: int) -> Arrays:
 
 def remedies() -> tuple[str, ...]:
     """The names that `--only` knows."""
-    from qdebug.remedies.registry import REMEDIES
+    from qdebug.decide.remedies.registry import REMEDIES
 
     return tuple(REMEDIES)
 

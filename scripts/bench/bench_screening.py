@@ -31,7 +31,7 @@ from nets import Builder
 from onnx import numpy_helper
 
 import qdebug
-from qdebug.pipeline import effect
+from qdebug.analyse.effect import effects as effect
 
 _PASSES_PAID = 16.0
 """Passes of one sample that 3e12 MACs pay for, where it takes 1.9e11."""

@@ -14,7 +14,7 @@ import onnx
 import onnxruntime as ort
 from nets import NETS, USUAL
 
-from qdebug.model.weights import with_data
+from qdebug.network.weights import with_data
 
 DATA = Path(__file__).resolve().parents[2] / "calib_data"
 

@@ -14,7 +14,7 @@ import pytest
 import qdebug
 from qdebug.config.commands import COMMANDS
 from qdebug.config.option import settings_of
-from qdebug.model.samples import open_samples, samples_in_memory
+from qdebug.network.samples import open_samples, samples_in_memory
 from qdebug.types import Array, TensorSpec
 
 DATA = Path(__file__).parents[2] / "calib_data"
@@ -67,7 +67,7 @@ def test_a_generator_is_read_once_and_kept(
     monkeypatch: pytest.MonkeyPatch,
     kept_bytes: int,
 ) -> None:
-    from qdebug.model.samples import iterables
+    from qdebug.network.samples import iterables
 
     monkeypatch.setattr(iterables, "KEPT_BYTES", kept_bytes)
     once = qdebug.open_samples(_feeds(arrays, 1), model)

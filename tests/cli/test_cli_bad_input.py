@@ -241,8 +241,8 @@ def test_a_target_is_checked_before_the_run(desk: Any, monkeypatch: pytest.Monke
     def never(*_: object) -> None:
         raise AssertionError("the run was started")
 
-    monkeypatch.setattr("qdebug.pipeline.compare.command._run", never)
-    monkeypatch.setattr("qdebug.pipeline.compare.command.build_pair", never)
+    monkeypatch.setattr("qdebug.commands.compare.command._run", never)
+    monkeypatch.setattr("qdebug.commands.compare.command.build_pair", never)
     desk.write("plan.yaml", "")
     desk.data("bare.npz", x=np.zeros((2, 3, 8, 8), np.float32))
     for flags, code in (

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from onnx import helper
 
+from qdebug.backends.ort_fast.prefix_cache import PrefixCache
 from qdebug.plan.planfile import read_plan
-from qdebug.run.ort_fast.prefix_cache import PrefixCache
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
 CNN = str(BUNDLED / "digits_cnn.onnx")

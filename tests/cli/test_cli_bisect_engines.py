@@ -10,7 +10,7 @@ import pytest
 from fake_execution import execute_with_fake
 from spoilt_engines import perceptron, spoilt_in_int8
 
-from qdebug.run.tensorrt.execute.device import find_device
+from qdebug.backends.tensorrt.execute.device import find_device
 from qdebug.testing.tensorrt import fake_build
 
 RTX = ["--backend", "tensorrt-rtx", "--compute-capability", "8.9"]
@@ -31,7 +31,7 @@ def test_the_search_goes_on_where_the_engine_disagrees(
     simulated = desk.run(*flags)
     assert simulated.code == 0 and simulated.json["pinned"] == ["second"]
     monkeypatch.setattr(
-        "qdebug.pipeline.bisect.command.in_milliseconds", lambda setup, runtime: setup.space
+        "qdebug.commands.bisect.in_milliseconds", lambda setup, runtime: setup.space
     )
     execute_with_fake(monkeypatch, spoilt_in_int8(fake_build, "fourth"))
     found = desk.run(*flags)
@@ -57,7 +57,7 @@ def test_layers_inside_engines_are_observed_as_asked(
         return fake_build(library, proto, settings, **options)
 
     monkeypatch.setattr(
-        "qdebug.pipeline.bisect.command.in_milliseconds", lambda setup, runtime: setup.space
+        "qdebug.commands.bisect.in_milliseconds", lambda setup, runtime: setup.space
     )
     execute_with_fake(monkeypatch, build)
     net = perceptron(tmp_path)

@@ -93,7 +93,7 @@ def test_a_range_of_a_tensor_that_is_0_now_is_off(desk: Any) -> None:
 def test_a_bad_cache_is_refused_before_the_model_runs(
     desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qdebug.pipeline.gather._run", None)
+    monkeypatch.setattr("qdebug.execute.gather._run", None)
     desk.write("bad.cache", "TRT-101600-EntropyCalibration2\nx: 7fc00000\n")
     desk.refused(
         *CALIBRATE, "--from-cache", "bad.cache", says=["QD-PLAN-CACHE", "bad.cache:2", "'x'", "nan"]
@@ -105,7 +105,7 @@ def test_a_bad_cache_is_refused_before_the_model_runs(
 def test_targets_are_checked_before_the_model_runs(
     desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qdebug.pipeline.gather._run", None)
+    monkeypatch.setattr("qdebug.execute.gather._run", None)
     desk.write("old.yaml", "")
     desk.refused(
         *CALIBRATE,

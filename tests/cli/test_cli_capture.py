@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fake_execution import execute_with_fake
 
-from qdebug.run.tensorrt.execute.device import find_device
+from qdebug.backends.tensorrt.execute.device import find_device
 from qdebug.store.reader import RunReader
 from qdebug.testing.tensorrt import fake_build
 

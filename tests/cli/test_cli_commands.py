@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from qdebug.backends.doctor import DoctorResult, Finding
+from qdebug.backends.registry import BackendSpec, takers
 from qdebug.config.commands import COMMANDS, Command
-from qdebug.run.doctor import DoctorResult, Finding
-from qdebug.run.registry import BackendSpec, takers
 
 commands = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda c: c.name)
 
@@ -33,7 +33,7 @@ def test_doctor_knows_what_needs_tensorrt(
     desk: Any, monkeypatch: pytest.MonkeyPatch, state: str, says: str
 ) -> None:
     found = (Finding("machine", "ok", "a laptop"), Finding("backend tensorrt-rtx", state, "…"))
-    monkeypatch.setattr("qdebug.run.doctor.examine", lambda: DoctorResult(found))
+    monkeypatch.setattr("qdebug.backends.doctor.examine", lambda: DoctorResult(found))
     assert says in desk.run("doctor").out
 
 
@@ -53,7 +53,7 @@ def test_doctor_json(desk: Any, load_json: Any) -> None:
 
 def test_doctor_names_what_is_missing(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Finding("onnx", "missing", "not installed", "pip install onnx")
-    monkeypatch.setattr("qdebug.run.doctor.examine", lambda: DoctorResult((gone,)))
+    monkeypatch.setattr("qdebug.backends.doctor.examine", lambda: DoctorResult((gone,)))
     done = desk.run("doctor")
     assert "pip install onnx" in done.out
     assert desk.run("doctor", "--json", "-").json["ready"] is False

@@ -14,7 +14,7 @@ import pytest
 from onnx import helper
 from PIL import Image
 
-from qdebug.pipeline.compare.lockstep import Lockstep
+from qdebug.execute.lockstep import Lockstep
 
 DROPPED = ("timings_s", "notes")
 

@@ -14,8 +14,8 @@ import pytest
 from fake_execution import execute_with_fake
 from onnx import helper, numpy_helper
 
+from qdebug.backends.tensorrt.execute.device import find_device
 from qdebug.config.engine import EngineSettings
-from qdebug.run.tensorrt.execute.device import find_device
 from qdebug.testing.tensorrt import fake_build
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
@@ -304,8 +304,8 @@ def test_an_operator_that_is_not_known_is_told_before_any_work(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("it was simulated")
 
-    monkeypatch.setattr("qdebug.pipeline.compare.lockstep.Lockstep.run", never)
-    monkeypatch.setattr("qdebug.pipeline.bisect.setup.rate_layers", never)
+    monkeypatch.setattr("qdebug.execute.lockstep.Lockstep.run", never)
+    monkeypatch.setattr("qdebug.decide.bisect.setup.rate_layers", never)
     nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"),
              helper.make_node(op, ["r"], ["y"], "suspect", domain=domain)]  # fmt: skip
     proto = make(nodes, {"x": ("N", 3, 8, 8)}, {"y": ("N", 3) if op == "Det" else ("N", 3, 8, 8)})

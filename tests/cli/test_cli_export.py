@@ -10,7 +10,7 @@ import onnx
 import pytest
 import yaml
 
-from qdebug.model.load import read_model
+from qdebug.network.load import read_model
 from qdebug.plan.export import EXPORT_TARGETS
 
 
@@ -130,7 +130,7 @@ def test_of_two_exports_at_once_one_is_refused(
         Path("out.onnx").write_bytes(written)  # as the other one does meanwhile
         return read_model(path)
 
-    monkeypatch.setattr("qdebug.pipeline.export.read_model", read)
+    monkeypatch.setattr("qdebug.commands.export.read_model", read)
     done = calibrated.run(*command)
     assert done.code == 2 and "QD-STORE-OUTPUT-EXISTS" in done.err
 

@@ -126,7 +126,7 @@ def test_a_run_file_whose_parts_are_links(desk: Any) -> None:
 def test_labels_are_read_where_a_metric_needs_them(
     desk: Any, pictures: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qdebug.model.samples import arrays
+    from qdebug.network.samples import arrays
 
     read: list[tuple[int, ...]] = []
     values = arrays.StoredArray.read
@@ -342,7 +342,7 @@ def test_too_little_memory(desk: Any, monkeypatch: pytest.MonkeyPatch, error: Ex
     def exhausted(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("qdebug.pipeline.compare.command.load_model", exhausted)
+    monkeypatch.setattr("qdebug.commands.compare.command.load_model", exhausted)
     done = desk.compare()
     assert done.code == 3 and "QD-BACKEND-HOST-MEMORY" in done.err and "defect" not in done.err
 

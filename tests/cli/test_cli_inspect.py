@@ -15,19 +15,19 @@ import pytest
 import yaml
 from rich.console import Console
 
+from qdebug.backends.tensorrt.build.build import build_engine
+from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
+from qdebug.backends.tensorrt.library import load_library
+from qdebug.commands.inspect import InspectSettings, inspect
 from qdebug.display.inspect import view
 from qdebug.display.terminal import print_view
 from qdebug.errors import QdebugError
-from qdebug.model.layers import find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
-from qdebug.pipeline.inspect import InspectSettings, inspect
+from qdebug.network.layers import find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.run.tensorrt.build.build import build_engine
-from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
-from qdebug.run.tensorrt.library import load_library
 from qdebug.types import Precision
 
 LAYERS = {

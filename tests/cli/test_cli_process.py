@@ -448,7 +448,7 @@ def test_an_import_that_fails_after_a_signal_is_no_defect(
         monkeypatch.setattr("qdebug.cli.process._received", [signal.SIGTERM])
         raise ImportError("the type is already registered")
 
-    monkeypatch.setattr("qdebug.pipeline.compare.command.load_model", fail)
+    monkeypatch.setattr("qdebug.commands.compare.command.load_model", fail)
     done = desk.compare()
     assert done.code == 143 and done.err.startswith("qdebug: interrupted")
 

@@ -18,7 +18,7 @@ import onnx
 import pytest
 
 import qdebug
-from qdebug.remedies.result import Figures, Outcome, Proof
+from qdebug.decide.remedies.result import Figures, Outcome, Proof
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
 CNN = [

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 import qdebug
-from qdebug.results import Result, json_schema
+from qdebug.result import Result, json_schema
 
 DIGITS = Path(__file__).parents[2] / "calib_data"
 CNN, HOLDOUT, CALIB = (

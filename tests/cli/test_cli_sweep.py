@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from qdebug.backends.tensorrt.execute.device import find_device
+from qdebug.commands.sweep.command import sweep
+from qdebug.commands.sweep.measured import OutputEvaluator
 from qdebug.config.sweep import SweepSettings
-from qdebug.pipeline.sweep.command import sweep
-from qdebug.pipeline.sweep.measured import OutputEvaluator
-from qdebug.run.tensorrt.execute.device import find_device
 from qdebug.types import Progress
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
@@ -233,7 +233,7 @@ def test_a_plan_that_does_not_fit_is_found_before_anything_is_built(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("something was built")
 
-    monkeypatch.setattr("qdebug.run.tensorrt.backend.build_engine", never)
+    monkeypatch.setattr("qdebug.backends.tensorrt.backend.build_engine", never)
     plan = desk.write("bad.yaml", "schema: qdebug.plan/1\nlayers:\n  conv9: fp32\n")
     desk.refused(
         *SMALL,

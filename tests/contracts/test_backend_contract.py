@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from qdebug.backends.base import Backend
+from qdebug.backends.options import SessionSettings
+from qdebug.backends.registry import BackendSpec
+from qdebug.backends.segmentation import Segmentation
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.backends.tensorrt.backend import TensorRTBackend
+from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
+from qdebug.backends.tensorrt.execute.cuda import open_cuda
+from qdebug.backends.tensorrt.execute.device import find_device
+from qdebug.backends.tensorrt.factory import EngineFactory
+from qdebug.backends.tensorrt.library import load_library
 from qdebug.errors import QdebugError
-from qdebug.run.base import Backend
-from qdebug.run.options import SessionSettings
-from qdebug.run.registry import BackendSpec
-from qdebug.run.segmentation import Segmentation
-from qdebug.run.simulation import SimulationBackend
-from qdebug.run.tensorrt.backend import TensorRTBackend
-from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
-from qdebug.run.tensorrt.execute.cuda import open_cuda
-from qdebug.run.tensorrt.execute.device import find_device
-from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.library import load_library
 from qdebug.testing import BackendContract, FakeBackend
 from qdebug.testing.tensorrt import fake_maker
 

@@ -14,14 +14,14 @@ import planted_faults as planted
 import pytest
 
 import qdebug
+from qdebug.backends.simulation import SimulationBackend
 from qdebug.inmemory import InMemory
-from qdebug.measure.result import CompareResult
-from qdebug.model.layers import find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
+from qdebug.network.layers import find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, bind_plan
-from qdebug.run.simulation import SimulationBackend
+from qdebug.results.compare import CompareResult
 from qdebug.types import Precision
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"

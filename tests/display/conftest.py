@@ -13,16 +13,16 @@ from rich.console import Console
 
 from qdebug.display.compare import run_file_line, view
 from qdebug.display.terminal import print_view
-from qdebug.measure.conditions import Checked
-from qdebug.measure.metrics import Metrics
-from qdebug.measure.result import (
+from qdebug.metrics.tensor import Metrics
+from qdebug.result import ModelRef
+from qdebug.results.compare import (
     CompareResult,
     Divergence,
     LayerResult,
     TaskResult,
     TensorResult,
 )
-from qdebug.results import ModelRef
+from qdebug.results.conditions import Checked
 from qdebug.types import Precision, Skipped
 
 FINE = Metrics(0.5, 0.1, 0.2, 31.25, 0.999, 6.0, 6.1, None, 0, 0, 3, 30.5, None, None)

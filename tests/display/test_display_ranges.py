@@ -20,15 +20,15 @@ from qdebug.calibrators.registry import METHODS
 from qdebug.display.plots import overview_figure, save_figure, tensor_figure
 from qdebug.display.ranges import view
 from qdebug.display.terminal import print_view
-from qdebug.measure.calibration import Coverage
-from qdebug.measure.ranges import (
+from qdebug.result import ModelRef
+from qdebug.results.calibrate import Coverage
+from qdebug.results.ranges import (
     CalibrationData,
     RangesCoverage,
     RangesResult,
     RangesSource,
     TensorDynamics,
 )
-from qdebug.results import ModelRef
 
 ODD = (
     "[red]x[/red]",

@@ -12,10 +12,11 @@ from rich.console import Console
 
 from qdebug.display.sweep import sweep_to_csv, view
 from qdebug.display.terminal import print_view
-from qdebug.measure.calibration import ReferenceMetric
-from qdebug.measure.conditions import Checked
-from qdebug.measure.metrics import METRIC, Metrics
-from qdebug.measure.sweep import (
+from qdebug.metrics.tensor import METRIC, Metrics
+from qdebug.result import ModelRef
+from qdebug.results.calibrate import ReferenceMetric
+from qdebug.results.conditions import Checked
+from qdebug.results.sweep import (
     Combination,
     EngineFacts,
     EngineRun,
@@ -25,7 +26,6 @@ from qdebug.measure.sweep import (
     SweepResult,
     SweepRow,
 )
-from qdebug.results import ModelRef
 
 VALUES = {"int8_share": 1.0, "fused_share": 0.5, "reformat_count": 12.0}
 METRICS = Metrics(**{**dict.fromkeys(METRIC, 0), "sqnr_db": float("inf"), "cosine": 1.0})

@@ -15,14 +15,14 @@ from rich.cells import cell_len
 
 from qdebug.display.compare import view
 from qdebug.display.names import shorten, shorten_names, tail
-from qdebug.display.words import (
+from qdebug.metrics.parts import ErrorParts
+from qdebug.results.words import (
     decibel,
     in_decibels,
     number,
     printable,
     share,
 )
-from qdebug.measure.parts import ErrorParts
 
 ODD = (
     "[red]x[/red]",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdebug.display.words import apart, score, telling_decimals
-from qdebug.measure.conditions import Condition
+from qdebug.results.conditions import Condition
+from qdebug.results.words import apart, score, telling_decimals
 
 
 def at_least(bound: float, operator: str = ">=") -> Condition:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from documents import REPOSITORY
 
-from qdebug.measure.causes.engine import ENGINE_LABELS
+from qdebug.analyse.causes.engine import ENGINE_LABELS
 
 PACKAGE = REPOSITORY / "qdebug"
 PAGE = REPOSITORY / "docs" / "reference" / "causes.md"

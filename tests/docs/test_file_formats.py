@@ -8,9 +8,9 @@ from pathlib import Path
 import h5py
 import pytest
 
-from qdebug.model.layers import find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
+from qdebug.network.layers import find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
 from qdebug.plan.plan import bind_plan
 from qdebug.plan.planfile import TensorEntry, _PlanFile, read_plan
 from qdebug.types import Precision

@@ -16,28 +16,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qdebug.backends.engine import CaptureWay
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.backends.sizing import Parallelism
+from qdebug.backends.tensorrt.backend import TensorRTBackend
+from qdebug.backends.tensorrt.build.settings import BuildSettings
+from qdebug.backends.tensorrt.execute.cuda import PyCuda, open_cuda
+from qdebug.backends.tensorrt.execute.device import find_device
+from qdebug.backends.tensorrt.factory import EngineFactory
+from qdebug.backends.tensorrt.library import Library, load_library
 from qdebug.errors import QdebugError
-from qdebug.model.graph import Graph
-from qdebug.model.layers import Layer, find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import Model, prepare_model
-from qdebug.model.samples import Samples, open_samples
-from qdebug.model.samples.subset import whole
-from qdebug.pipeline.context import Context
-from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
-from qdebug.pipeline.engine.build import fitted
-from qdebug.pipeline.engine.observe import EngineJob
+from qdebug.execute.context import Context
+from qdebug.execute.engine.attribute import EngineFindings, attribute_engine
+from qdebug.execute.engine.build import fitted
+from qdebug.execute.engine.observe import EngineJob
+from qdebug.network.graph import Graph
+from qdebug.network.layers import Layer, find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import Model, prepare_model
+from qdebug.network.samples import Samples, open_samples
+from qdebug.network.samples.subset import whole
 from qdebug.plan.lower import Lowered, lower, required_opset
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
-from qdebug.run.engine import CaptureWay
-from qdebug.run.simulation import SimulationBackend
-from qdebug.run.sizing import Parallelism
-from qdebug.run.tensorrt.backend import TensorRTBackend
-from qdebug.run.tensorrt.build.settings import BuildSettings
-from qdebug.run.tensorrt.execute.cuda import PyCuda, open_cuda
-from qdebug.run.tensorrt.execute.device import find_device
-from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.library import Library, load_library
 from qdebug.types import Fp16Kernels, Precision, ignore_progress
 
 DATA = Path(__file__).parents[2] / "calib_data"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from spoilt_engines import perceptron, spoilt_in_int8
 
+from qdebug.backends.tensorrt.build.build import build_engine
+from qdebug.backends.tensorrt.execute.cuda import PyCuda
+from qdebug.backends.tensorrt.factory import EngineFactory
+from qdebug.backends.tensorrt.library import Library
 from qdebug.cli.app import main
-from qdebug.run.tensorrt.build.build import build_engine
-from qdebug.run.tensorrt.execute.cuda import PyCuda
-from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.library import Library
 from qdebug.store.reader import RunReader
 
 DATA = Path(__file__).parents[2] / "calib_data"
@@ -81,7 +81,7 @@ def test_a_search_goes_on_where_the_engine_disagrees(
     def maker(*arguments: Any, **named: Any) -> EngineFactory:
         return EngineFactory(*arguments, **named, build=spoilt_in_int8(build_engine, "fourth"))
 
-    monkeypatch.setattr("qdebug.run.tensorrt.backend.EngineFactory", maker)
+    monkeypatch.setattr("qdebug.backends.tensorrt.backend.EngineFactory", maker)
     net = perceptron(tmp_path)
     target = ["--inputs", str(net.samples), "--target", "output.sqnr_db>=25", "--pin-to", "fp32"]
     main(["bisect", str(net.model), *target, "--backend", "tensorrt-rtx", "--json", "-"])

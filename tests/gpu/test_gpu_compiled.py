@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from qdebug.run.tensorrt.execute.cuda import Cuda
-from qdebug.run.tensorrt.library import Library
+from qdebug.backends.tensorrt.execute.cuda import Cuda
+from qdebug.backends.tensorrt.library import Library
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
 
@@ -19,13 +19,13 @@ CODE = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
-from qdebug.run.tensorrt.build.cache import EngineCache
-from qdebug.run.tensorrt.library import load_library
-from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.execute.session import TensorRTSession
-from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
+from qdebug.backends.tensorrt.build.cache import EngineCache
+from qdebug.backends.tensorrt.library import load_library
+from qdebug.backends.tensorrt.factory import EngineFactory
+from qdebug.backends.tensorrt.execute.session import TensorRTSession
+from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
 model, data, folder = map(Path, sys.argv[1:])
 file = folder / "compiled.bin"
 x = np.load(data)["input"][:16]

@@ -13,17 +13,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from sums import summed_in_fp32
 
-from qdebug.measure.causes.attribution import RELEVANT_DB, TOLERANCE_DB, simulation_agreement
-from qdebug.measure.metrics import sqnr_db
-from qdebug.model.graph import Graph
-from qdebug.pipeline.engine.attribute import attribute_engine
-from qdebug.run.engine import CaptureWay
-from qdebug.run.simulation import SimulationBackend
-from qdebug.run.tensorrt.build.settings import BuildSettings
-from qdebug.run.tensorrt.execute.cuda import PyCuda
-from qdebug.run.tensorrt.execute.session import TensorRTSession
-from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.library import Library
+from qdebug.backends.engine import CaptureWay
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.backends.tensorrt.build.settings import BuildSettings
+from qdebug.backends.tensorrt.execute.cuda import PyCuda
+from qdebug.backends.tensorrt.execute.session import TensorRTSession
+from qdebug.backends.tensorrt.factory import EngineFactory
+from qdebug.backends.tensorrt.library import Library
+from qdebug.execute.engine.attribute import attribute_engine
+from qdebug.metrics.tensor import sqnr_db
+from qdebug.network.graph import Graph
+from qdebug.results.attribution import RELEVANT_DB, TOLERANCE_DB, simulation_agreement
 from qdebug.types import Fp16Kernels
 
 TERMS = 1536

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from qdebug.measure.causes.attribution import RELEVANT_DB, simulation_agreement
-from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
-from qdebug.run.engine import CaptureWay
-from qdebug.run.tensorrt.backend import WAYS
+from qdebug.backends.engine import CaptureWay
+from qdebug.backends.tensorrt.backend import WAYS
+from qdebug.execute.engine.attribute import EngineFindings, attribute_engine
+from qdebug.results.attribution import RELEVANT_DB, simulation_agreement
 
 
 @pytest.mark.parametrize(

@@ -18,21 +18,21 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from qdebug.backends.stream import map_in_order
+from qdebug.backends.tensorrt.backend import WAYS, TensorRTBackend
+from qdebug.backends.tensorrt.build.build import build_engine
+from qdebug.backends.tensorrt.build.settings import BuildSettings
+from qdebug.backends.tensorrt.execute.cuda import DeviceMemoryError, PyCuda
+from qdebug.backends.tensorrt.execute.runtime import load_engine
+from qdebug.backends.tensorrt.execute.session import SLOTS, TensorRTSession
+from qdebug.backends.tensorrt.factory import EngineFactory
+from qdebug.backends.tensorrt.library import Library
 from qdebug.errors import BackendError
-from qdebug.measure.causes.attribution import RELEVANT_DB
-from qdebug.measure.metrics import sqnr_of
-from qdebug.measure.observation import add_errors
-from qdebug.measure.sums import ErrorSums
-from qdebug.pipeline.engine.observe import preflight
-from qdebug.run.stream import map_in_order
-from qdebug.run.tensorrt.backend import WAYS, TensorRTBackend
-from qdebug.run.tensorrt.build.build import build_engine
-from qdebug.run.tensorrt.build.settings import BuildSettings
-from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError, PyCuda
-from qdebug.run.tensorrt.execute.runtime import load_engine
-from qdebug.run.tensorrt.execute.session import SLOTS, TensorRTSession
-from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.library import Library
+from qdebug.execute.engine.observe import preflight
+from qdebug.metrics.sums import ErrorSums
+from qdebug.metrics.tensor import sqnr_of
+from qdebug.results.attribution import RELEVANT_DB
+from qdebug.results.observation import add_errors
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
 from qdebug.types import Tensors

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from qdebug.backends.tensorrt.execute.cuda import PyCuda
+from qdebug.commands.sweep.command import sweep
 from qdebug.config.sweep import SweepSettings
-from qdebug.pipeline.sweep.command import sweep
-from qdebug.run.tensorrt.execute.cuda import PyCuda
 
 DATA = Path(__file__).parents[2] / "calib_data"
 AT_LEAST_DB = {"fp32": 90, "fp16": 50, "int8": 25}

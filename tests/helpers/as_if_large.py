@@ -19,29 +19,29 @@ import qdebug
 
 SMALLEST: dict[str, Any] = {
     # weights: constants in files, mapped, and dequantized as they are read
-    "qdebug.model.weights:LARGE_BYTES": 129,  # ONNX Runtime reads shapes from the message
-    "qdebug.model.load:_BLOCK": 64,
-    "qdebug.run.ort_fast.parts:_INLINE_BYTES": 128,
-    "qdebug.run.simulation:MAPPED_ONLY_BYTES": 0,
-    "qdebug.run.stored_weights:DEQUANTIZED_BYTES": 0,
-    "qdebug.run.ort_fast.windows:_MOST_BYTES": 0,
+    "qdebug.network.weights:LARGE_BYTES": 129,  # ONNX Runtime reads shapes from the message
+    "qdebug.network.load:_BLOCK": 64,
+    "qdebug.backends.ort_fast.parts:_INLINE_BYTES": 128,
+    "qdebug.backends.simulation:MAPPED_ONLY_BYTES": 0,
+    "qdebug.backends.stored_weights:DEQUANTIZED_BYTES": 0,
+    "qdebug.backends.ort_fast.windows:_MOST_BYTES": 0,
     # executions: few samples each, and nothing kept between them
-    "qdebug.run.sizing:_BATCH_BYTES": 1,
-    "qdebug.run.sizing:_LARGEST_BATCH": 3,
-    "qdebug.pipeline.evaluator:_FEEDS_BYTES": 0,
-    "qdebug.pipeline.compare.command:_OUTPUTS_SHARE": 0,
-    "qdebug.model.samples.feeds:_CACHED_FEEDS": 1,
-    "qdebug.model.samples.arrays:CHUNK_BYTES": 64,
-    "qdebug.model.samples.feed_files:CHUNK_BYTES": 64,
-    "qdebug.model.samples.iterables:KEPT_BYTES": 0,
+    "qdebug.backends.sizing:_BATCH_BYTES": 1,
+    "qdebug.backends.sizing:_LARGEST_BATCH": 3,
+    "qdebug.execute.evaluator:_FEEDS_BYTES": 0,
+    "qdebug.commands.compare.command:_OUTPUTS_SHARE": 0,
+    "qdebug.network.samples.feeds:_CACHED_FEEDS": 1,
+    "qdebug.network.samples.arrays:CHUNK_BYTES": 64,
+    "qdebug.network.samples.feed_files:CHUNK_BYTES": 64,
+    "qdebug.network.samples.iterables:KEPT_BYTES": 0,
     # analysis: few layers and samples are looked at closely
-    "qdebug.pipeline.compare.diagnose:_ENOUGH_VALUES": 1,
+    "qdebug.analyse.diagnose:_ENOUGH_VALUES": 1,
     "qdebug.calibrators.gather:ROOM": 1 << 10,
-    "qdebug.measure.kernel:_BLOCK": 64,
-    "qdebug.measure.kernel:_LONG": 16,
-    "qdebug.remedies.moments:_CHUNK_BYTES": 1 << 10,
-    "qdebug.remedies.moments:_BLOCK": 8,
-    "qdebug.remedies.rounding:_BLOCK": 8,
+    "qdebug.metrics.kernel:_BLOCK": 64,
+    "qdebug.metrics.kernel:_LONG": 16,
+    "qdebug.decide.remedies.moments:_CHUNK_BYTES": 1 << 10,
+    "qdebug.decide.remedies.moments:_BLOCK": 8,
+    "qdebug.decide.remedies.rounding:_BLOCK": 8,
     # files
     "qdebug.store.rows:MAX_CHUNK_BYTES": 1 << 10,
     "qdebug.store.writer:_RELEASE_BYTES": 0,
@@ -50,19 +50,19 @@ SMALLEST: dict[str, Any] = {
 """Limits by module and name; see `as_if_large`."""
 
 LEAST_WORK: dict[str, Any] = {
-    "qdebug.pipeline.effect:_PASSES": 1,
-    "qdebug.pipeline.effect:_PASSES_OF_COMPARE": 0,
-    "qdebug.pipeline.effect:_MOST_MACS": 1.0,
-    "qdebug.pipeline.effect:_CHEAP_MACS": 1.0,
-    "qdebug.pipeline.effect:_LEAST_LEADERS": 1,
-    "qdebug.pipeline.effect:_LEAST_SAMPLES": 1,
-    "qdebug.pipeline.effect:_LEAST_ALONE": 1,
-    "qdebug.pipeline.effect:_GROUPS_SAVE": 0,
-    "qdebug.pipeline.screening:_FIRST_GROUPS": 2,
-    "qdebug.pipeline.screening:_HALVED_AT_ONCE": 1,
-    "qdebug.pipeline.compare.lockstep:_LOCAL_MACS": 1.0,
-    "qdebug.pipeline.compare.lockstep:_PARTS_MACS": 1.0,
-    "qdebug.pipeline.compare.diagnose:MOST_LAYERS": 1,
+    "qdebug.analyse.effect.effects:_PASSES": 1,
+    "qdebug.analyse.effect.effects:_PASSES_OF_COMPARE": 0,
+    "qdebug.analyse.effect.effects:_MOST_MACS": 1.0,
+    "qdebug.analyse.effect.effects:_CHEAP_MACS": 1.0,
+    "qdebug.analyse.effect.effects:_LEAST_LEADERS": 1,
+    "qdebug.analyse.effect.effects:_LEAST_SAMPLES": 1,
+    "qdebug.analyse.effect.effects:_LEAST_ALONE": 1,
+    "qdebug.analyse.effect.effects:_GROUPS_SAVE": 0,
+    "qdebug.analyse.effect.screening:_FIRST_GROUPS": 2,
+    "qdebug.analyse.effect.screening:_HALVED_AT_ONCE": 1,
+    "qdebug.execute.lockstep:_LOCAL_MACS": 1.0,
+    "qdebug.execute.lockstep:_PARTS_MACS": 1.0,
+    "qdebug.analyse.diagnose:MOST_LAYERS": 1,
 }
 """What measurements may cost, at the least: layers are then measured in groups, on samples that are
 drawn, as those of a network too large to measure each."""

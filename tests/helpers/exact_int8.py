@@ -16,15 +16,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.model.graph import Graph
-from qdebug.model.layers import find_layers
-from qdebug.model.load import ModelFile
-from qdebug.model.prepare import Model
+from qdebug.backends.ort_fast.assemble import Assembler
+from qdebug.backends.ort_fast.session import CandidateSessions
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.network.graph import Graph
+from qdebug.network.layers import find_layers
+from qdebug.network.load import ModelFile
+from qdebug.network.prepare import Model
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
-from qdebug.run.ort_fast.assemble import Assembler
-from qdebug.run.ort_fast.session import CandidateSessions
-from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Fp16Kernels, Precision
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from qdebug.run.tensorrt.backend import TensorRTBackend
-from qdebug.run.tensorrt.factory import EngineFactory
+from qdebug.backends.tensorrt.backend import TensorRTBackend
+from qdebug.backends.tensorrt.factory import EngineFactory
 from qdebug.testing.tensorrt import fake_build, fake_maker
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from repair_networks import IMAGES, Builder
 
-from qdebug.model.prepare import Model
+from qdebug.network.prepare import Model
 
 TOKENS = {"x": ("N", 6, 16)}
 

@@ -1,6 +1,6 @@
 """How FP16 rounds inside TensorRT's kernels, in float64 and term by term.
 
-Written after the docstrings of `qdebug.run.fp16_emulation`, without its code. Each rule
+Written after the docstrings of `qdebug.backends.fp16_emulation`, without its code. Each rule
 takes float64 arrays of FP16 values and returns float64 that FP16 holds. Where FP32 has all sums of
 a block exactly, whatever their order, ONNX Runtime must give the very same.
 """

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.run.fp16_emulation.rounding import keep_fp16_rounding
-from qdebug.run.simulation import SimulationBackend
+from qdebug.backends.fp16_emulation.rounding import keep_fp16_rounding
+from qdebug.backends.simulation import SimulationBackend
 from qdebug.types import Fp16Kernels
 
 Array = np.ndarray[Any, Any]

@@ -19,13 +19,13 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 import qdebug
-from qdebug.measure.result import CompareResult
-from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import Layer, Layers, find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import Layer, Layers, find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import Model, prepare_model
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
+from qdebug.results.compare import CompareResult
 from qdebug.types import Array, Precision, Tensors
 
 HALF_MAX = 65504.0

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.model.load import ModelFile
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.network.load import ModelFile
+from qdebug.network.prepare import Model, prepare_model
 
 
 class Builder:

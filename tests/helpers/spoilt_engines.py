@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.run.engine import BuiltEngine
+from qdebug.backends.engine import BuiltEngine
 
 Build = Callable[..., BuiltEngine]
 LAYERS = ("first", "second", "third", "fourth")

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import onnx
 from onnx import TensorProto, helper
 
-from qdebug.model.graph import Graph
+from qdebug.network.graph import Graph
 
 
 def summed_in_fp32(

@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from qdebug.search.find import SearchResult, find
-from qdebug.search.oracle import Oracle
-from qdebug.search.problem import Item, Measurement, Pins, PinTo, SearchProblem
-from qdebug.search.strategies import load_strategy
+from qdebug.decide.search.find import SearchResult, find
+from qdebug.decide.search.oracle import Oracle
+from qdebug.decide.search.problem import Item, Measurement, Pins, PinTo, SearchProblem
+from qdebug.decide.search.strategies import load_strategy
 from qdebug.types import Precision
 
 FP16, FP32 = Precision.FP16, Precision.FP32

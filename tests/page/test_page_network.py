@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.model.graph import Graph
-from qdebug.model.layers import find_layers
+from qdebug.network.graph import Graph
+from qdebug.network.layers import find_layers
 from qdebug.page.network import kernels_of, network_of
 from qdebug.plan.description import Description, describe
 from qdebug.plan.quantize import symmetric_grid

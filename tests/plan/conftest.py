@@ -12,14 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.model.graph import Graph
-from qdebug.model.layers import find_layers
-from qdebug.model.load import ModelFile
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.network.graph import Graph
+from qdebug.network.layers import find_layers
+from qdebug.network.load import ModelFile
+from qdebug.network.prepare import Model, prepare_model
 from qdebug.plan.lower import Lowered, lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.rewrite.edit import check
-from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Precision
 
 KINDS = {"f": TensorProto.FLOAT, "d": TensorProto.DOUBLE, "h": TensorProto.FLOAT16}

@@ -12,10 +12,14 @@ import pytest
 from exact_int8 import assembled, model_of
 from onnx import helper
 
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.decide.remedies.quantized import quantized
+from qdebug.decide.remedies.remedy import Study
+from qdebug.decide.remedies.walk import Walk
 from qdebug.formats.registry import INT8
-from qdebug.model.layers import find_layers
-from qdebug.model.samples import open_samples
-from qdebug.model.samples.subset import whole
+from qdebug.network.layers import find_layers
+from qdebug.network.samples import open_samples
+from qdebug.network.samples.subset import whole
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import (
     BoundPlan,
@@ -27,10 +31,6 @@ from qdebug.plan.plan import (
 )
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.qdq import weight_axis
-from qdebug.remedies.quantized import quantized
-from qdebug.remedies.remedy import Study
-from qdebug.remedies.walk import Walk
-from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Array, Precision
 
 AMAX = 3.0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from qdebug.model.graph import Graph
+from qdebug.network.graph import Graph
 from qdebug.plan.correspond import Alignment, How, align
 
 F32 = np.float32

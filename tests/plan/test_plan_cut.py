@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, checker, helper, numpy_helper
 
-from qdebug.model.graph import Graph
-from qdebug.model.layers import find_layers
+from qdebug.network.graph import Graph
+from qdebug.network.layers import find_layers
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
 from qdebug.plan.rewrite.strip import strip_qdq

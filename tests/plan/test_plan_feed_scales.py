@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qdebug.model.graph import Graph
-from qdebug.model.layers import find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.network.graph import Graph
+from qdebug.network.layers import find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.feed_scales import feed_scales
-from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Precision
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from repair_networks import Builder
 
-from qdebug.model.graph import Graph
-from qdebug.model.prepare import Model
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.network.graph import Graph
+from qdebug.network.prepare import Model
 from qdebug.plan.rewrite.fuse import fuse, written_out
-from qdebug.run.simulation import SimulationBackend
 
 TOKENS = {"x": ("N", 6, 16)}
 Write = Callable[[Builder, str], str]

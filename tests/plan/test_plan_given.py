@@ -12,15 +12,15 @@ import pytest
 from onnx import numpy_helper
 from repair_networks import NETWORKS, Builder
 
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.decide.remedies.quantized import Quantized, quantized
 from qdebug.formats.registry import INT8
-from qdebug.model.layers import find_layers
-from qdebug.model.load import ModelFile, read_model
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.network.layers import find_layers
+from qdebug.network.load import ModelFile, read_model
+from qdebug.network.prepare import Model, prepare_model
 from qdebug.plan.given import OwnConstants, own_constants
 from qdebug.plan.pair import quantized_pair
 from qdebug.plan.plan import Correction, Granularity, PrecisionPlan, TensorRange, bind_plan
-from qdebug.remedies.quantized import Quantized, quantized
-from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Precision
 
 F32 = np.float32

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from repair_networks import Builder
 
-from qdebug.model.prepare import Model
+from qdebug.network.prepare import Model
 from qdebug.plan.rewrite.powers import hold_scaled
 
 TOKENS = {"x": ("N", 4, 8)}

@@ -18,7 +18,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import qdebug
 from qdebug.errors import ModelError
-from qdebug.model.graph import Graph
+from qdebug.network.graph import Graph
 from qdebug.plan.rewrite.qoperator import QOPERATORS, has_qoperators, to_qdq
 from qdebug.plan.rewrite.strip import strip_qdq
 

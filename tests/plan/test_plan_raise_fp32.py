@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from qdebug.backends.simulation import SimulationBackend
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
-from qdebug.run.simulation import SimulationBackend
 
 
 def test_fp16_constants_casts_and_outputs_become_fp32() -> None:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from onnx import checker
 from repair_networks import IMAGES, NETWORKS, TOKENS, Builder
 
-from qdebug.model.graph import Graph
-from qdebug.model.prepare import Model
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.network.graph import Graph
+from qdebug.network.prepare import Model
 from qdebug.plan.rewrite.rescale import (
     Rescaled,
     Stream,
@@ -23,7 +24,6 @@ from qdebug.plan.rewrite.rescale import (
     streams,
 )
 from qdebug.plan.rewrite.weights import divided_weight, input_channels, weight_reach
-from qdebug.run.simulation import SimulationBackend
 
 
 def run(proto: onnx.ModelProto, seed: int = 0) -> dict[str, Any]:

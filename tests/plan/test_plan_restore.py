@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.model.graph import Graph
+from qdebug.network.graph import Graph
 from qdebug.plan.correspond import align
 from qdebug.plan.rewrite.restore import guessed, restore, suspects
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-from qdebug.model.layers import Layers, find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.network.layers import Layers, find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import Model, prepare_model
 from qdebug.plan.select import select_layers
 
 CNN = Path(__file__).parents[2] / "calib_data" / "digits_cnn.onnx"

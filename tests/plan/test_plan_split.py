@@ -11,11 +11,11 @@ import pytest
 from onnx import checker
 from repair_networks import IMAGES, TOKENS, Builder
 
-from qdebug.model.graph import Graph
-from qdebug.model.prepare import Model
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.network.graph import Graph
+from qdebug.network.prepare import Model
 from qdebug.plan.correspond import align
 from qdebug.plan.rewrite.split import Split, Way, split_channels, way_to
-from qdebug.run.simulation import SimulationBackend
 
 
 def run(proto: Any, model: Model) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.errors import ModelError
-from qdebug.model.graph import Graph
+from qdebug.network.graph import Graph
 from qdebug.plan.rewrite.refine import refine
 from qdebug.plan.rewrite.strip import strip_qdq
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qdebug.errors import UsageError
-from qdebug.model.graph import Graph
+from qdebug.network.graph import Graph
 from qdebug.plan.rewrite.symmetric import (
     check_symmetric,
     quantized_tensors,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.model.graph import Graph
-from qdebug.model.layers import find_layers
+from qdebug.network.graph import Graph
+from qdebug.network.layers import find_layers
 from qdebug.plan.rewrite.bypass import pairs_of
 from qdebug.plan.rewrite.cut import cut_layers
 from qdebug.plan.rewrite.strip import strip_qdq

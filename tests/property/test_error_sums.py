@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdebug.measure.metrics import metrics_of
-from qdebug.measure.sums import ErrorSums, MeasureOptions, error_energy, measure, sample_ratios
+from qdebug.metrics.sums import ErrorSums, MeasureOptions, error_energy, measure, sample_ratios
+from qdebug.metrics.tensor import metrics_of
 
 TOTALS = ("abs_err", "sq_err", "ref_sq", "cand_sq")
 PEAKS = ("max_abs_err", "ref_amax", "cand_amax")

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.model.graph import Graph
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.network.graph import Graph
 from qdebug.plan.quantize import Grid, dynamic_grid, grid_of
-from qdebug.run.simulation import SimulationBackend
 
 KINDS = [np.uint8, np.int8, np.uint16, np.int16]
 

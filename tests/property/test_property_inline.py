@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from qdebug.model.inline import ELSE, THEN, is_control_flow
-from qdebug.model.load import ModelFile
-from qdebug.model.prepare import prepare_model, replaced, with_taken
+from qdebug.network.inline import ELSE, THEN, is_control_flow
+from qdebug.network.load import ModelFile
+from qdebug.network.prepare import prepare_model, replaced, with_taken
 
 POOL = ("a", "b", "c", "h", "t", "x_1", "a_iter0", "Identity_y")
 """Names of tensors and nodes: few, so that bodies that do not see each other share them."""

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
 
+from qdebug.backends.simulation import SimulationBackend, SimulationSession
 from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import PlanError
 from qdebug.formats.registry import INT8
 from qdebug.plan.quantize import half_scale, scale_of
-from qdebug.run.simulation import SimulationBackend, SimulationSession
 
 TINY = float(np.finfo(np.float32).tiny)
 FLOATS = hnp.arrays(

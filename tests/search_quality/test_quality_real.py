@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qdebug.commands.bisect import bisect
 from qdebug.config.bisect import BisectSettings
-from qdebug.model.layers import find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
-from qdebug.pipeline.bisect.command import bisect
-from qdebug.pipeline.bisect.setup import prepare
+from qdebug.decide.bisect.setup import prepare
+from qdebug.decide.search.outcome import BisectResult
+from qdebug.network.layers import find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
 from qdebug.plan.plan import PrecisionPlan, TensorRange
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.search.outcome import BisectResult
 from qdebug.types import ignore_progress
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"

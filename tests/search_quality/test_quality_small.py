@@ -9,8 +9,8 @@ from statistics import mean
 import pytest
 from synthetic import Predicate, additive, layers, names_of, problem, search
 
-from qdebug.search.find import SearchResult
-from qdebug.search.problem import SearchProblem
+from qdebug.decide.search.find import SearchResult
+from qdebug.decide.search.problem import SearchProblem
 
 
 def uneven(count: int, seed: int, deviation: float) -> tuple[SearchProblem, Predicate]:

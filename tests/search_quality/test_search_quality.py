@@ -10,8 +10,8 @@ from statistics import mean
 import pytest
 from synthetic import BASE, Predicate, additive, layers, names_of, problem, search
 
-from qdebug.search.find import Outcome
-from qdebug.search.problem import SearchProblem
+from qdebug.decide.search.find import Outcome
+from qdebug.decide.search.problem import SearchProblem
 
 OTHERS = ("rank", "ddmin", "prefix", "suffix")
 

@@ -13,9 +13,9 @@ import h5py
 import numpy as np
 import pytest
 
+from qdebug.analyse.run_file import StoredRows
 from qdebug.errors import StoreError
-from qdebug.model.samples import Batch
-from qdebug.pipeline.compare.run_file import StoredRows
+from qdebug.network.samples import Batch
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
@@ -53,7 +53,7 @@ def test_runs_that_cannot_be_used(path: Path) -> None:
     with pytest.raises(StoreError, match="QD-STORE-INCOMPLETE"):
         RunReader(path)
     with h5py.File(path, "a") as file:
-        file.attrs["schema"] = "qdebug.run/9"
+        file.attrs["schema"] = "qdebug.backends/9"
     with pytest.raises(StoreError, match=r"(?s)qdebug\.run/9.*QD-STORE-VERSION"):
         RunReader(path)
 
@@ -125,8 +125,8 @@ import sys
 if sys.argv[2] == "without":
     sys.modules["hdf5plugin"] = None
 from qdebug.errors import StoreError
-from qdebug.model.samples import Batch
-from qdebug.pipeline.compare.run_file import StoredRows
+from qdebug.network.samples import Batch
+from qdebug.analyse.run_file import StoredRows
 from qdebug.store.reader import RunReader
 try:
     with RunReader(sys.argv[1]) as run:

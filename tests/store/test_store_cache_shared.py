@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qdebug.decide.search.journal import Journal
 from qdebug.errors import StoreError
-from qdebug.search.journal import Journal
 from qdebug.store.cache import (
     load_arrays,
     load_calibration,

@@ -12,7 +12,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar
 
-from qdebug.results import Result
+from qdebug.result import Result
 
 if TYPE_CHECKING:
     from qdebug.plan.export.source import ExportSource, Rendered

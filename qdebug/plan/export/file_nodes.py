@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import Layers
-from qdebug.model.prepare import Model
-from qdebug.model.subgraphs import free_name
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import Layers
+from qdebug.network.prepare import Model
+from qdebug.network.subgraphs import free_name
 
 
 @dataclass(frozen=True)

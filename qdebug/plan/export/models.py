@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from qdebug.model.graph import Graph
-from qdebug.model.weights import model_files
+from qdebug.network.graph import Graph
+from qdebug.network.weights import model_files
 from qdebug.outputfiles import Content
 from qdebug.plan.constraints import (
     Constraints,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from qdebug.errors import PlanError
-from qdebug.model.graph import opset_of
-from qdebug.model.layers import QUANTIZABLE_OPS
-from qdebug.model.prepare import QDQ_OPSET
+from qdebug.network.graph import opset_of
+from qdebug.network.layers import QUANTIZABLE_OPS
+from qdebug.network.prepare import QDQ_OPSET
 from qdebug.plan.export.file_nodes import FileNode, FileNodes
 from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, docstring, in_utf8
 from qdebug.plan.plan import BoundPlan, Granularity

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from qdebug.model.prepare import Model
+from qdebug.network.prepare import Model
 from qdebug.outputfiles import Content
 from qdebug.plan.export import EXPORT_TARGETS
 from qdebug.plan.export.file_nodes import FileNodes

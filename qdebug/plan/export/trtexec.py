@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdebug.formats.registry import INT8
-from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.plan.constraints import Constraints
 from qdebug.plan.export.models import dynamic_inputs, tensorrt_models
 from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, one_line

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
-from qdebug.model.graph import Graph, Node
+from qdebug.network.graph import Graph, Node
 from qdebug.plan.quantize import quantizer_of
 from qdebug.plan.rewrite.cut import LocalGraph
 from qdebug.plan.rewrite.edit import Editor, copy_node

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from qdebug.model.graph import Graph, Node
+from qdebug.network.graph import Graph, Node
 from qdebug.plan.rewrite.strip import dequantized
 from qdebug.types import Array
 

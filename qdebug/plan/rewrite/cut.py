@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import TensorProto, helper
 
-from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import Layer
-from qdebug.model.subgraphs import free_name, rename_reads
-from qdebug.model.weights import renamed
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import Layer
+from qdebug.network.subgraphs import free_name, rename_reads
+from qdebug.network.weights import renamed
 from qdebug.plan.quantize import QUANTIZERS
 from qdebug.plan.rewrite.edit import check, copy_node, make_node
 

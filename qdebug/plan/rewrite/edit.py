@@ -11,9 +11,9 @@ import onnx
 from onnx import checker, helper, numpy_helper
 
 from qdebug.errors import PlanError
-from qdebug.model.graph import Graph
-from qdebug.model.subgraphs import all_names, free_name
-from qdebug.model.weights import tensor_of, without_external
+from qdebug.network.graph import Graph
+from qdebug.network.subgraphs import all_names, free_name
+from qdebug.network.weights import tensor_of, without_external
 from qdebug.types import Array
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import onnx
 from onnx import TensorProto, helper
 
-from qdebug.model.graph import Graph
+from qdebug.network.graph import Graph
 from qdebug.plan.rewrite.edit import check
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, defs
 
-from qdebug.model.graph import Graph, Node
-from qdebug.model.subgraphs import rename_reads
+from qdebug.network.graph import Graph, Node
+from qdebug.network.subgraphs import rename_reads
 from qdebug.plan.rewrite.edit import Editor, copy_node
 
 FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16

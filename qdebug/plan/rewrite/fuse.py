@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx
 
-from qdebug.model.graph import Graph
+from qdebug.network.graph import Graph
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.fuse_activation import activation
 from qdebug.plan.rewrite.fuse_norm import normalization

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.model.graph import Graph, Node
+from qdebug.network.graph import Graph, Node
 from qdebug.plan.rewrite.written_out import WrittenOut, number
 
 Float64 = npt.NDArray[np.float64]

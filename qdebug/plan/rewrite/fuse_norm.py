@@ -7,7 +7,7 @@ the squares cannot overflow, and rounds once.
 
 from __future__ import annotations
 
-from qdebug.model.graph import Graph, Node
+from qdebug.network.graph import Graph, Node
 from qdebug.plan.rewrite.written_out import WrittenOut, made_by, number, reduced_axis, squared
 
 _LAYER_NORM, _RMS_NORM = 17, 23

@@ -7,7 +7,7 @@ sum is beyond what can be held.
 
 from __future__ import annotations
 
-from qdebug.model.graph import Graph, Node
+from qdebug.network.graph import Graph, Node
 from qdebug.plan.rewrite.written_out import WrittenOut, made_by, reduced_axis
 
 _BY_AXIS = 13

@@ -18,8 +18,8 @@ import numpy as np
 import onnx
 
 from qdebug.formats.registry import FP16
-from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.written_out import number, squared
 from qdebug.types import Array

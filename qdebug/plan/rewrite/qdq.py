@@ -16,9 +16,9 @@ import onnx
 from qdebug.errors import PlanError
 from qdebug.formats.base import FloatArray
 from qdebug.formats.registry import INT8
-from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import Layer
-from qdebug.model.subgraphs import rename_reads
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import Layer
+from qdebug.network.subgraphs import rename_reads
 from qdebug.plan.rewrite.edit import Editor, copy_node, make_node
 from qdebug.types import Array
 

@@ -20,9 +20,9 @@ from onnx import TensorProto
 
 from qdebug.errors import ModelError
 from qdebug.formats.registry import UINT8
-from qdebug.model.graph import Graph, Node, reads_of
-from qdebug.model.subgraphs import free_name
-from qdebug.model.weights import tensor_of
+from qdebug.network.graph import Graph, Node, reads_of
+from qdebug.network.subgraphs import free_name
+from qdebug.network.weights import tensor_of
 from qdebug.plan.rewrite.edit import Editor, copy_node, make_node
 from qdebug.types import Array
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from qdebug.model.subgraphs import rename_reads
-from qdebug.model.weights import tensor_of, values_of
+from qdebug.network.subgraphs import rename_reads
+from qdebug.network.weights import tensor_of, values_of
 from qdebug.plan.rewrite.edit import check, make_node
 
 FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16

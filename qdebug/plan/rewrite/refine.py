@@ -14,8 +14,8 @@ import onnx
 
 from qdebug.errors import ModelError
 from qdebug.formats.base import along
-from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.plan.quantize import QUANTIZERS, grid_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.edit import Editor, copy_node

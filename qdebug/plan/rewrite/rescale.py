@@ -11,8 +11,8 @@ import numpy.typing as npt
 import onnx
 
 from qdebug.formats.base import along
-from qdebug.model.graph import Graph, Node
-from qdebug.model.weights import tensor_of
+from qdebug.network.graph import Graph, Node
+from qdebug.network.weights import tensor_of
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.scale_flow import Edits, Flow
 from qdebug.plan.rewrite.weights import (

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from qdebug.model.graph import Graph, Node
-from qdebug.model.subgraphs import rename_reads
+from qdebug.network.graph import Graph, Node
+from qdebug.network.subgraphs import rename_reads
 from qdebug.plan.quantize import QUANTIZERS, Grid, grid_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.edit import Editor, copy_node

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 
 from qdebug.formats.base import along
-from qdebug.model.graph import Graph, Node
+from qdebug.network.graph import Graph, Node
 from qdebug.plan.rewrite.weights import Factors, divided_weight, input_channels
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import onnx
 
 from qdebug.formats.base import along
-from qdebug.model.graph import Graph, Node
+from qdebug.network.graph import Graph, Node
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.weights import input_channels
 

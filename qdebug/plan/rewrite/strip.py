@@ -11,8 +11,8 @@ import onnx
 
 from qdebug.errors import ModelError
 from qdebug.formats.base import along
-from qdebug.model.graph import Graph, Node
-from qdebug.model.subgraphs import rename_reads
+from qdebug.network.graph import Graph, Node
+from qdebug.network.subgraphs import rename_reads
 from qdebug.plan.quantize import QUANTIZERS, quantizer_of
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.types import Array

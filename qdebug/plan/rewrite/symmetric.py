@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import onnx
 
 from qdebug.errors import UsageError
-from qdebug.model.graph import Graph
-from qdebug.model.subgraphs import rename_reads
+from qdebug.network.graph import Graph
+from qdebug.network.subgraphs import rename_reads
 from qdebug.plan.quantize import grid_of
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.strip import dequantized

@@ -17,10 +17,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import Layer
-from qdebug.model.subgraphs import all_names, free_name, rename_reads
-from qdebug.model.weights import tensor_of
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import Layer
+from qdebug.network.subgraphs import all_names, free_name, rename_reads
+from qdebug.network.weights import tensor_of
 from qdebug.plan.quantize import QUANTIZERS, grid_of, quantizer_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.cut import Branches

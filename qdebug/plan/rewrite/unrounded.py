@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from qdebug.formats.registry import FP32
-from qdebug.model.graph import Graph, Node
+from qdebug.network.graph import Graph, Node
 from qdebug.plan.quantize import grid_of
 from qdebug.plan.rewrite.bypass import Pair
 from qdebug.plan.rewrite.cut import LocalGraph

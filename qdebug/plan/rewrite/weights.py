@@ -9,8 +9,8 @@ import numpy.typing as npt
 import onnx
 
 from qdebug.formats.base import along
-from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import QUANTIZABLE_OPS
 
 Factors = npt.NDArray[np.float64]
 """One per channel, positive, [channels]."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from qdebug.model.graph import Graph, Node
+from qdebug.network.graph import Graph, Node
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from qdebug.model.layers import find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
+from qdebug.network.layers import find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
 from qdebug.plan.export import EXPORT_TARGETS
 from qdebug.plan.export.source import ExportSource, Rendered
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan

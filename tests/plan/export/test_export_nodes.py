@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qdebug.model.layers import find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
+from qdebug.network.layers import find_layers
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
 from qdebug.plan.export.file_nodes import FileNodes
 
 

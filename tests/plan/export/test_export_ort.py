@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from qdebug.errors import PlanError
-from qdebug.model.graph import Graph
+from qdebug.network.graph import Graph
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import Granularity, TensorRange
 

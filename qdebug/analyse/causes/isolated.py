@@ -1,0 +1,256 @@
+"""What running a layer isolated, with and without parts of its Q/DQ, says about its error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qdebug.analyse.causes.calibration import RangeFit
+from qdebug.analyse.causes.quantization import OperandPart, WeightPart, half_causes, int8_causes
+from qdebug.formats.base import FloatArray
+from qdebug.formats.registry import FP16
+from qdebug.metrics.sums import error_energy
+from qdebug.metrics.tensor import sqnr_db
+from qdebug.network.layers import Layer
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.quantize import Grid, dynamic_grid
+from qdebug.plan.rewrite.bypass import Pair
+from qdebug.plan.rewrite.qdq import weight_axis
+from qdebug.results.compare import Cause
+from qdebug.types import Array, Precision, Tensors
+
+WHOLE, NO_PAIRS, EXACT = "whole", "no pairs", "exact sums"
+_SQUARE_SAFE = 1e15
+"""Squares of larger values, such as a mask's, leave float32."""
+
+
+def without(k: int) -> str:
+    """The name of the variant in which each layer lacks its `k`-th pair."""
+    return f"without {k}"
+
+
+@dataclass
+class _Values:
+    """Sums over the values of one tensor."""
+
+    count: int = 0
+    squares: float = 0.0
+    largest: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    beyond: int = 0
+    clip_error: float = 0.0
+    error: float = 0.0
+    nonzero: int = 0
+    tiny: int = 0
+    inside: int = 0
+    channels: FloatArray | None = None
+
+    def add(self, values: Array, grid: Grid | None, axis: int | None = None) -> None:
+        """Add an array; `grid` is what a Q/DQ pair rounds it to, None without one, `axis` that of
+        its channels.
+
+        In float32, in one buffer: fractions of an error need no more, and new memory is expensive.
+        """
+        exact = values.astype(np.float32, copy=False).ravel()
+        largest = _largest(exact)
+        if not np.isfinite(largest):
+            exact = exact[np.isfinite(exact)]
+            largest = _largest(exact)
+            if not exact.size:
+                return
+        self.count += exact.size
+        self.largest = max(self.largest, largest)
+        if grid is None:
+            magnitude = np.abs(exact)
+            self.nonzero += int(np.count_nonzero(magnitude))
+            self.tiny += int(np.sum((magnitude > 0) & (magnitude < FP16.smallest_normal)))
+            return
+        if axis is not None:
+            self._add_channels(np.abs(np.moveaxis(values, axis, 0)).reshape(values.shape[axis], -1))
+        if largest > _SQUARE_SAFE:
+            exact = exact.astype(np.float64)
+        self.squares += float(exact @ exact)
+        self.low, self.high = min(self.low, float(exact.min())), max(self.high, float(exact.max()))
+        work = grid.quantize(exact).astype(exact.dtype, copy=False)
+        work -= exact
+        self.error += float(work @ work)
+        low, high = grid.limits
+        np.abs(exact, out=work)
+        self.nonzero += int(np.count_nonzero(work))
+        eighth = np.float32(max(-low, high) / 8)
+        self.inside += int(np.count_nonzero((work > 0) & (work <= eighth)))
+        if largest > min(-low, high):
+            np.clip(exact, np.float32(low), np.float32(high), out=work)
+            work -= exact
+            self.beyond += int(np.count_nonzero(work))
+            self.clip_error += float(work @ work)
+
+    def _add_channels(self, magnitudes: Array) -> None:
+        largest = magnitudes.max(axis=1).astype(np.float32)
+        known = largest if self.channels is None else self.channels
+        if len(known) == len(largest):
+            self.channels = np.maximum(known, largest)
+        else:  # an axis whose length differs between samples has no channels
+            self.channels = np.zeros(0, np.float32)
+
+    @property
+    def spread(self) -> float:
+        """The largest over the median range of the channels that are not all 0."""
+        if self.channels is None:
+            return 1.0
+        used = self.channels[self.channels > 0]
+        return float(used.max()) / float(np.median(used)) if used.size > 1 else 1.0
+
+
+def _largest(values: Array) -> float:
+    """The largest magnitude; NaN if a value is NaN, 0 without values."""
+    return float(max(values.max(), -values.min())) if values.size else 0.0
+
+
+@dataclass
+class IsolatedLayer:
+    """A layer that runs isolated, and sums over the batches it was fed.
+
+    Attributes:
+        energies: Σerr² at its output, by variant.
+        signal: Σref² there.
+        values: of the tensors its pairs quantize, by name; of all it reads and writes in FP16.
+    """
+
+    subject: ModelPair
+    layer: Layer
+    pairs: Sequence[Pair]
+    energies: dict[str, float] = field(default_factory=dict)
+    signal: float = 0.0
+    values: dict[str, _Values] = field(default_factory=dict)
+
+    def add(self, truth: Tensors, results: Mapping[str, Tensors], output: str) -> None:
+        """Add one batch: the reference's tensors, and what each variant made of them."""
+        reference = truth[self.layer.output]
+        self.signal += error_energy(reference, np.zeros_like(reference))
+        for variant, tensors in results.items():
+            if tensors[output].shape == reference.shape:
+                energy = error_energy(reference, tensors[output])
+                self.energies[variant] = self.energies.get(variant, 0.0) + energy
+        grids = self.subject.grids
+        bare = results.get(NO_PAIRS, {})
+        for pair in self.pairs:
+            values = bare.get(pair.quantized) if pair.inner else truth[pair.source]
+            if values is not None and values.size:
+                grid = dynamic_grid(values) if pair.dynamic else grids.get(pair.source)
+                if pair.bounds is not None and pair.bounds != (None, None):
+                    values = np.clip(values, *pair.bounds)
+                axis = None if pair.inner else self._axis(pair.source)
+                self._values(pair.source).add(values, grid, axis)
+        if self.subject.precisions[self.layer.name] is Precision.FP16:
+            for tensor in (*self._reads(), self.layer.output):
+                if tensor in truth:
+                    self._values(tensor).add(truth[tensor], None)
+
+    def causes(self, fit: RangeFit) -> tuple[Cause, ...]:
+        """The causes of its error; `fit` is how all ranges fit the values."""
+        if self.subject.precisions[self.layer.name] is Precision.FP16:
+            values = self.values.values()
+            nonzero = sum(v.nonzero for v in values)
+            tiny = sum(v.tiny for v in values) / nonzero if nonzero else 0.0
+            largest = max((v.largest for v in values), default=0.0)
+            broken = math.isnan(self.energies.get(WHOLE, 0.0))
+            return half_causes(largest, tiny, *self._sums(), broken=broken)
+        whole = self.energies.get(WHOLE, 0.0)
+        bare = self.energies.get(NO_PAIRS, 0.0)
+        parts = []
+        for k, pair in enumerate(self.pairs):
+            rest = bare if len(self.pairs) == 1 else self.energies.get(without(k), 0.0)
+            parts.append(self._part(pair, max(0.0, whole - rest), fit))
+        return int8_causes(parts, self._weight(bare), fit)
+
+    def _sums(self) -> tuple[float, float]:
+        """The share of the error that inexact sums make, and the SQNR without them."""
+        whole, exact = self.energies.get(WHOLE, 0.0), self.energies.get(EXACT)
+        if exact is not None and math.isnan(whole) and math.isfinite(exact):
+            return 1.0, sqnr_db(self.signal, exact)  # partial sums alone overflow
+        if exact is None or not 0 <= exact < whole:
+            return 0.0, math.inf
+        return 1 - exact / whole, sqnr_db(self.signal, exact)
+
+    def _values(self, tensor: str) -> _Values:
+        return self.values.setdefault(tensor, _Values())
+
+    def _reads(self) -> list[str]:
+        graph = self.subject.reference
+        return [t for n in self.layer.nodes for t in graph.by_name[n].reads]
+
+    def _axis(self, tensor: str) -> int | None:
+        """Where the channels are in what the layer reads, counted from the end for a product of
+        matrices; None where they are not known."""
+        node = self.subject.reference.by_name[self.layer.name]
+        if node.op_type in ("Conv", "ConvTranspose"):
+            return 1
+        if node.op_type not in ("MatMul", "Gemm"):  # a model that others quantized has any
+            return None
+        return -2 if tensor == node.inputs[1] else -1
+
+    def _part(self, pair: Pair, energy: float, fit: RangeFit) -> OperandPart:
+        found = self.values.get(pair.source, _Values())
+        count = max(found.count, 1)
+        plan = self.subject.plan
+        grid = self.subject.grids.get(pair.source)
+        planned = plan.tensors.get(pair.source) if plan else None
+        return OperandPart(
+            tensor=pair.source,
+            energy=energy,
+            bounds=grid.shown if grid else (found.low, found.high),
+            step=float(grid.scale) if grid else (found.high - found.low) / 255,
+            largest=found.largest,
+            rms=(found.squares / count) ** 0.5,
+            clipped=found.beyond / count,
+            clipped_energy=min(1.0, found.clip_error / found.error) if found.error else 0.0,
+            method=planned.method if planned else "",
+            inner=pair.inner and pair.bounds is None,
+            dynamic=pair.dynamic,
+            calibrated=pair.source in self.subject.calibrated,
+            compared=fit.tensors[pair.source].largest if pair.source in fit.tensors else 0.0,
+            in_eighth=found.inside / found.nonzero if found.nonzero else 0.0,
+            spread=found.spread,
+        )
+
+    def _weight(self, energy: float) -> WeightPart | None:
+        graph = self.subject.reference
+        changed = self._changed()
+        if self.layer.weight is None:
+            return WeightPart(energy, 1, 1.0, changed) if changed else None
+        values = graph.constant(self.layer.weight)
+        if values is None:
+            return None
+        axis = weight_axis(graph.by_name[self.layer.name], graph, self.layer.weight)
+        spread = 1.0
+        if axis is not None:
+            channels = np.abs(np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1))
+            ranges = channels.max(axis=1)
+            spread = float(ranges.max() / np.median(ranges)) if np.median(ranges) else np.inf
+        planned = self.subject.plan is not None
+        return WeightPart(energy, self._scales(), spread, changed, planned)
+
+    def _changed(self) -> str:
+        proof = self.subject.proof
+        changed = proof.changed if proof else {}
+        return next((changed[n] for n in self.layer.nodes if n in changed), "")
+
+    def _scales(self) -> int:
+        """How many scales the candidate has for the weight."""
+        candidate = self.subject.candidate
+        node = candidate.by_name.get(self.layer.name)
+        for tensor in node.inputs[:2] if node else ():
+            producer = candidate.producers.get(tensor)
+            while producer is not None and producer.op_type in ("Cast", "Transpose", "Reshape"):
+                producer = candidate.producers.get(producer.inputs[0])
+            if producer is None or producer.op_type != "DequantizeLinear":
+                continue
+            scale = candidate.initializers.get(producer.inputs[1])
+            if producer.inputs[0] in candidate.initializers and scale is not None:
+                return int(np.prod(scale.dims))
+        return 1

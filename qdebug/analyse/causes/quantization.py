@@ -1,0 +1,420 @@
+"""Why a layer is wrong: measured parts of its error, named, with the numbers and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from qdebug.analyse.causes.calibration import WIDE, RangeFit
+from qdebug.analyse.causes.overflow import FP16_OVERFLOW
+from qdebug.calibrators.registry import NEVER_CLIPPING
+from qdebug.formats.registry import FP16
+from qdebug.plan.quantize import MASK
+from qdebug.results.compare import OUTPUT_ERROR, VALUES, Cause
+from qdebug.wording import option, part_of
+
+ACCUMULATION = "accumulation"
+LEAST_SHARE = 0.1
+"""Parts below a tenth of the error are not worth a reader's time."""
+_FEWEST_TINY = 0.01
+"""Underflow is reported where more than this fraction of the non-zero values is tiny."""
+_UNEQUAL = 8.0
+"""Channels whose ranges differ by more share a scale badly: the narrow ones keep 4 bits or less."""
+_MOST_OF_THEM = 0.99
+"""An eighth of a range that holds so many of the values leaves them 4 bits or less."""
+_OF_SOMETHING_ELSE = "so it seems to come from other data or another network"
+_NEAR = 0.9
+"""A range of which the values reach so much fits them."""
+_LAST = "Keep the layer in FP32 only if neither is enough."
+
+
+@dataclass(frozen=True)
+class OperandPart:
+    """What the Q/DQ pair of one activation adds to a layer's error.
+
+    Attributes:
+        tensor: the activation.
+        energy: its part of Σerr² at the layer's output.
+        bounds: where the pair clips.
+        step: between two values that the pair can give.
+        largest, rms: of the values, on the samples looked at.
+        clipped: share of the values beyond the bounds.
+        clipped_energy: share of the pair's own error that clipping makes; rounding makes the rest.
+        inner: the pair lies between the layer's own nodes.
+        dynamic: its range is taken anew from each execution; bounds and step are the widest.
+        method: the calibrator that gave the range, "" where that is not known.
+        calibrated: the range was found on this model just now.
+        compared: the largest magnitude of the tensor in all samples compared.
+        in_eighth: share of the values other than 0 that an eighth of the range holds.
+        spread: largest over median range of its channels; 1 without channels.
+    """
+
+    tensor: str
+    energy: float
+    bounds: tuple[float, float]
+    step: float
+    largest: float
+    rms: float
+    clipped: float
+    clipped_energy: float
+    method: str = ""
+    inner: bool = False
+    dynamic: bool = False
+    calibrated: bool = False
+    compared: float = 0.0
+    in_eighth: float = 0.0
+    spread: float = 1.0
+
+    @property
+    def amax(self) -> float:
+        """The larger bound."""
+        return max(-self.bounds[0], self.bounds[1])
+
+    @property
+    def too_wide(self) -> float:
+        """How many times as wide as all its values the range is."""
+        largest = max(self.largest, self.compared)
+        return self.amax / largest if largest and not self.dynamic else 1.0
+
+    @property
+    def where(self) -> str:
+        """Where it clips, for people."""
+        low, high = self.bounds
+        return f"at {high:.3g}" if low == -high else f"to {low:.3g} … {high:.3g}"
+
+    @property
+    def extent(self) -> str:
+        """Its range, for people."""
+        low, high = self.bounds
+        return f"{high:.3g}" if low == -high else f"{low:.3g} … {high:.3g}"
+
+
+@dataclass(frozen=True)
+class WeightPart:
+    """What the rounding of a weight adds.
+
+    Attributes:
+        energy: its part of Σerr² at the layer's output.
+        channels: scales it has; 1 for one per tensor.
+        spread: largest over median range of its channels; 1 without channels.
+        changed: what is no rounding among the layer's constants, for people; "" for nothing.
+        planned: it is quantized here, so that its scales are a setting.
+    """
+
+    energy: float
+    channels: int
+    spread: float
+    changed: str = ""
+    planned: bool = True
+
+    @property
+    def more_scales(self) -> str:
+        """The advice to give every channel a scale."""
+        if self.planned:
+            return f"Give every channel a scale of its own: {option('weights', 'per-channel')}"
+        return "Quantize the FP32 model again, with a scale for every channel"
+
+
+def int8_causes(
+    parts: Sequence[OperandPart], weight: WeightPart | None, fit: RangeFit
+) -> tuple[Cause, ...]:
+    """The causes of an INT8 layer's local error, the largest share first.
+
+    Shares are energies measured with and without each pair, as parts of their sum.
+
+    Args:
+        fit: how the ranges of the whole network fit their values.
+    """
+    total = sum(p.energy for p in parts) + (weight.energy if weight else 0.0)
+    if total <= 0:
+        return ()
+    causes = []
+    for part in parts:
+        clipping = part.clipped_energy * part.energy / total
+        rounding = part.energy / total - clipping
+        causes += [_clipping(part, clipping, fit), _rounding(part, rounding, fit)]
+    if weight is not None:
+        causes.append(_weight(weight, weight.energy / total))
+    kept = [c for c in _merged(causes) if (c.share or 0) >= LEAST_SHARE]
+    return tuple(sorted(kept, key=lambda c: -(c.share or 0)))
+
+
+def _merged(causes: Sequence[Cause]) -> list[Cause]:
+    """One cause for each label: a product of two activations has two that are rounded."""
+    found: dict[str, Cause] = {}
+    for cause in sorted(causes, key=lambda c: -(c.share or 0)):
+        first = found.get(cause.label)
+        if first is None:
+            found[cause.label] = cause
+            continue
+        share = cause.share or 0.0
+        evidence = first.evidence
+        if share >= LEAST_SHARE:
+            evidence += f"; besides, {cause.evidence}"
+        found[cause.label] = replace(first, share=(first.share or 0.0) + share, evidence=evidence)
+    return list(found.values())
+
+
+def half_causes(
+    largest: float, tiny: float, sums: float, sums_db: float, *, broken: bool = False
+) -> tuple[Cause, ...]:
+    """The causes of an FP16 layer's local error, the largest share first.
+
+    Args:
+        largest: the largest magnitude that the layer reads or writes in FP32.
+        tiny: fraction of the non-zero values it reads or writes that are below FP16's normal
+            numbers, 0 to 1.
+        sums: fraction of its error energy that its kernel adds, mostly by summing products in
+            FP16, 0 to 1.
+        sums_db: SQNR at its output with exact sums, in dB.
+        broken: the layer gives NaN or Inf where the reference does not.
+    """
+    causes = []
+    overflows = largest > FP16.largest
+    if overflows:
+        # Where the overflow reaches the output, the error has no finite energy, and `sums` is 0.
+        # Where it does not (a Sigmoid or a Clip reads Inf as a large value), `sums` was measured.
+        causes.append(
+            Cause(
+                FP16_OVERFLOW,
+                1.0 - sums,
+                f"values reach {largest:.3g}, and the largest number of FP16 is {FP16.largest:.0f}",
+                "Keep the layer in FP32, or scale down what it reads.",
+            )
+        )
+    if tiny > _FEWEST_TINY:
+        causes.append(
+            Cause(
+                "fp16-underflow",
+                # Counted over the reference's values; beside an overflow it has no measured part.
+                None if overflows else min(tiny, 1.0 - sums),
+                f"{100 * tiny:.2g}% of the non-zero values are below "
+                f"{FP16.smallest_normal:.1g}, where FP16 loses digits",
+                "Keep the layer in FP32, or scale up what it reads.",
+                VALUES,
+            )
+        )
+    if broken and sums >= 1 and not overflows:
+        causes.append(
+            Cause(
+                FP16_OVERFLOW,
+                sums,
+                f"values reach only {largest:.3g}, but partial sums inside the kernel exceed the "
+                f"largest number of FP16, {FP16.largest:.0f}; with exact sums its local SQNR would "
+                f"be {sums_db:.1f} dB",
+                "Keep the layer in FP32: TensorRT then sums in FP32 too.",
+            )
+        )
+    elif sums >= LEAST_SHARE:
+        causes.append(
+            Cause(
+                "fp16-sums",
+                sums,
+                "its kernel rounds partial sums to FP16; with exact sums its local SQNR would be "
+                f"{sums_db:.1f} dB",
+                "Keep the layer in FP32: TensorRT then sums in FP32 too.",
+            )
+        )
+    return tuple(sorted(causes, key=lambda c: -(c.share or 0)))
+
+
+def harmless_cause(largest: float, readers_db: float) -> Cause:
+    """Why a layer overflows harmlessly, as one that makes a mask of -Inf does.
+
+    Args:
+        largest: magnitude that it writes in FP32.
+        readers_db: the lowest SQNR among the layers that read it.
+    """
+    return Cause(
+        FP16_OVERFLOW,
+        1.0,
+        f"values reach {largest:.3g}, and the largest number of FP16 is {FP16.largest:.0f}; "
+        f"harmless here: every layer that reads them gives finite values, at "
+        f"{readers_db:.1f} dB or better",
+        "Nothing to do: the overflow acts as a mask of -Inf.",
+    )
+
+
+def inherited_cause(
+    local: float, inputs: float, output: float, *, int8: bool = True
+) -> Cause | None:
+    """Why a layer's output is worse than its own error explains, None where it is not.
+
+    Args:
+        local, inputs, output: Σerr²/Σref²: of the isolated layer, of the worst tensor it reads, and
+            of its output.
+        int8: it runs in INT8, where calibration and repair can help.
+    """
+    if not output > 10 * local:  # also False where one is NaN
+        return None
+    if inputs == 0:  # what it reads is exact: nothing came in with it
+        return None
+    share = 1 - local / output
+    if output > 10 * inputs:
+        return Cause(
+            "amplification",
+            share,
+            f"noise power relative to the signal grows {output / inputs:.3g} times between its "
+            "input and its output",
+            f"{less_noise('the layers that feed it', int8=int8)}",
+            OUTPUT_ERROR,
+        )
+    return Cause(
+        ACCUMULATION,
+        share,
+        "most of the error at its output was already in its input",
+        "Look at the layers before it: keeping this one in FP32 changes little.",
+        OUTPUT_ERROR,
+    )
+
+
+def less_noise(what: str, *, int8: bool = True) -> str:
+    """The advice to reduce the error of some layers: in INT8 before it is given up."""
+    if not int8:
+        return f"Keep {what} in FP32."
+    return (
+        f"Reduce the error of {what}: `qdebug calibrate` compares ranges, `qdebug repair` corrects "
+        "weights and stays in INT8. Keep them in FP32 only if neither is enough."
+    )
+
+
+def _clipping(part: OperandPart, share: float, fit: RangeFit) -> Cause:
+    evidence = (
+        f"'{part.tensor}' is clipped {part.where}: {100 * part.clipped:.2g}% of its values "
+        f"are beyond, up to {part.largest:.3g}"
+    )
+    never = part.method in NEVER_CLIPPING
+    if fit.stale or (never and not part.calibrated and part.too_wide < 1 / WIDE):
+        return _stale(part, share, evidence, fit)
+    if never:
+        return Cause(
+            "unrepresentative-calibration",
+            share,
+            f"{evidence}, although {part.method} covers every value of the calibration samples",
+            "Calibrate on samples that represent the compared ones.",
+        )
+    return Cause(
+        "clipping",
+        share,
+        evidence,
+        "Choose a wider range, such as that of minmax or a higher percentile: `qdebug calibrate` "
+        "compares them.",
+        brief=f"{100 * part.clipped:.2g}% of the values of its input are beyond the range, up to "
+        f"{part.largest:.3g}",
+    )
+
+
+def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
+    """What the step of a pair adds: because the range does not fit the values, because a few of
+    them stretch it, or because it is INT8."""
+    if part.too_wide > fit.wide:
+        return _wide(part, share, fit)
+    evidence = _steps(part, f"'{part.tensor}'" if part.inner else f"its input '{part.tensor}'")
+    brief = _steps(part, "a tensor inside" if part.inner else "its input", short=True)
+    stretched = _stretched(part)
+    if part.inner:
+        remedy = (
+            "It is rounded between the nodes of one layer: leave it in floating point, or fold "
+            "BatchNormalization before quantizing."
+        )
+    elif stretched:
+        remedy = (
+            "Try a calibrator that clips outliers, such as mse or percentile (`qdebug calibrate` "
+            f"compares them), then `qdebug repair`, which can equalize or split channels. {_LAST}"
+        )
+    else:
+        remedy = (
+            "`qdebug calibrate` compares other ranges, `qdebug repair` recovers accuracy within "
+            f"INT8. {_LAST}"
+        )
+    if stretched:
+        return Cause("coarse-step", share, f"{evidence}; {stretched}", remedy, brief=brief)
+    return Cause("rounding", share, evidence, remedy, brief=brief)
+
+
+def _steps(part: OperandPart, what: str, *, short: bool = False) -> str:
+    """How large one step is beside what is usual, for people."""
+    low, high = part.bounds
+    reach = f"ranges from {low:.3g} to {high:.3g}"
+    if low == -high:
+        reaches = _NEAR <= part.too_wide <= 1 / _NEAR
+        reach = f"reaches {high:.3g}" if reaches else f"has a range of ±{high:.3g}"
+    rms, step = ("", "") if short else (" (rms)", f" ({part.step:.2g})")
+    most = "up to " if part.dynamic else ""
+    size = part_of(part.step / part.rms, "a typical value") if part.rms else "all there is"
+    return (
+        f"{what} {reach} while a typical value{rms} is {part.rms:.2g}, so one INT8 step{step} is "
+        f"{most}{size}"
+    )
+
+
+def _stretched(part: OperandPart) -> str:
+    """What stretches the range beyond the bulk of the values, "" where nothing does."""
+    if part.largest > MASK:
+        return "it holds a mask, and no range fits a mask and other values at once"
+    if part.spread > _UNEQUAL:
+        return f"its widest channel has {part.spread:.3g} times the range of the median channel"
+    if part.in_eighth > _MOST_OF_THEM:
+        return f"{100 * part.in_eighth:.3g}% of its values lie in an eighth of that range"
+    return ""
+
+
+def _wide(part: OperandPart, share: float, fit: RangeFit) -> Cause:
+    evidence = (
+        f"'{part.tensor}' has a range of {part.extent}, {part.too_wide:.3g} times its largest "
+        f"value in the compared samples, {max(part.largest, part.compared):.3g}"
+    )
+    if part.calibrated and not fit.stale:
+        return Cause(
+            "unrepresentative-calibration",
+            share,
+            f"{evidence}: the calibration samples reach further",
+            "Calibrate on samples like the compared ones, or with a calibrator that clips "
+            "outliers.",
+        )
+    return _stale(part, share, evidence, fit)
+
+
+def _stale(part: OperandPart, share: float, evidence: str, fit: RangeFit) -> Cause:
+    why = fit.stale or _OF_SOMETHING_ELSE
+    said = why if fit.names(part.tensor) else f"{evidence}; {why}"
+    return Cause("stale-calibration", share, said, fit.remedy, brief=fit.stale)
+
+
+def _weight(weight: WeightPart, share: float) -> Cause:
+    if weight.changed:
+        return Cause(
+            "other-weights",
+            share,
+            f"its {weight.changed}, which is more than rounding: it may have been corrected, "
+            "trained or equalized",
+            "If that is intended, as after a repair or training, judge by the outputs; otherwise "
+            "compare with the FP32 model that these very weights were quantized from.",
+        )
+    if weight.channels == 1 and weight.spread > _UNEQUAL:
+        return Cause(
+            "weight-range",
+            share,
+            f"its weight has one scale, but the widest channel has {weight.spread:.3g} times the "
+            "range of the median channel",
+            f"{weight.more_scales}.",
+            brief="its weight has one scale, but the widest channel has "
+            f"{weight.spread:.3g} times the range of the median channel",
+        )
+    if weight.channels == 1:
+        return Cause(
+            "weight-rounding",
+            share,
+            "its weight is rounded to INT8 with one scale for all channels",
+            f"{weight.more_scales}; then try `qdebug repair`.",
+            brief="its weight is rounded to INT8 with one scale for all channels",
+        )
+    return Cause(
+        "weight-rounding",
+        share,
+        f"its weight is rounded to INT8 with {weight.channels} scales",
+        "`qdebug repair` rounds and corrects weights so that the layer's output suffers less "
+        "(`qdebug calibrate` changes the ranges of activations only). Keep the layer in FP32 only "
+        "if that is not enough.",
+        brief=f"its weight is rounded to INT8 with {weight.channels} scales",
+    )

@@ -1,0 +1,195 @@
+"""Find out why the worst layers are wrong, by running them isolated, with parts of their Q/DQ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from qdebug.analyse.causes.calibration import Fitted, RangeFit
+from qdebug.analyse.causes.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer, without
+from qdebug.analyse.causes.overflow import pinned_together
+from qdebug.analyse.causes.quantization import harmless_cause, inherited_cause
+from qdebug.calibrators.registry import NEVER_CLIPPING
+from qdebug.execute.context import Context
+from qdebug.execute.evaluator import Run, executed_batches, open_all, run_of
+from qdebug.execute.lockstep import fed_by_reference
+from qdebug.metrics.accumulate import REFERENCE
+from qdebug.network.graph import Graph
+from qdebug.network.layers import Layer
+from qdebug.network.samples import Batch, Samples
+from qdebug.network.samples.subset import SampleSubset
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.rewrite.bypass import Pair, bypass, pairs_of
+from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
+from qdebug.results.compare import Cause, LayerResult, TensorResult
+from qdebug.types import Fp16Kernels, Precision
+
+MOST_LAYERS = 16
+"""How many layers are examined: a reader looks at no more."""
+_MOST_SAMPLES, _LEAST_SAMPLES = 16, 2
+_ENOUGH_VALUES = 4 << 20
+"""This many values suffice to explain an error, but at least two samples are examined. Of small
+activations more are, since they cost nothing."""
+_SAME_VALUES = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+_GOOD_DB = 60.0
+"""A layer whose own error is smaller needs no explanation."""
+
+
+def diagnosed(
+    context: Context,
+    pair: ModelPair,
+    samples: Samples,
+    batches: Sequence[Batch],
+    layers: Sequence[LayerResult],
+    tensors: Sequence[TensorResult],
+    most: int = MOST_LAYERS,
+    *,
+    trusted: bool | None = None,
+) -> tuple[LayerResult, ...]:
+    """`layers`, worst first, with the causes of their errors.
+
+    The `most` worst ones are run isolated on a few samples, fed with reference activations, with
+    and without each Q/DQ pair. `trusted`: see RangeFit.
+    """
+    wanted = [pair.layers.by_name[r.name] for r in layers if _needs_reason(r)][:most]
+    few = max(1, _MOST_SAMPLES // samples.batch_size)
+    chosen = _spread(batches[:: max(1, len(batches) // few)][:few])
+    largest = {r.tensor: r.metrics.ref_amax for r in layers}
+    largest |= {t.name: t.metrics.ref_amax for t in tensors}
+    own = {}
+    if wanted:
+        isolated, fed = _isolated(context, pair, samples, chosen, wanted)
+        fit = RangeFit(_fitted(pair, largest, fed), samples.count, trusted)
+        own = {name: layer.causes(fit) for name, layer in isolated.items()}
+    own = {name: pinned_together(pair, name, found, largest, layers) for name, found in own.items()}
+    noise = {t.name: 10 ** (-t.metrics.sqnr_db / 10) for t in tensors}
+    return tuple(
+        replace(r, causes=(*own.get(r.name, ()), *_inherited(pair, r, noise))) for r in layers
+    )
+
+
+def _needs_reason(result: LayerResult) -> bool:
+    local = result.local_sqnr_db
+    return local is not None and not local > _GOOD_DB and not result.harmless
+
+
+def _inherited(
+    pair: ModelPair, result: LayerResult, noise: Mapping[str, float]
+) -> tuple[Cause, ...]:
+    if result.harmless:
+        return (harmless_cause(result.metrics.ref_amax, result.readers_sqnr_db or 0.0),)
+    local = 0.0 if result.local_sqnr_db is None else 10 ** (-result.local_sqnr_db / 10)
+    inputs = max((noise.get(t, 0.0) for t in pair.reads(result.name)), default=0.0)
+    int8 = result.precision is Precision.INT8
+    cause = inherited_cause(local, inputs, noise.get(result.tensor, 0.0), int8=int8)
+    return (cause,) if cause else ()
+
+
+def _isolated(
+    context: Context,
+    pair: ModelPair,
+    samples: Samples,
+    batches: Sequence[Batch],
+    wanted: Sequence[Layer],
+) -> tuple[dict[str, IsolatedLayer], dict[str, float]]:
+    """The layers that were run isolated, and the largest magnitudes of the inputs."""
+    local = cut_layers(pair.reference, pair.candidate, wanted)
+    if local is None:
+        return {}, {}
+    pairs = pairs_of(local)
+    isolated = {
+        layer.name: IsolatedLayer(pair, layer, pairs[layer.name])
+        for layer in wanted
+        if layer.name in local.outputs
+    }
+    captured = {*(a.layer.output for a in isolated.values()), *local.inputs}
+    captured &= set(pair.reference.producers)
+    variants = _variants(local, pairs)
+    models = [(context.simulation, proto, ()) for proto in variants.values()]
+    names = [*variants]
+    if _sums_in_half(context, pair, wanted):
+        models.append((context.backend, local.proto, ()))
+        names.append(EXACT)
+    with ExitStack() as stack:
+        reference = (context.backend, pair.reference.proto, sorted(captured))
+        first, *others = open_all(stack, [reference, *models])
+        runs: dict[str, Run] = {REFERENCE: run_of(first)}
+        for name, session in zip(names, others, strict=True):
+            runs[name] = fed_by_reference(local, session)
+        seen = values = 0
+        fed: dict[str, float] = {}
+        few = SampleSubset(samples, tuple(batches))
+        for executed in executed_batches(few, runs, 1, ends_at=context.ends_at):
+            truth = {**executed.feeds, **executed.reference}
+            results = {name: executed.of(name) for name in names}
+            for name, array in executed.feeds.items():
+                fed[name] = max(fed.get(name, 0.0), float(np.abs(array).max(initial=0)))
+            for name, layer in isolated.items():
+                layer.add(truth, results, local.outputs[name])
+            seen += executed.batch.count
+            values += sum(array.size for array in truth.values())
+            del executed, truth, results  # before the next ones exist
+            if seen >= _LEAST_SAMPLES and values >= _ENOUGH_VALUES:
+                break
+    return isolated, fed
+
+
+def _fitted(
+    pair: ModelPair, largest: Mapping[str, float], fed: Mapping[str, float]
+) -> dict[str, Fitted]:
+    """The ranges of all quantized activations beside their values: `largest` magnitudes, those of
+    the inputs `fed`."""
+    methods = {name: entry.method for name, entry in pair.plan.tensors.items()} if pair.plan else {}
+    fitted = {}
+    for tensor, grid in pair.grids.items():
+        values = largest.get(tensor, fed.get(tensor, 0.0))
+        amax = max(-grid.shown[0], grid.shown[1])
+        if values > 0 and amax > 0 and np.isfinite(values):
+            fitted[tensor] = Fitted(
+                amax=amax,
+                largest=values,
+                calibrated=tensor in pair.calibrated,
+                clips=methods.get(tensor) not in NEVER_CLIPPING,
+                is_input=_origin(pair.reference, tensor) in fed,
+            )
+    return fitted
+
+
+def _origin(graph: Graph, tensor: str) -> str:
+    """The tensor whose values `tensor` has, in another order or shape."""
+    node = graph.producers.get(tensor)
+    while node is not None and node.op_type in _SAME_VALUES:
+        tensor = node.inputs[0]
+        node = graph.producers.get(tensor)
+    return tensor
+
+
+def _variants(
+    local: LocalGraph, pairs: Mapping[str, tuple[Pair, ...]]
+) -> dict[str, onnx.ModelProto]:
+    """The layers as they are, without any pair, and those with several without each of them."""
+    variants = {WHOLE: local.proto}
+    most = max((len(p) for p in pairs.values()), default=0)
+    if most:
+        variants[NO_PAIRS] = bypass(local, pairs, show_inner=True)
+    if most > 1:
+        for k in range(most):
+            chosen = {name: [p[k]] for name, p in pairs.items() if len(p) > k}
+            variants[without(k)] = bypass(local, chosen)
+    return variants
+
+
+def _spread(batches: Sequence[Batch]) -> list[Batch]:
+    """The batches in an order in which any first few of them lie far apart (van der Corput's)."""
+    bits = max(1, (len(batches) - 1).bit_length())
+    order = sorted(range(len(batches)), key=lambda i: f"{i:0{bits}b}"[::-1])
+    return [batches[i] for i in order]
+
+
+def _sums_in_half(context: Context, pair: ModelPair, layers: Sequence[Layer]) -> bool:
+    half = any(pair.precisions[layer.name] is Precision.FP16 for layer in layers)
+    return half and context.fp16_kernels is not Fp16Kernels.EXACT

@@ -1,0 +1,1 @@
+"""What each layer's error costs at the outputs, measured by leaving it out."""

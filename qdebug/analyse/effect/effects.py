@@ -1,0 +1,442 @@
+"""Measure what each layer costs at the outputs: leave one out, and one alone.
+
+Work is counted in passes of one sample through the FP32 model, so that what is measured does not
+depend on how busy the machine is. All layers are first measured alone, on few samples, or where
+that takes too much, in groups that are divided; those that may lead are then left out one by one,
+on as many samples as the rest of the work pays for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from qdebug.analyse.effect.leave_out import High, candidates_of
+from qdebug.analyse.effect.runs import (
+    ALONE,
+    LEFT_OUT,
+    PREPARING_MACS,
+    Reference,
+    Runs,
+    Spread,
+    are_apart,
+)
+from qdebug.analyse.effect.screening import Group, Screened, groups_of, screened
+from qdebug.backends.base import Session
+from qdebug.backends.segmentation import DEFAULT_BUDGET
+from qdebug.backends.sizing import probe
+from qdebug.errors import MetricError
+from qdebug.execute.context import Context, emulates_fp16
+from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals, ExecutedBatch
+from qdebug.metrics.effect import (
+    Effect,
+    EffectMode,
+    EffectRuns,
+    EffectSummary,
+    certain_ranks,
+    chances_of,
+    drawn,
+    effects_of,
+    noise_by_sample,
+    output_energies,
+    rank_key,
+)
+from qdebug.metrics.task import TaskMetric
+from qdebug.network.macs import macs_per_sample
+from qdebug.network.samples.subset import SampleSubset, is_whole, whole
+from qdebug.plan.pair import ModelPair
+from qdebug.types import Array
+
+_SAMPLES, _ALONE_SAMPLES = 16, 8
+"""What leaders are left out on, at the least; what every layer is measured alone on, at most."""
+_LEAST_SAMPLES = 4
+"""What leaders of a large model are left out on, at the least."""
+_PASSES, _MOST_MACS = 60, 3e12
+"""Passes over so many samples that the measurement may take, whatever else is done, and the work of
+them all: a minute or so."""
+_PASSES_OF_COMPARE = 5
+"""About what a comparison takes by itself, over all samples."""
+_CHEAP_MACS = 3e10
+"""Work of a second or so: tiny networks are measured on more samples."""
+_FOR_ALONE = 1 / 3
+"""The most of the work that goes into the errors alone."""
+_LEAST_ALONE = 2
+"""Samples that layers are measured alone on, at the least."""
+_TOO_MUCH = 3
+"""Layers are measured in groups where each alone takes more than so many times _MOST_MACS."""
+_GROUPS_SAVE = 2
+"""And where groups take less than a half of that."""
+_EMULATED = 2.0
+"""How much longer FP16 kernels take that are emulated: 1.3 to 1.7 times as long, measured."""
+_MOST_PREPARING = 1 / 3
+"""Of all work, what is set aside for preparing candidates at most."""
+_LEAST_LEADERS = 8
+_NEARLY_ALL = 3 / 4
+"""Where so many of the samples are paid for, all are taken: then there is no sampling error."""
+_FRONT = 3
+"""How many of the first layers are measured by the user's metric too."""
+_GROUPS = 8
+"""Data may be sorted: samples are taken from so many places."""
+_CACHE_SHARE = 1 / 4
+"""Of the memory budget, for activations to start from."""
+
+
+@dataclass(frozen=True)
+class Effects:
+    """The effects by layer, and how they were measured."""
+
+    layers: Mapping[str, Effect]
+    summary: EffectSummary
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rating:
+    """Where a search for culprits starts.
+
+    Attributes:
+        alone: the outputs' noise Σerr²/Σref² with only this layer as planned, by name.
+        groups: with only these layers as planned, none of which is in `alone`.
+    """
+
+    alone: Mapping[str, float]
+    groups: Mapping[Group, float] = field(default_factory=dict)
+
+    def noise(self, local: Mapping[str, float]) -> dict[str, float]:
+        """An estimate for each of these layers: that of a group is divided in proportion to the
+        layers' own errors, or evenly where these are not known."""
+        shared: dict[str, float] = {}
+        for group, noise in self.groups.items():
+            own = [local.get(name, 0.0) for name in group]
+            total = sum(own)
+            known = 0 < total < math.inf
+            parts = [x / total for x in own] if known else [1 / len(group)] * len(group)
+            shared |= {name: noise * part for name, part in zip(group, parts, strict=True)}
+        return {**shared, **self.alone}
+
+
+@dataclass(frozen=True)
+class _Amounts:
+    """How many samples layers are measured alone on; how many leaders are left out, on how many
+    samples; how many groups are measured alone, or None for every layer by itself."""
+
+    alone: int
+    leaders: int
+    left_out: int
+    groups: int | None = None
+
+
+def noise_alone(
+    context: Context,
+    pair: ModelPair,
+    subset: SampleSubset,
+    cache_bytes: int,
+    ends_at: float = math.inf,
+) -> Rating | None:
+    """The outputs' noise with each layer alone as planned, on few samples: where a search for
+    culprits starts. None where `measure_effects` gives none, and where the time is over at once.
+
+    Args:
+        cache_bytes: memory for activations to start from.
+        ends_at: when to give up, on the clock of `time.monotonic`.
+
+    Raises:
+        QdebugError: a model does not run.
+    """
+    context = replace(context, ends_at=min(context.ends_at, ends_at))
+    candidates = candidates_of(context, pair)
+    if candidates is None:
+        return None
+    with closing(context.backend.open(pair.reference.proto, ())) as session:
+        outputs = _outputs(pair, session)
+        if not outputs:
+            return None
+        subset = _sized(context, session, subset)
+        samples, groups = _fitting_alone(pair, subset, len(candidates.names))
+        few = _spread(subset, samples)
+        runs = Runs(
+            context,
+            candidates,
+            few,
+            Reference(pair.reference, session, outputs),
+            cache_bytes,
+            spread=Spread.of(context, pair, few),
+            apart=are_apart(pair, few),
+        )
+        found = _alone_of(runs, groups)
+    if found is None:
+        return None
+    alone = {name: float(noise.sum()) for name, noise in found.alone.items()}
+    return Rating(alone, {g: float(noise.sum()) for g, noise in found.undivided.items()})
+
+
+def measure_effects(
+    context: Context,
+    pair: ModelPair,
+    subset: SampleSubset,
+    mode: EffectMode,
+    *,
+    metric: TaskMetric | None = None,
+    memory_budget: int = DEFAULT_BUDGET,
+    known_noise: Array | None = None,
+    every_layer: bool = False,
+) -> Effects | None:
+    """What every layer that does not run in FP32 costs at the outputs of the simulation.
+
+    None where that cannot be said: no such layer, or no floating-point output.
+
+    Args:
+        known_noise: of the outputs with everything as planned, where it is known, float64
+            [samples]: where not all samples can be used, those with much noise are preferred.
+        every_layer: measure each alone, however long it takes, and none in groups only.
+
+    Raises:
+        QdebugError: the model does not run in FP32, or not as planned.
+    """
+    candidates = None if mode is EffectMode.NONE else candidates_of(context, pair)
+    if candidates is None:
+        return None
+    names = candidates.names
+    with closing(context.backend.open(pair.reference.proto, ())) as session:
+        outputs = _outputs(pair, session)
+        if not outputs:
+            return None
+        subset = _sized(context, session, subset)
+        slowdown = _EMULATED if emulates_fp16(context, pair.precisions.values()) else 1.0
+        amounts = _amounts(pair, subset, len(names), mode, slowdown)
+        if every_layer:
+            amounts = replace(amounts, groups=None)
+
+        def on(chosen: _Drawn, metric: TaskMetric | None = None) -> Runs:
+            few = chosen.subset
+            reference = Reference(pair.reference, session, outputs, metric)
+            cache_bytes = int(memory_budget * _CACHE_SHARE)
+            spread = Spread.of(context, pair, few)
+            how = cache_bytes, chosen.chances, spread
+            apart = are_apart(pair, few)
+            return Runs(context, candidates, few, reference, *how, apart=apart)
+
+        all_of_them = amounts.left_out >= subset.count
+        few = many = on(_drawn(subset, amounts.alone, known_noise))
+        if amounts.left_out != amounts.alone or (metric is not None and all_of_them):
+            chosen = _drawn(subset, amounts.left_out, known_noise)
+            many = on(chosen, metric if all_of_them else None)
+        judged = many
+        if metric is not None and not all_of_them:  # it is judged on samples that are like all
+            judged = on(_Drawn(_spread(subset, amounts.left_out)), metric)
+        runs = _noise_of(few, many, amounts)
+        effects, summary = _ranked(runs, many.count, few.count, len(names))
+        if metric is not None:
+            front = [n for n in effects if n in runs.pinned][:_FRONT]
+            effects |= _with_metric(judged, {n: effects[n] for n in front})
+    return Effects(effects, summary, candidates.notes)
+
+
+def _ranked(
+    runs: EffectRuns, samples: int, alone_samples: int, layers: int
+) -> tuple[dict[str, Effect], EffectSummary]:
+    """The effects, the costliest first, and how they were measured."""
+    effects, noise = effects_of(runs), float(runs.whole.sum())
+    names = sorted(effects, key=lambda n: rank_key(effects[n], noise))
+    effects = {n: effects[n] for n in names}
+    summary = EffectSummary(
+        noise=noise,
+        samples=samples,
+        alone_samples=alone_samples,
+        layers=len(runs.pinned),
+        of_layers=layers,
+        certain_ranks=certain_ranks([*effects.values()], noise),
+        grouped_layers=layers - len(effects) if runs.groups else 0,
+        group_share=runs.group_share,
+    )
+    return effects, summary
+
+
+class NoiseSink:
+    """A sink that keeps the noise of the outputs by sample. See `pipeline.evaluator.Sink`."""
+
+    def __init__(self, pair: ModelPair) -> None:
+        graph, both = pair.reference, {*pair.candidate.outputs}
+        self._outputs = [t for t in graph.outputs if t in both and graph.is_float(t)]
+        self._energies: dict[int, Array] = {}
+        self._split = bool(self._outputs)
+
+    def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
+        """Take a batch; outputs that are not there, or not split by samples, say nothing."""
+        reference, candidate = executed.of(REFERENCE), executed.of(CANDIDATE)
+        if not self._split or any(t not in reference for t in self._outputs):
+            self._split = False
+            return
+        count = executed.batch.count
+        found = output_energies(reference, candidate, self._outputs, count)
+        self._energies[executed.batch.start] = found
+        self._split = found.shape[2] == count
+
+    @property
+    def kept(self) -> dict[int, Array] | None:
+        """By the number of a batch's first sample, for `merge`; None where it cannot be told."""
+        return self._energies if self._split else None
+
+    def merge(self, other: Mapping[int, Array] | None) -> None:
+        """Add what another sink kept over other batches."""
+        self._split = self._split and other is not None
+        self._energies |= other or {}
+
+    @property
+    def noise(self) -> Array | None:
+        """Float64 [samples]; None where it cannot be told by sample."""
+        if not self._split or not self._energies:
+            return None
+        parts = [self._energies[start] for start in sorted(self._energies)]
+        return noise_by_sample(np.concatenate(parts, axis=2))
+
+
+def _noise_of(few: Runs, many: Runs, amounts: _Amounts) -> EffectRuns:
+    """Layers alone on `few` samples, leaders left out on `many`."""
+    found = _alone_of(few, amounts.groups)
+    ranked = [*(found.ranked if found else ()), *few.names]  # those that do not run alone are last
+    leading = list(dict.fromkeys(ranked))[: amounts.leaders]
+    pinned = _known(leading, many.noise([High({n}) for n in leading], beside=High()))
+    if High() not in few.known:
+        few.noise([], beside=High())
+    whole, whole_alone = many.known[High()], few.known[High()]
+    alone, groups = (found.alone, found.undivided) if found else ({}, {})
+    unseen = 1 - whole.chances
+    return EffectRuns(whole.noise, pinned, alone, whole_alone.noise, unseen, groups)
+
+
+def _alone_of(runs: Runs, groups: int | None) -> Screened | None:
+    """The noise by sample with each layer alone as planned, or about so many groups of them."""
+    everything, done = runs.everything, 0
+
+    def measure(due: Sequence[Group]) -> list[Array | None]:
+        nonlocal done
+        sets = [everything - {*group} for group in due]
+        found = runs.noise(sets, beside=everything, counted=(done, groups or len(due)))
+        done += len(due)
+        return found
+
+    return screened(runs.names, groups, measure)
+
+
+def _known(names: Sequence[str], each: Sequence[Array | None]) -> dict[str, Array]:
+    return {n: noise for n, noise in zip(names, each, strict=True) if noise is not None}
+
+
+def _with_metric(runs: Runs, effects: Mapping[str, Effect]) -> dict[str, Effect]:
+    """`effects` with what the metric gains by each layer."""
+    try:
+        before, *after = runs.metrics([High(), *(High({n}) for n in effects)])
+    except MetricError:
+        return {}  # one that cannot judge so few samples; on all of them it has been called
+    return {
+        n: replace(effects[n], metric_gain=value - before)
+        for n, value in zip(effects, after, strict=True)
+    }
+
+
+def _amounts(
+    pair: ModelPair, subset: SampleSubset, layers: int, mode: EffectMode, slowdown: float = 1.0
+) -> _Amounts:
+    """What the work pays for; `slowdown` is how much longer a run takes than it would in INT8."""
+    count = subset.count
+    if mode is EffectMode.EXACT:
+        return _Amounts(count, layers, count)
+    macs = max(1.0, macs_per_sample(pair.layers, subset))
+    whole = min(_PASSES * min(count, _SAMPLES), _MOST_MACS / macs)
+    running = whole - min(layers * PREPARING_MACS / macs, _MOST_PREPARING * whole)
+    passes = max(running, _PASSES_OF_COMPARE * count, _CHEAP_MACS / macs) / slowdown
+    fitting = int(passes * _FOR_ALONE / (ALONE * layers))
+    alone = min(count, max(_LEAST_ALONE, min(fitting, _ALONE_SAMPLES)))
+    needed = ALONE * layers * alone
+    groups = _groups(layers, needed * macs * slowdown) if needed > passes else None
+    passes -= ALONE * (groups or layers) * alone
+    each = int(passes / (LEFT_OUT * layers))
+    if each >= _NEARLY_ALL * count:
+        return _Amounts(alone, layers, count)
+    if each >= _SAMPLES:
+        return _Amounts(alone, layers, each)
+    few = min(count, _SAMPLES)
+    if whole < _PASSES * few:  # a large model
+        few = min(few, max(_LEAST_SAMPLES, int(passes / (LEFT_OUT * _LEAST_LEADERS))))
+    leaders = max(_LEAST_LEADERS, int(passes / (LEFT_OUT * few)))
+    return _Amounts(alone, min(layers, leaders), few, groups)
+
+
+def _groups(layers: int, needed: float) -> int | None:
+    """How many groups of layers are measured alone; None where measuring every layer by itself,
+    which takes `needed` MACs, does not take too long."""
+    groups = groups_of(layers)
+    return groups if needed > _TOO_MUCH * _MOST_MACS and layers > _GROUPS_SAVE * groups else None
+
+
+def _fitting_alone(pair: ModelPair, subset: SampleSubset, layers: int) -> tuple[int, int | None]:
+    """How many samples layers are measured alone on before a search; see `_groups`."""
+    macs = max(1.0, macs_per_sample(pair.layers, subset))
+    fitting = int(_FOR_ALONE * _MOST_MACS / macs / (ALONE * layers))
+    samples = max(1, min(_ALONE_SAMPLES, fitting))
+    return samples, _groups(layers, ALONE * layers * samples * macs)
+
+
+def _sized(context: Context, session: Session, subset: SampleSubset) -> SampleSubset:
+    """`subset` in batches of a size that the model allows and that suits the machine."""
+    if not is_whole(subset):
+        return subset
+    return whole(probe(session, subset.samples, context.batch_size).samples)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Samples to measure on, and the chance that a batch of them was drawn, by its index, or one
+    for all."""
+
+    subset: SampleSubset
+    chances: Mapping[int, float] | float = 1.0
+
+
+def _drawn(subset: SampleSubset, count: int, noise: Array | None) -> _Drawn:
+    """About so many of the samples, preferably with much `noise`, where that is known."""
+    if count >= subset.count:
+        return _Drawn(subset)
+    if noise is None or not is_whole(subset) or not np.isfinite(noise).all():
+        spread = _spread(subset, count)
+        return _Drawn(spread, spread.count / subset.count)
+    samples = subset.samples
+    if samples.batch_is_free:
+        subset = whole(samples.with_batch_size(1))
+    starts = [b.start for b in subset.batches]
+    by_batch = np.add.reduceat(noise, starts)
+    wanted = max(1.0, count * len(starts) / subset.count)
+    chances = chances_of(by_batch, wanted)
+    chosen = tuple(subset.batches[k] for k in drawn(chances))
+    by_index = {b.index: float(chances[b.index]) for b in chosen}
+    return _Drawn(SampleSubset(subset.samples, chosen), by_index)
+
+
+def _spread(subset: SampleSubset, count: int) -> SampleSubset:
+    """About so many of the samples, from places that lie far apart."""
+    if count >= subset.count:
+        return subset
+    samples = subset.samples
+    if samples.batch_is_free and is_whole(subset):
+        size = min(samples.batch_size, max(1, count // _GROUPS))
+        subset = whole(samples.with_batch_size(size))
+    size, total = subset.samples.batch_size, len(subset.batches)
+    wanted = max(1, count // size)
+    chosen = tuple(subset.batches[i * total // wanted] for i in range(wanted))
+    return SampleSubset(subset.samples, chosen)
+
+
+def _outputs(pair: ModelPair, session: Session) -> list[str]:
+    """The outputs that both models have, if they are floating point."""
+    both = {*pair.candidate.outputs}
+    return [t for t in pair.reference.outputs if t in both and _is_float(session, t)]
+
+
+def _is_float(session: Session, tensor: str) -> bool:
+    kind = session.dtypes.get(tensor)
+    return kind is not None and bool(np.issubdtype(kind, np.floating))

@@ -1,0 +1,433 @@
+"""Candidates on some samples: what noise each makes at the outputs, found here or by workers.
+
+Workers divide a rectangle, samples by layers. Where samples are divided, what candidates start from
+is run only once for each; where layers are, fewer sessions are opened: what takes less is chosen.
+What a sample gives does not depend on the others, so neither do the results on how it was cut.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from qdebug.analyse.effect.leave_out import Candidates, High, SwitchedSession, candidates_of
+from qdebug.backends.base import Session
+from qdebug.backends.ort_fast.prefix_cache import ResumedSession
+from qdebug.backends.sizing import Parallelism
+from qdebug.backends.stream import map_in_order
+from qdebug.errors import BackendError, ModelError
+from qdebug.execute.cluster.dispatch import Cluster, workers_note
+from qdebug.execute.cluster.recipe import PairRecipe
+from qdebug.execute.cluster.unit import Place, Shard, SharedSubset, cut_evenly, part_of
+from qdebug.execute.context import Context, simulation_context
+from qdebug.execute.evaluator import KeptReference, OutputKeeper, Run, Sink, evaluate, run_of
+from qdebug.execute.timelimit import OutOfTimeError, check_time
+from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals, ExecutedBatch
+from qdebug.metrics.effect import noise_by_sample, output_energies
+from qdebug.metrics.task import TaskMetric
+from qdebug.network.graph import Graph
+from qdebug.network.macs import macs_per_sample
+from qdebug.network.samples.subset import SampleSubset
+from qdebug.plan.pair import ModelPair
+from qdebug.types import Array, Fp16Kernels, Progress, ignore_progress
+
+ALONE, LEFT_OUT = 0.5, 0.8
+"""What a sample takes in one run, in FP32 passes, about: the layers before the one in question,
+half of all on average, are as in another run, and known."""
+PREPARING_MACS = 1e9
+"""What it takes per layer to prepare candidates and to open their sessions, as work. Measured: 7e8
+to 8e8."""
+_BEGINNING = 2.0
+"""What a sample takes before any candidate, in FP32 passes: FP32, and what they start from."""
+_WORTH_IT = 2
+"""Workers: with a single one this process, which may use several cores, is as fast."""
+_TELLING, _SURELY = 4, 1.25
+"""After so many candidates it is known how long one takes; and how many times longer than there is
+time for all of them are to take before they are given up."""
+
+
+class Energies(NamedTuple):
+    """What a candidate gives on some samples.
+
+    Attributes:
+        outputs: as of `output_energies`, float64 [outputs, 2, rows].
+        chances: that each row was drawn, [rows].
+    """
+
+    outputs: Array
+    chances: Array
+
+    @classmethod
+    def joined(cls, parts: Sequence[Energies]) -> Energies:
+        """Those of several samples, in order."""
+        outputs = np.concatenate([part.outputs for part in parts], axis=2)
+        return cls(outputs, np.concatenate([part.chances for part in parts]))
+
+    @property
+    def noise(self) -> Array:
+        """See `noise_by_sample`."""
+        return noise_by_sample(self.outputs, self.chances)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The FP32 model, which its session runs on samples as they are needed; `outputs` are those to
+    compare."""
+
+    graph: Graph
+    session: Session
+    outputs: Sequence[str]
+    metric: TaskMetric | None = None
+
+    def on(self, context: Context, subset: SampleSubset) -> KeptReference:
+        """What it gives. Raises as KeptReference."""
+        graph, session, metric = self.graph, self.session, self.metric
+        return KeptReference(context, graph, session, subset, metric, stage="", resize=False)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the workers of a cluster make the pair, and what it takes them to prepare a candidate of
+    one layer, in FP32 passes of a sample."""
+
+    recipe: PairRecipe
+    preparing: float
+
+    @classmethod
+    def of(cls, context: Context, pair: ModelPair, subset: SampleSubset) -> Spread | None:
+        """None where workers take no part."""
+        recipe = recipe_for(context, pair)
+        if recipe is None:
+            return None
+        return cls(recipe, PREPARING_MACS / max(1.0, macs_per_sample(pair.layers, subset)))
+
+
+class Runs:
+    """Candidates on some samples.
+
+    Attributes:
+        count: how many samples.
+        names, everything: see Candidates.
+        known: what others started from.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        candidates: Candidates,
+        subset: SampleSubset,
+        reference: Reference,
+        cache_bytes: int,
+        chances: Mapping[int, float] | float = 1.0,
+        spread: Spread | None = None,
+        apart: bool = False,
+    ) -> None:
+        """`chances`: that a batch was drawn, by its index, or one for all. `spread`: None where
+        workers take no part. `apart`: see `are_apart`. When the context's time is over, `noise`
+        gives up."""
+        self._ends_at = context.ends_at
+        self._apart = apart
+        self._context, self._candidates = context, candidates
+        self._cache_bytes, self._spread = cache_bytes, spread
+        self._subset, self._of, self._outputs = subset, reference, reference.outputs
+        self._prefixes = candidates.prefixes(cache_bytes)
+        self.names, self.everything = candidates.names, candidates.everything
+        self.count = subset.count
+        self._switched: Mapping[High, SwitchedSession] = {}
+        self.known: dict[High, Energies] = {}
+        self._chances = chances
+
+    @cached_property
+    def _reference(self) -> KeptReference:
+        """FP32 is run here only if this process needs it."""
+        return self._of.on(self._context, self._subset)
+
+    def noise(
+        self, sets: Sequence[High], beside: High, counted: tuple[int, int] | None = None
+    ) -> list[Array | None]:
+        """The noise by sample, float64 [samples], with each set of layers in FP32; None where the
+        runtime takes no such model. The others start from what they share with the set `beside`,
+        which is run first, and known then.
+
+        Args:
+            counted: how many sets were run before, and are to be run in all, for the progress.
+
+        Raises:
+            OutOfTimeError: it takes longer than it may.
+        """
+        before, total = counted or (0, len(sets))
+        if self._spread is not None:
+            return self._elsewhere(self._spread, sets, beside, before, total)
+        if beside not in self.known:
+            self.begin(beside)
+        found: list[Array | None] = []
+        began = time.monotonic()
+        for one in self.each(sets, beside):
+            found.append(None if one is None else one.noise)
+            self._context.progress(Progress("effects", before + len(found), total))
+            check_time(self._ends_at)
+            self._give_up_early(began, len(found), len(sets))
+        return found
+
+    def _give_up_early(self, began: float, done: int, of: int) -> None:
+        """What is surely not done in time is of no use, and the time is."""
+        now = time.monotonic()
+        takes = (now - began) / done * (of - done)
+        if done == _TELLING and takes > _SURELY * (self._ends_at - now):
+            raise OutOfTimeError
+
+    def begin(self, beside: High) -> None:
+        """Run what others start from."""
+        self.known[beside] = self.energies(beside, self._context.parallel.workers, keep=True)
+
+    def each(self, sets: Sequence[High], beside: High) -> Iterator[Energies | None]:
+        """Of each of `sets`, one after the other; None as in `noise`; `beside` has been run."""
+        if not self._apart:
+            self._switched = self._candidates.switched(beside, sets, self._prefixes)
+        yield from map_in_order(self._energies_or_none, sets, self._context.parallel.workers)
+        self._switched = {}
+
+    def _elsewhere(
+        self, spread: Spread, sets: Sequence[High], beside: High, before: int, total: int
+    ) -> list[Array | None]:
+        """The same on the workers of a cluster; candidates that share a session stay together."""
+        cluster = self._context.cluster
+        assert cluster is not None
+        job = EffectJob(
+            spread.recipe,
+            cluster.subset(self._subset),
+            self._context.fp16_kernels,
+            tuple(self._outputs),
+            self._cache_bytes,
+            self._chances,
+            beside,
+            self._apart,
+        )
+        groups = [tuple(group) for group in self._candidates.groups(beside, sets)]
+        grouped = {high for group in groups for high in group}
+        groups += [(high,) for high in sets if high not in grouped]
+        parts = self._parts(groups, beside, cluster.workers, spread.preparing)
+        found: dict[High, list[Energies | None]] = {}
+        count = self._count(cluster, parts, before, total)
+        with closing(cluster.map(job, parts, count)) as results:
+            for part, energies in zip(parts, results, strict=True):
+                for high, one in zip(part.sets, energies, strict=True):
+                    found.setdefault(high, []).append(one)
+                check_time(self._ends_at)
+        together = {high: _joined(each) for high, each in found.items()}
+        if beside not in self.known:
+            begun = together[beside]
+            assert begun is not None  # else `begin` raised
+            self.known[beside] = begun
+        return [None if (one := together[high]) is None else one.noise for high in sets]
+
+    def _parts(
+        self, groups: Sequence[Sequence[High]], beside: High, workers: int, preparing: float
+    ) -> list[EffectPart]:
+        """The shards of the samples in order, and of each what to do in how many bundles."""
+        executions = len(self._subset.batches)
+        shards, bundles = 1, len(groups)
+        if math.isinf(self._ends_at):  # else each part is to be short
+            sizes = executions, self.count, len(groups), sum(map(len, groups))
+            shards, bundles = cut(*sizes, workers, preparing)
+        parts = []
+        for shard in cut_evenly(executions, shards):
+            for k in range(max(1, bundles)):
+                sets = [high for group in groups[k :: max(1, bundles)] for high in group]
+                first = () if k or beside in self.known else (beside,)
+                parts.append(EffectPart(shard, (*first, *sets)))
+        return parts
+
+    def _count(
+        self, cluster: Cluster, parts: Sequence[EffectPart], before: int, total: int
+    ) -> Callable[[int], None]:
+        """Reports progress when a part is done, in sets, of which `before` were run before."""
+        executions = len(self._subset.batches)
+        work = [len(p.sets) * (p.shard.stop - p.shard.start) for p in parts]
+        done = 0
+
+        def count(index: int) -> None:
+            nonlocal done
+            done += work[index]
+            now = min(total, before + done // executions)
+            note = workers_note(cluster.workers)
+            self._context.progress(Progress("effects", now, total, note))
+
+        return count
+
+    def metrics(self, sets: Sequence[High]) -> list[float]:
+        """The end-to-end metric with each set of layers in FP32."""
+        task = self._reference.task
+        assert task is not None
+        found = []
+        for high in sets:
+            keeper = OutputKeeper(CANDIDATE, self._reference.outputs.outputs)
+            self._run(high, self._context.parallel.workers, [keeper], keep=False)
+            found.append(task(keeper.joined()))
+        return found
+
+    def _energies_or_none(self, high: High) -> Energies | None:
+        try:
+            return self.energies(high, 1, keep=False)
+        except (ModelError, BackendError):
+            return None
+
+    def energies(self, high: High, workers: int, *, keep: bool) -> Energies:
+        """Those of a candidate, with so many executions in flight; `keep`: others start from it."""
+        parts: list[Energies] = []
+
+        def add(executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
+            count = executed.batch.count
+            candidate = executed.of(CANDIDATE)
+            outputs = output_energies(executed.reference, candidate, self._outputs, count)
+            chance = self._chances
+            if not isinstance(chance, float):
+                chance = chance[executed.batch.index]
+            parts.append(Energies(outputs, np.full(outputs.shape[2], chance)))
+
+        self._run(high, workers, [add], keep=keep)
+        return Energies.joined(parts)
+
+    def _run(self, high: High, workers: int, sinks: Sequence[Sink], *, keep: bool) -> None:
+        with self._opened(high, keep=keep) as run:
+            runs = {REFERENCE: self._reference.run, CANDIDATE: run}
+            evaluate(
+                self._subset,
+                runs,
+                {},
+                self._context,
+                workers=workers,
+                feeds=self._reference.feeds,
+                sinks=sinks,
+            )
+
+    @contextmanager
+    def _opened(self, high: High, *, keep: bool) -> Iterator[Run]:
+        switched = self._switched.get(high)
+        if switched is not None and switched.opens():
+            try:
+                yield lambda executed: switched.run(high, executed.batch.index, executed.feeds)
+            finally:
+                switched.done(high)
+            return
+        session = self._candidates.open(high, self._prefixes, keep=keep)
+        try:
+            yield run_of(session)
+            if isinstance(session, ResumedSession):
+                session.keep()
+        finally:
+            session.close()
+
+
+def are_apart(pair: ModelPair, subset: SampleSubset) -> bool:
+    """Whether each candidate has a session of its own on these samples. What it gives depends on
+    that in the last bits.
+
+    Within the switch that several share, ONNX Runtime's convolutions were measured 1.7 times as
+    slow: where layers take more than it takes to open a session, none is shared.
+    """
+    convolves = any(layer.op_type in ("Conv", "ConvTranspose") for layer in pair.layers)
+    preparing = PREPARING_MACS * sum(layer.quantizable for layer in pair.layers)
+    return convolves and macs_per_sample(pair.layers, subset) * subset.count > preparing
+
+
+def recipe_for(context: Context, pair: ModelPair) -> PairRecipe | None:
+    """How several workers make a pair; None where this process does not share the work."""
+    cluster = context.cluster
+    if cluster is None or not cluster.knows(pair) or cluster.workers < _WORTH_IT:
+        return None
+    return cluster.shared(pair, PairRecipe)
+
+
+def _joined(parts: Sequence[Energies | None]) -> Energies | None:
+    """Those of all shards; None where the runtime did not take the model for one of them."""
+    known = [part for part in parts if part is not None]
+    return Energies.joined(known) if len(known) == len(parts) else None
+
+
+def cut(
+    executions: int, samples: int, groups: int, layers: int, workers: int, preparing: float
+) -> tuple[int, int]:
+    """Into how many shards of the samples, and for each into how many bundles of groups of layers,
+    the work is cut so that the workers are done first.
+
+    Args:
+        executions: of the samples, which are not divided.
+        groups: of the layers, which are not divided either.
+        preparing: of a layer, in FP32 passes of a sample.
+    """
+
+    def passes(parts: tuple[int, int]) -> float:
+        shards, bundles = parts
+        share = layers / bundles
+        running = samples / executions * math.ceil(executions / shards)
+        rounds = math.ceil(shards * bundles / workers)
+        return rounds * ((share + 1) * preparing + running * (_BEGINNING + LEFT_OUT * share))
+
+    most = [range(1, max(1, min(n, 2 * workers)) + 1) for n in (executions, groups)]
+    return min(product(most[0], most[1]), key=passes)
+
+
+@dataclass(frozen=True)
+class EffectPart:
+    """Some sets of layers in FP32, on a shard of the samples."""
+
+    shard: Shard
+    sets: tuple[High, ...]
+
+
+@dataclass(frozen=True)
+class EffectJob:
+    """Candidates on some samples, for a cluster. See unit.Job.
+
+    Attributes:
+        outputs, cache_bytes, chances, apart: see Runs.
+        beside: what the sets start from.
+    """
+
+    pair: PairRecipe
+    subset: SharedSubset
+    fp16_kernels: Fp16Kernels
+    outputs: tuple[str, ...]
+    cache_bytes: int
+    chances: Mapping[int, float] | float
+    beside: High
+    apart: bool
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[EffectPart], list[Energies | None]]:
+        """See unit.Job."""
+        pair = self.pair.made(place)
+        graph = pair.reference
+        subset = self.subset.opened(place, graph.inputs)
+        parallel, size = Parallelism(place.threads, 1), subset.samples.batch_size
+        context = simulation_context(
+            parallel, ignore_progress, place.sessions, size, self.fp16_kernels
+        )
+        candidates = candidates_of(context, pair)
+        assert candidates is not None  # the client has some
+        session = stack.enter_context(closing(context.backend.open(graph.proto, ())))
+
+        @lru_cache(maxsize=1)
+        def begun(shard: Shard) -> Runs:
+            few = part_of(subset, shard)
+            reference = Reference(graph, session, self.outputs)
+            how = self.cache_bytes, self.chances
+            runs = Runs(context, candidates, few, reference, *how, apart=self.apart)
+            runs.begin(self.beside)
+            return runs
+
+        def run(part: EffectPart) -> list[Energies | None]:
+            runs = begun(part.shard)
+            others = [high for high in part.sets if high != self.beside]
+            found = dict(zip(others, runs.each(others, self.beside), strict=True))
+            return [runs.known[h] if h == self.beside else found[h] for h in part.sets]
+
+        return run

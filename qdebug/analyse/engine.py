@@ -1,0 +1,160 @@
+"""Execute a candidate's engine, and let its outputs decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from qdebug.analyse.causes.engine import attributed_cause, not_as_planned
+from qdebug.analyse.gate import Gate, checked_conditions, task_result
+from qdebug.analyse.run_file import EvidenceSink
+from qdebug.config.compare import CompareSettings
+from qdebug.engine_info.profile import LayerTime
+from qdebug.execute.context import Context
+from qdebug.execute.engine.attribute import CLEAN, attribute_engine
+from qdebug.execute.engine.build import Engine, capture_note, save_engine
+from qdebug.execute.engine.latency import kernel_times
+from qdebug.execute.engine.observe import EngineJob, preflight
+from qdebug.execute.engine.request import build_request
+from qdebug.execute.evaluator import OutputKeeper, Sink
+from qdebug.metrics.accumulate import REFERENCE
+from qdebug.metrics.task import TaskMetric
+from qdebug.metrics.tensor import metrics_of
+from qdebug.network.layers import QUANTIZABLE_OPS
+from qdebug.network.samples import Samples
+from qdebug.network.samples.subset import whole
+from qdebug.plan.pair import ModelPair
+from qdebug.results.compare import CompareResult, LayerResult, TaskResult, TensorResult
+from qdebug.results.engine import EngineExecution, EngineReport
+from qdebug.types import Fp16Kernels, Precision
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What an engine did.
+
+    Attributes:
+        outputs: the model's float outputs, FP32 against the clean engine.
+        task: the end-to-end metric of both; None without one.
+        layer_times: of the engine's layers.
+    """
+
+    execution: EngineExecution
+    outputs: tuple[TensorResult, ...]
+    task: TaskResult | None
+    layer_times: tuple[LayerTime, ...]
+
+
+def with_engine(
+    engine: Engine,
+    settings: CompareSettings,
+    gate: Gate,
+    pair: ModelPair,
+    samples: Samples,
+    context: Context,
+    result: CompareResult,
+    evidence: EvidenceSink | None = None,
+) -> CompareResult:
+    """`result` with `engine`, which was built of the candidate. Where it can be executed its
+    outputs decide the verdict; the errors of layers and tensors stay those of the simulation.
+    `evidence` keeps what it gives for the samples that were kept before.
+
+    Raises:
+        QdebugError: an engine that cannot be run, or written to a file that was asked for, or a
+            metric that raised.
+    """
+    result = replace(result, notes=(*result.notes, *engine.notes))
+    report = engine.report
+    save_engine(engine, settings, force=settings.force)
+    if report.not_executed_because:
+        layers = _explained(pair, result.layers, report)
+        left_out = _half_note(layers) if result.fp16_kernels is Fp16Kernels.EXACT else ()
+        notes = (*result.notes, *capture_note(settings, report.not_executed_because), *left_out)
+        return replace(result, engine=report, layers=layers, notes=notes)
+    sinks = [evidence.engine] if evidence else []
+    job = EngineJob(engine.runtime, context, whole(samples), settings.memory_budget)
+    done = execute_engine(job, pair, gate.metric, sinks)
+    kernels = kernel_times(engine.info, done.layer_times)
+    report = replace(report, execution=replace(done.execution, kernels=kernels))
+    return replace(
+        result,
+        engine=report,
+        layers=_explained(pair, result.layers, report),
+        outputs=done.outputs,
+        metric=done.task,
+        conditions=checked_conditions(
+            gate.conditions, done.outputs, result.layers, result.tensors, done.task
+        ),
+    )
+
+
+def _explained(
+    pair: ModelPair, layers: Sequence[LayerResult], engine: EngineReport
+) -> tuple[LayerResult, ...]:
+    """`layers` with the causes that only the engine shows before those of the simulation."""
+    mismatched = engine.audit.mismatched if engine.audit else ()
+    wrong = {row.name: not_as_planned(row) for row in mismatched}
+    done = engine.execution
+    # The clean engine has the last word on the model's outputs.
+    found = {a.tensor: a for a in (*done.tensors, *done.outputs)} if done else {}
+    explained = []
+    for layer in layers:
+        reads, half = sorted(pair.reads(layer.name)), _is_half_product(layer)
+        seen = attributed_cause(layer.tensor, found, reads, half_product=half)
+        causes = [c for c in (wrong.get(layer.name), seen) if c is not None]
+        explained.append(replace(layer, causes=(*causes, *layer.causes)))
+    return tuple(explained)
+
+
+def _is_half_product(layer: LayerResult) -> bool:
+    return layer.precision is Precision.FP16 and layer.op_type in QUANTIZABLE_OPS
+
+
+def _half_note(layers: Sequence[LayerResult]) -> tuple[str, ...]:
+    """What the simulation of an engine that was not executed leaves out."""
+    count = sum(_is_half_product(layer) for layer in layers)
+    if not count:
+        return ()
+    return (
+        f"The simulation sums the products of {count} FP16 layers in FP32. TensorRT sums them in "
+        "FP16: on an H100 engines were 1 to 3 dB worse at the output. Pinned to fp32, a "
+        "layer is summed in FP32.",
+    )
+
+
+def execute_engine(
+    job: EngineJob, pair: ModelPair, metric: TaskMetric | None, sinks: Sequence[Sink] = ()
+) -> Executed:
+    """Run FP32, the simulation and the engine side by side, after a preflight.
+
+    Raises:
+        QdebugError: an engine that cannot be built or run, or a metric that raised.
+    """
+    built = build_request(job.runtime.typing, pair).graph
+    before = preflight(job, pair.reference, built)
+    outputs = [t for t in pair.reference.outputs if t in pair.tensors]
+    kept = OutputKeeper(REFERENCE, outputs), OutputKeeper(CLEAN, outputs)
+    found = attribute_engine(
+        job,
+        pair.reference,
+        pair.candidate,
+        pair.tensors,
+        built=built,
+        mismatch=bool(before.reference_mismatch),
+        sinks=[*sinks, *(kept if metric else ())],
+    )
+    execution = EngineExecution(
+        preflight=before,
+        capture=str(found.way),
+        checks=found.checks,
+        tensors=found.attributions,
+        outputs=found.clean,
+        agreement=found.agreement,
+        latency_ms=found.latency_ms,
+        latency_samples=found.latency_samples,
+        skipped=found.skipped,
+        kernels=(),
+    )
+    results = tuple(TensorResult(t, metrics_of(sums)) for t, sums in found.outputs.items())
+    task = task_result(metric, job.subset.samples, *kept) if metric else None
+    return Executed(execution, results, task, found.layer_times)

@@ -1,0 +1,222 @@
+"""The gate: conditions and end-to-end metric, read before any work so that a slip costs nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from qdebug.analyse.metric_grain import grain_of
+from qdebug.errors import MetricError, UsageError
+from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper
+from qdebug.metrics.chance import no_better_than_chance
+from qdebug.metrics.task import BUILT_IN, TaskMetric, classes_of, labels_of, load_metric
+from qdebug.metrics.tensor import EFFECT_METRICS
+from qdebug.network.prepare import Model
+from qdebug.network.samples import Samples
+from qdebug.results.compare import LayerResult, TaskResult, TensorResult
+from qdebug.results.conditions import Checked, Condition, check_condition, parse_condition
+from qdebug.wording import option
+
+_ENOUGH_FOR_CLASSES = 8
+"""Fewer samples may well be of one class."""
+_SMALL_STEP = 0.01
+"""A loss of 1% is what most users look for."""
+_MOST_CHANGED = 16
+"""With more samples it is not measured in what steps a user's metric moves."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What the gate checks."""
+
+    conditions: tuple[Condition, ...]
+    metric: TaskMetric | None
+
+    @property
+    def judges_effects(self) -> bool:
+        """Whether a condition is about what every layer costs at the outputs."""
+        return any(c.scope == "layer" and c.name in EFFECT_METRICS for c in self.conditions)
+
+
+def read_gate(fail_on: Sequence[str], metric: str | None) -> Gate:
+    """The gate of these conditions and this metric.
+
+    Raises:
+        MetricError: a condition or a metric that is not known.
+    """
+    conditions = tuple(parse_condition(text) for text in fail_on)
+    loaded = load_metric(metric) if metric else None
+    if loaded is None and any(c.scope == "metric" for c in conditions):
+        refuse_missing_metric("fail_on")
+    return Gate(conditions, loaded)
+
+
+def refuse_missing_metric(setting: str) -> NoReturn:
+    """Refuse `setting`, which is about the end-to-end metric, where none is given.
+
+    Raises:
+        MetricError: always.
+    """
+    metrics = [option("metric", text) for text in ("top1", "agreement", "file.py:function")]
+    raise MetricError(
+        f"{option(setting)} is about the metric, but no {option('metric')} is given",
+        f"Add {metrics[0]}, {metrics[1]} or {metrics[2]}.",
+        code="QD-METRIC-MISSING",
+    )
+
+
+def check_metric(metric: TaskMetric | None, model: Model, samples: Samples) -> None:
+    """Find out before the run whether there is what a metric is computed from.
+
+    Raises:
+        MetricError: the model has no output that is an array, or the samples have no labels.
+    """
+    if metric is None:
+        return
+    if not _has_arrays(model):
+        raise MetricError(
+            f"{model.file.path}: the metric needs an output that is an array, and the model has "
+            "none: sequences and maps are not observed",
+            "Make an array the model's output.",
+            code="QD-METRIC-OUTPUT",
+        )
+    if metric.needs_labels:
+        labels_of(samples.extras, samples.where)
+
+
+def refuse_without_arrays(model: Model, what: str) -> None:
+    """Refuse a model without an output that is an array, by which `what` would be judged.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if not _has_arrays(model):
+        raise UsageError(
+            f"{model.file.path} has no output that is an array, by which {what} could be judged",
+            "Make an array the model's output.",
+            code="QD-USAGE-NOTHING-TO-JUDGE",
+        )
+
+
+def _has_arrays(model: Model) -> bool:
+    return any(map(model.graph.is_array, model.graph.outputs))
+
+
+def task_result(
+    metric: TaskMetric, samples: Samples, reference: OutputKeeper, candidate: OutputKeeper
+) -> TaskResult:
+    """The metric of both runs over all samples.
+
+    Raises:
+        MetricError: the metric raised, or an output has another shape for some samples.
+    """
+    evaluator = MetricEvaluator.of(metric, samples, reference)
+    before, after = evaluator.of_reference(), evaluator(candidate.joined())
+    if metric.name not in BUILT_IN:
+        few = samples.count <= _MOST_CHANGED
+        return TaskResult(
+            metric.name, before, after, step=grain_of(evaluator, samples.count) if few else None
+        )
+    classes = classes_of(evaluator.reference)
+    return TaskResult(
+        metric.name,
+        before,
+        after,
+        chance=_chance_of(evaluator),
+        reference_classes=classes.chosen if classes else None,
+        step=1 / samples.count,
+    )
+
+
+def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str, ...]:
+    """What the reader must know of the samples before the metric can be trusted."""
+    notes = []
+    if samples == 1:
+        notes.append(
+            f"Only one sample was compared: other samples may do much better or worse. "
+            f"{option('inputs')} takes more."
+        )
+    if task is None:
+        return tuple(notes)
+    if task.reference_is_chance(samples):
+        notes.append(_guessing(task.name))
+    elif task.reference_classes == 1 and samples >= _ENOUGH_FOR_CLASSES:
+        notes.append(
+            f"FP32 chooses the same class for all {samples} samples, so {task.name} can hardly "
+            "change. Check the preprocessing first, or give samples of several classes."
+        )
+    if task.step and samples > 1:
+        notes += _step_notes(task, task.step, samples, gate)
+    return tuple(notes)
+
+
+def guessing_notes(task: MetricEvaluator, score: float, samples: int) -> tuple[str, ...]:
+    """A note, where FP32's `score` is what guessing gives: then a target that follows it says
+    nothing. Of a function of the user's that is not known."""
+    guessed = no_better_than_chance(score, samples, _chance_of(task))
+    return (_guessing(task.metric.name),) if guessed else ()
+
+
+def _chance_of(task: MetricEvaluator) -> float | None:
+    """That a guess is right, of a built-in metric that compares classes with labels."""
+    if task.metric.name not in BUILT_IN or not task.metric.needs_labels:
+        return None
+    classes = classes_of(task.reference)
+    return 1 / classes.count if classes and classes.count > 1 else None
+
+
+def _guessing(name: str) -> str:
+    return (
+        f"{name} of FP32 is no better than guessing on these samples, so what the lower precision "
+        "does to it says nothing yet. First check the preprocessing (range, mean and order of "
+        "channels) and that the labels are numbered as the outputs are."
+    )
+
+
+def _step_notes(task: TaskResult, step: float, samples: int, gate: Gate) -> list[str]:
+    """Whether so few samples can show the change that is allowed, where the metric moves in steps
+    of `step`."""
+    about = "" if task.name in BUILT_IN else "about "
+    moves = f"With {samples} samples {task.name} moves in steps of {about}{step:.4f}"
+    conditions = [c for c in gate.conditions if c.scope == "metric"]
+    if not conditions:
+        return [f"{moves}: smaller losses do not show."] if step > _SMALL_STEP else []
+    notes = []
+    for condition in conditions:
+        less = condition.operator in (">=", ">")
+        allowed = (task.reference - condition.bound) * (1 if less else -1)
+        if allowed < 0:
+            notes.append(
+                f"FP32 itself does not meet {condition.expression}: {task.name} is "
+                f"{task.reference:.4f}."
+            )
+        elif 0 < allowed < step:
+            notes.append(
+                f"{moves}, and {condition.expression} allows a change of {allowed:.4f} from FP32: "
+                f"one step decides. It takes {math.ceil(samples * step / allowed)} or more."
+            )
+    return notes
+
+
+def checked_conditions(
+    conditions: Sequence[Condition],
+    outputs: Sequence[TensorResult],
+    layers: Sequence[LayerResult],
+    tensors: Sequence[TensorResult],
+    task: TaskResult | None,
+) -> tuple[Checked, ...]:
+    """Check every condition."""
+    checked: list[Checked] = []
+    for condition in conditions:
+        values: list[float | None]
+        if condition.scope == "metric":
+            values = [task.candidate if task else None]
+        elif condition.scope == "layer":
+            values = [layer.figure(condition.name) for layer in layers]
+        else:
+            judged = {"output": outputs, "tensor": tensors}[condition.scope]
+            values = [getattr(x.metrics, condition.name) for x in judged]
+        checked.append(check_condition(condition, values))
+    return tuple(checked)

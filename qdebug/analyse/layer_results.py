@@ -1,0 +1,277 @@
+"""From error totals to the result that reports are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from onnx import TensorProto
+
+from qdebug.analyse.causes.overflow import contained
+from qdebug.backends.fp16_emulation.coverage import predicted
+from qdebug.metrics.accumulate import ErrorTotals, skipped_tensors
+from qdebug.metrics.effect import Effect, EffectSummary, rank_key
+from qdebug.metrics.tensor import metrics_of, sqnr_db
+from qdebug.network.layers import Layer
+from qdebug.plan.correspond import Unmatched
+from qdebug.plan.pair import ModelPair
+from qdebug.results.compare import (
+    Correspondence,
+    Divergence,
+    LayerResult,
+    TensorMatch,
+    TensorResult,
+)
+from qdebug.types import Fp16Kernels, Precision, Skipped
+from qdebug.wording import counted, option
+
+DIVERGENCE_DB = 20.0
+"""First divergence: an error of a tenth of the signal."""
+
+
+def tensor_results(pair: ModelPair, errors: ErrorTotals) -> tuple[TensorResult, ...]:
+    """Every compared tensor that a node computes, in execution order."""
+    return tuple(
+        TensorResult(tensor, metrics_of(errors.tensors[tensor]))
+        for tensor in pair.tensors
+        if tensor in errors.tensors and tensor in pair.reference.producers
+    )
+
+
+def layer_results(pair: ModelPair, errors: ErrorTotals) -> tuple[LayerResult, ...]:
+    """Every layer whose output was compared, worst first."""
+    results = [
+        _layer_result(pair, errors, layer)
+        for layer in pair.layers
+        if layer.output in errors.tensors and layer.output not in pair.refuted
+    ]
+    ranked = sorted(contained(pair, results), key=_badness)
+    return tuple(replace(result, rank=i) for i, result in enumerate(ranked, start=1))
+
+
+def ranked_by_effect(
+    layers: Sequence[LayerResult], effects: Mapping[str, Effect], noise: float
+) -> tuple[LayerResult, ...]:
+    """`layers` with their effects, the costliest at the outputs first; those without an effect
+    follow in the order they had. `noise` is that of the outputs.
+
+    An overflow is handed from layer to layer, so that pinning any one of them gains nothing. Those
+    that alone cost more than any layer without an overflow gains stand before these.
+    """
+    known = [replace(x, effect=effects.get(x.name)) for x in layers]
+    gains = [x.effect.gain or 0.0 for x in known if x.effect and not x.overflows]
+    most = max(gains, default=0.0)
+
+    def key(layer: LayerResult) -> tuple[int, tuple[float, float], int]:
+        effect = layer.effect
+        if effect is None:
+            return (1, (0.0, 0.0), layer.rank)
+        alone = effect.alone or 0.0
+        handed_on = layer.overflows and alone > most and effect.gain != math.inf
+        return (0, (1.0, -alone) if handed_on else rank_key(effect, noise), layer.rank)
+
+    return tuple(replace(x, rank=i) for i, x in enumerate(sorted(known, key=key), start=1))
+
+
+def with_predictions(
+    pair: ModelPair, layers: Sequence[LayerResult], kernels: str
+) -> tuple[LayerResult, ...]:
+    """`layers` with whether the simulated error of those in FP16 predicts an engine's."""
+    graph, how = pair.candidate, Fp16Kernels(kernels)
+
+    def known(layer: LayerResult) -> bool | None:
+        if layer.precision is not Precision.FP16:
+            return None
+        half = [
+            node
+            for node in layer.nodes
+            if node in graph.by_name
+            and any(graph.types.get(t) == TensorProto.FLOAT16 for t in graph.by_name[node].outputs)
+        ]
+        return bool(half) and all(predicted(graph, node, how) for node in half)
+
+    return tuple(replace(layer, fp16_predicted=known(layer)) for layer in layers)
+
+
+def first_divergence(
+    layers: Sequence[LayerResult], pair: ModelPair, threshold_db: float = DIVERGENCE_DB
+) -> Divergence | None:
+    """The first layer in execution order whose output is under the threshold, or holds NaN or Inf
+    of its own that do harm."""
+    by_name = {layer.name: layer for layer in layers}
+    for layer in pair.layers:
+        result = by_name.get(layer.name)
+        if result is None or result.harmless:
+            continue
+        value = result.metrics.sqnr_db
+        if math.isnan(value) or value < threshold_db:
+            return Divergence(result.tensor, result.name, value, threshold_db)
+    return None
+
+
+def effect_notes(summary: EffectSummary, layers: Sequence[LayerResult]) -> tuple[str, ...]:
+    """What the reader must know of the effects of `layers`, the costliest first."""
+    if not summary.noise:
+        return ()
+    exact = option("effect", "exact")
+    notes = []
+    alone = summary.of_layers - summary.layers - summary.grouped_layers
+    of = f"the {summary.of_layers} layers in lower precision"
+    if alone:
+        notes.append(
+            f"The gain of {alone} of {of} was not measured, only estimated: each ran in lower "
+            f"precision with all others in FP32, on {counted(summary.alone_samples, 'sample')}. "
+            f"{exact} measures every gain that the simulation can."
+        )
+    if summary.grouped_layers:
+        notes.append(
+            f"{summary.grouped_layers} of {of} were measured only in groups of consecutive layers, "
+            "since one by one takes long on so large a model. "
+            f"{_of_groups(summary)}{exact} measures every layer."
+        )
+    by_share = bool(layers) and not layers[0].overflows
+    first = layers[0].output_share if layers else None
+    if by_share and summary.group_share is not None and summary.group_share > (first or 0.0):
+        notes.append(
+            "Which layer costs most is uncertain: it may be one of those that were measured only "
+            "in groups."
+        )
+    elif by_share and not summary.certain_ranks and summary.of_layers > 1:
+        notes.append(
+            f"Which layer costs most is uncertain: on {counted(summary.samples, 'sample')}, the "
+            f"first two differ by less than the standard error. {exact} measures on all samples."
+        )
+    return tuple(notes)
+
+
+def _of_groups(summary: EffectSummary) -> str:
+    if summary.group_share is None:
+        return ""
+    if math.isinf(summary.group_share):
+        return "One of these groups alone gives NaN or Inf at the outputs. "
+    on = counted(summary.alone_samples, "sample")
+    return (
+        f"The noisiest of these groups, with all other layers in FP32, makes "
+        f"{summary.group_share:.1%} of the noise of the whole model, on {on}. "
+    )
+
+
+def overflow_notes(
+    outputs: Sequence[TensorResult], layers: Sequence[LayerResult]
+) -> tuple[str, ...]:
+    """Overflows that the outputs do not show: attention masks, mostly."""
+    notes = []
+    harmless = [x for x in layers if x.harmless]
+    if harmless:
+        worst = min(x.readers_sqnr_db for x in harmless if x.readers_sqnr_db is not None)
+        holds = f"{worst:.1f} dB or better" if math.isfinite(worst) else "exact"
+        notes.append(
+            f"{_overflowing(harmless)}, harmlessly, as attention masks do: the layers that read "
+            f"them give finite values ({holds})."
+        )
+    rest = [x for x in layers if not (x.metrics.is_finite or x.harmless)]
+    if rest and all(t.metrics.is_finite for t in outputs):
+        notes.append(f"{_overflowing(rest)}, but every output is finite.")
+    return tuple(notes)
+
+
+def _overflowing(layers: Sequence[LayerResult]) -> str:
+    huge = max(x.metrics.ref_amax for x in layers)
+    count = "1 layer overflows" if len(layers) == 1 else f"{len(layers)} layers overflow"
+    return f"{count} (values of up to {huge:.3g} in FP32), such as '{layers[0].name}'"
+
+
+def all_skipped(
+    pair: ModelPair, errors: ErrorTotals, not_float: Sequence[str]
+) -> tuple[Skipped, ...]:
+    """Tensors of the reference that have no error, with the reason."""
+    skipped = list(skipped_tensors(errors))
+    skipped += [Skipped(t, "not floating point") for t in not_float]
+    told = {u.tensor: u.reason for u in (*_unmatched(pair), *_refuted(pair))}
+    known = {*pair.tensors, *(s.tensor for s in skipped)}
+    for node in pair.reference.nodes:
+        if node.op_type == "Constant":
+            continue
+        for tensor in node.outputs:
+            if tensor and tensor not in known:
+                is_float = pair.reference.is_float(tensor)
+                reason = "not in the candidate" if is_float else "not floating point"
+                reason = told.get(tensor, reason)
+                skipped.append(Skipped(tensor, reason))
+    return tuple(skipped)
+
+
+def correspondence(pair: ModelPair) -> Correspondence | None:
+    """How the tensors of a quantized model and of its FP32 model were matched; None where one was
+    made from the other."""
+    if pair.aligned is None or pair.proof is None:
+        return None
+    proof = pair.proof
+    proven = set(proof.proven)
+    wrong = {u.tensor: u.reason for u in proof.refuted}
+    matches = [
+        TensorMatch(
+            tensor=m.tensor,
+            candidate=m.candidate,
+            how=str(m.how),
+            transformation=m.transformation,
+            proven=m.tensor in proven,
+            reason=wrong.get(m.tensor) or proof.unproven.get(m.tensor, ""),
+        )
+        for m in pair.aligned.matches
+    ]
+    unmatched = tuple(Skipped(u.tensor, u.reason) for u in pair.aligned.unmatched)
+    return Correspondence(proof.samples, tuple(matches), unmatched)
+
+
+def _unmatched(pair: ModelPair) -> Sequence[Unmatched]:
+    return pair.aligned.unmatched if pair.aligned else ()
+
+
+def _refuted(pair: ModelPair) -> Sequence[Unmatched]:
+    return pair.proof.refuted if pair.proof else ()
+
+
+def _layer_result(pair: ModelPair, errors: ErrorTotals, layer: Layer) -> LayerResult:
+    sums = errors.tensors[layer.output]
+    energy = errors.local.get(layer.name)
+    local = None
+    if energy is not None:
+        broken = math.isnan(energy.error_sq)
+        local = math.nan if broken else sqnr_db(energy.ref_sq, energy.error_sq)
+    clipped = [_clipped(errors, t) for t in layer.quantized_inputs]
+    measured = [c for c in clipped if c is not None]
+    is_int8 = pair.precisions[layer.name] is Precision.INT8
+    parts = errors.parts.get(layer.name)
+    return LayerResult(
+        name=layer.name,
+        op_type=layer.op_type,
+        precision=pair.precisions[layer.name],
+        tensor=layer.output,
+        nodes=tuple(n for node in layer.nodes for n in pair.model.origins.get(node, (node,))),
+        metrics=metrics_of(sums),
+        local_sqnr_db=local,
+        input_clipped_fraction=max(measured) if measured and is_int8 else None,
+        error_parts=parts.noise() if parts else None,
+    )
+
+
+def _clipped(errors: ErrorTotals, tensor: str) -> float | None:
+    sums = errors.tensors.get(tensor)
+    if sums is None or sums.clipped is None or not sums.count:
+        return None
+    return sums.clipped / sums.count
+
+
+def _badness(result: LayerResult) -> tuple[int, float, float]:
+    """Sort key: local error first; NaN and Inf are the worst of each kind, unless they end in
+    finite layers. Such a layer stands behind the reader that it ranks by."""
+    held = -math.inf if result.readers_sqnr_db is None else result.readers_sqnr_db
+    cumulative = result.metrics.sqnr_db if result.metrics.is_finite else held
+    local = result.local_sqnr_db
+    if local is None:
+        return (1, cumulative, 0.0)
+    if math.isnan(local):
+        return (0, held, math.inf)
+    return (0, local, cumulative)

@@ -1,0 +1,329 @@
+"""Measure what the layers that cost most cost together: one further run keeps them in FP32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+from qdebug.analyse.causes.overflow import overflow_group
+from qdebug.analyse.causes.quantization import ACCUMULATION
+from qdebug.analyse.effect.leave_out import Opened, candidates_of
+from qdebug.analyse.effect.runs import recipe_for
+from qdebug.analyse.shards import worker_context
+from qdebug.backends.sizing import probe
+from qdebug.errors import BackendError, MetricError, ModelError
+from qdebug.execute.cluster.recipe import PairRecipe
+from qdebug.execute.cluster.unit import Place, Shard, SharedSubset, part_of
+from qdebug.execute.context import Context
+from qdebug.execute.evaluator import (
+    MetricEvaluator,
+    OutputKeeper,
+    Run,
+    evaluate,
+    run_of,
+)
+from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
+from qdebug.metrics.effect import is_masked
+from qdebug.metrics.task import TaskMetric
+from qdebug.metrics.tensor import sqnr_db
+from qdebug.network.samples import Batch, Samples
+from qdebug.network.samples.subset import SampleSubset, whole
+from qdebug.plan.pair import ModelPair
+from qdebug.results.compare import CompareResult, LayerResult
+from qdebug.results.summary import (
+    RELEVANT_DB,
+    RestoredMetric,
+    Summary,
+    common_cause,
+    joint_share,
+    leading,
+)
+from qdebug.types import Fp16Kernels, Tensors
+
+
+def with_summary(
+    context: Context,
+    pair: ModelPair,
+    reference: OutputKeeper,
+    result: CompareResult,
+    explain: Callable[[], CompareResult],
+    samples: Samples,
+    metric: TaskMetric | None = None,
+) -> CompareResult:
+    """`result`, which has effects, with causes and with what its leading layers cost together.
+
+    Args:
+        reference: the FP32 outputs of all samples; where it has none, FP32 runs again.
+        explain: gives `result` with causes, and the same when it is called again; while workers
+            run, if there are any.
+        metric: the end-to-end metric; it needs the FP32 outputs.
+
+    Raises:
+        QdebugError: samples cannot be read.
+    """
+    planned = [x for x in result.layers if x.effect is not None]
+    outputs = tuple(o.name for o in result.outputs if o.name in pair.candidate.outputs)
+    if result.effect is None or not planned or len(outputs) < max(1, len(result.outputs)):
+        return explain()
+    before = _noise(result)
+    summary = Summary(
+        samples=result.samples,
+        layers=(),
+        of_layers=result.effect.of_layers,
+        output_share=None,
+        cause="",
+        sqnr_db=_in_db(before),
+        restored_sqnr_db=None,
+        metric=_restored_metric(result, None),
+    )
+    if summary.sqnr_db >= RELEVANT_DB and _keeps_metric(result):
+        return replace(explain(), summary=summary)
+    chosen = _chosen(pair, planned, result, before)
+    restoration = _Restoration(context, pair, reference, samples, metric, outputs)
+
+    found = restoration.run(chosen, meanwhile=explain)
+    result = explain()
+    if found is None:
+        return result
+    if len(chosen) > 1 and found[0] > _with_first(planned[0], before):
+        # Errors may offset each other: then the first layer alone gives more than all of them.
+        single = restoration.run(chosen[:1], meanwhile=explain)
+        if single is not None and single[0] < found[0]:
+            together = _in_db(found[0])
+            summary = replace(summary, group_layers=len(chosen), group_sqnr_db=together)
+            chosen, found = chosen[:1], single
+    after, value = found
+    names = {x.name: x for x in result.layers if x.effect is not None}
+    summary = replace(
+        summary,
+        layers=tuple(chosen),
+        output_share=joint_share(before, after),
+        cause=common_cause([_main_cause(names[n], before) for n in chosen if n in names]),
+        restored_sqnr_db=_in_db(after),
+        metric=_restored_metric(result, value),
+    )
+    return replace(result, summary=summary)
+
+
+def _noise(result: CompareResult) -> float:
+    """Σerr²/Σref² of the outputs, as `ErrorTotals.noise`."""
+    each = [o.metrics.sqnr_db for o in result.outputs]
+    broken = any(math.isnan(v) for v in each)
+    return math.inf if broken else sum(10 ** (-v / 10) for v in each) / len(each)
+
+
+def _in_db(noise: float) -> float:
+    return math.nan if math.isinf(noise) else sqnr_db(1.0, noise)
+
+
+def _keeps_metric(result: CompareResult) -> bool:
+    return result.metric is None or result.metric.candidate == result.metric.reference
+
+
+def _restored_metric(result: CompareResult, value: float | None) -> RestoredMetric | None:
+    task = result.metric
+    if task is None:
+        return None
+    return RestoredMetric(task.name, task.candidate, value, task.reference)
+
+
+def _chosen(
+    pair: ModelPair, planned: Sequence[LayerResult], result: CompareResult, before: float
+) -> list[str]:
+    """The layers to keep in FP32 together. Broken outputs come of overflows, wherever they are."""
+    overflowing = [x for x in planned if x.overflows]
+    if math.isinf(before) and overflowing:
+        return _with_groups(pair, overflowing, result)
+    if math.isinf(before):
+        return [planned[0].name]
+    count = leading([_estimate(x, before) for x in planned])
+    return _with_groups(pair, planned[:count], result)
+
+
+def _with_first(first: LayerResult, before: float) -> float:
+    """The outputs' noise that is left when only the first layer runs in FP32, as far as known."""
+    share = first.output_share
+    return math.inf if share is None else before * (1 - share)
+
+
+def _with_groups(
+    pair: ModelPair, layers: Sequence[LayerResult], result: CompareResult
+) -> list[str]:
+    """The names of `layers`; behind one that overflows, those that must be pinned with it."""
+    largest = {t.name: t.metrics.ref_amax for t in result.tensors}
+    names: dict[str, None] = {}
+    for layer in layers:
+        group = [layer.name]
+        if layer.overflows:
+            group += overflow_group(pair, layer.name, largest, result.layers)
+        names |= dict.fromkeys(group)
+    return list(names)
+
+
+def _estimate(layer: LayerResult, noise: float) -> float:
+    """The part of the outputs' noise that the layer makes, as far as it was measured by itself."""
+    assert layer.effect is not None
+    if is_masked(layer.effect, noise):
+        return 1.0
+    alone = (layer.effect.alone or 0.0) / noise if layer.overflows and noise else 0.0
+    return max(alone, layer.effect.output_share or 0.0)
+
+
+def _main_cause(layer: LayerResult, noise: float) -> tuple[str, float]:
+    """And the layer's part of the error; of broken outputs it is the same for each."""
+    labels = (c.label for c in layer.causes if c.label != ACCUMULATION)
+    return next(labels, ""), 1.0 if math.isinf(noise) else _estimate(layer, noise)
+
+
+@dataclass(frozen=True)
+class _Restoration:
+    """The run with some layers in FP32; the fields are those of `with_summary`, and the outputs
+    to compare."""
+
+    context: Context
+    pair: ModelPair
+    reference: OutputKeeper
+    samples: Samples
+    metric: TaskMetric | None
+    outputs: tuple[str, ...]
+
+    def run(
+        self, names: Sequence[str], meanwhile: Callable[[], object]
+    ) -> tuple[float, float | None] | None:
+        """The outputs' noise and the metric; None where the runtime takes no such model.
+        `meanwhile`: see `Cluster.map`; not called where this process does all of it."""
+        candidates = candidates_of(self.context, self.pair)
+        if candidates is None:
+            return None
+        with ExitStack() as stack:
+            try:
+                if recipe := recipe_for(self.context, self.pair):
+                    return self._elsewhere(recipe, names, meanwhile)
+                candidate = candidates.open(frozenset(names), None, keep=False)
+                stack.callback(candidate.close)
+                return self._measured(stack, candidate)
+            except (ModelError, BackendError, MetricError):
+                return None
+
+    def _measured(self, stack: ExitStack, candidate: Opened) -> tuple[float, float | None]:
+        kept = OutputKeeper(CANDIDATE, self.reference.outputs)
+        subset, reference = self._known() or self._again(stack)
+        totals = evaluate(
+            subset,
+            {REFERENCE: reference, CANDIDATE: run_of(candidate)},
+            {CANDIDATE: Comparison(tensors=self.outputs)},
+            self.context,
+            sinks=[kept] if self.metric else [],
+        )
+        noise = totals[CANDIDATE].noise()
+        if self.metric is None:
+            return noise, None
+        task = MetricEvaluator.of(self.metric, self.samples, self.reference)
+        return noise, task(kept.joined())
+
+    def _elsewhere(
+        self, recipe: PairRecipe, names: Sequence[str], meanwhile: Callable[[], object]
+    ) -> tuple[float, float | None]:
+        """The same on the workers of a cluster."""
+        cluster = self.context.cluster
+        assert cluster is not None
+        subset, known = self._sized()
+        keep = tuple(self.reference.outputs) if self.metric else ()
+        kernels = self.context.fp16_kernels
+        job = RestorationJob(
+            recipe, cluster.subset(subset), kernels, frozenset(names), self.outputs, keep
+        )
+
+        def given(shard: Shard) -> RestorationPart:
+            batches = subset.batches[shard.start : shard.stop]
+            return RestorationPart(shard, {b: known[b] for b in batches} if known else None)
+
+        totals, kept = ErrorTotals(), OutputKeeper(CANDIDATE, keep)
+        for errors, outputs in cluster.over_shards(
+            job, subset, self.context.progress, "restored", given, meanwhile=meanwhile
+        ):
+            totals.add(errors)
+            kept.by_batch |= outputs
+        if self.metric is None:
+            return totals.noise(), None
+        task = MetricEvaluator.of(self.metric, self.samples, self.reference)
+        return totals.noise(), task(kept.joined())
+
+    def _sized(self) -> tuple[SampleSubset, Mapping[Batch, Tensors]]:
+        """The samples, and what FP32 made of them, where that was kept."""
+        known, samples = self.reference.by_batch, self.samples
+        if known and samples.batch_is_free:
+            samples = samples.with_batch_size(max(batch.count for batch in known))
+        if tuple(samples.batches()) == tuple(known):
+            return whole(samples), known
+        with closing(self.context.backend.open(self.pair.reference.proto, ())) as session:
+            return whole(probe(session, self.samples, self.context.batch_size).samples), {}
+
+    def _known(self) -> tuple[SampleSubset, Run] | None:
+        """The samples and what FP32 made of them, where that was kept."""
+        known = self.reference.by_batch
+        if not known:
+            return None
+        return SampleSubset(self.samples, tuple(known)), lambda executed: known[executed.batch]
+
+    def _again(self, stack: ExitStack) -> tuple[SampleSubset, Run]:
+        session = self.context.backend.open(self.pair.reference.proto, ())
+        stack.callback(session.close)
+        sized = probe(session, self.samples, self.context.batch_size).samples
+        return whole(sized), run_of(session)
+
+
+@dataclass(frozen=True)
+class RestorationPart:
+    """A shard, and what FP32 made of it; None where it runs again."""
+
+    shard: Shard
+    reference: Mapping[Batch, Tensors] | None
+
+
+@dataclass(frozen=True)
+class RestorationJob:
+    """The run with some layers in FP32, for a cluster. See unit.Job.
+
+    Attributes:
+        names: the layers.
+        outputs: to compare; `keep` are those to return.
+    """
+
+    pair: PairRecipe
+    subset: SharedSubset
+    fp16_kernels: Fp16Kernels
+    names: frozenset[str]
+    outputs: tuple[str, ...]
+    keep: tuple[str, ...]
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[RestorationPart], Restored]:
+        """See unit.Job."""
+        pair = self.pair.made(place)
+        subset = self.subset.opened(place, pair.reference.inputs)
+        context = worker_context(place, self.fp16_kernels, subset.samples.batch_size)
+        candidates = candidates_of(context, pair)
+        assert candidates is not None  # the client has some
+        candidate = stack.enter_context(closing(candidates.open(self.names, None, keep=False)))
+        session = stack.enter_context(closing(context.backend.open(pair.reference.proto, ())))
+
+        def run(part: RestorationPart) -> Restored:
+            known = part.reference
+            reference = run_of(session) if known is None else lambda one: known[one.batch]
+            kept = OutputKeeper(CANDIDATE, self.keep)
+            totals = evaluate(
+                part_of(subset, part.shard),
+                {REFERENCE: reference, CANDIDATE: run_of(candidate)},
+                {CANDIDATE: Comparison(tensors=self.outputs)},
+                context,
+                sinks=[kept] if self.keep else [],
+            )
+            return totals[CANDIDATE], kept.by_batch
+
+        return run
+
+
+Restored = tuple[ErrorTotals, Mapping[Batch, Tensors]]
+"""What a shard gives: the errors, and the outputs that are kept."""

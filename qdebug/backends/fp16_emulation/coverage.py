@@ -1,0 +1,96 @@
+"""Of which FP16 nodes the simulation predicts the error that they have in an engine.
+
+Those whose kernels were observed to round as they are simulated; the modules beside this one say
+how, and what was observed. Of others the simulation rounds the output only, which may be better or
+worse than an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+
+from qdebug.backends.fp16_emulation.recurrent import RECURRENT, is_usual
+from qdebug.backends.fp16_emulation.rounding import SELECTING, WRITTEN_OUT, is_written_out
+from qdebug.network.graph import Graph, Node
+from qdebug.types import Fp16Kernels
+
+_MOVING = frozenset(
+    {"Cast", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"}
+    | {"Identity", "Pad", "Reshape", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth"}
+    | {"Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)
+"""Operators whose results are values of their operands in other places."""
+
+_ROUND_ONCE = frozenset(
+    {"Abs", "Add", "AveragePool", "ConvTranspose", "Cos", "Div", "Dropout", "Erf", "Exp"}
+    | {"GlobalAveragePool", "GlobalMaxPool", "Log", "Mul", "Neg", "PRelu", "Reciprocal"}
+    | {"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
+    | {"Resize", "Sigmoid", "Sin", "Sqrt", "Sub", "Tanh", "ThresholdedRelu", "Where"}
+)
+"""Operators that were observed to round their results alone; so is Pow with the exponents below."""
+
+_EXPONENTS = (2.0, 0.5)
+_LONG_SUM = 1000
+"""Terms from which on a product of matrices may be split."""
+
+
+def predicted(graph: Graph, node: str, kernels: Fp16Kernels) -> bool:
+    """Whether the simulation rounds a node with FP16 outputs as an engine's kernel is known to.
+
+    Args:
+        graph: a lowered model, with types and shapes.
+        kernels: how the simulation rounds inside of an operator.
+    """
+    view = graph.by_name[node]
+    if view.domain:
+        return False
+    kind = view.op_type
+    if kind == "Pow":
+        exponent = graph.constant(view.inputs[1])
+        return exponent is not None and bool(np.isin(exponent, _EXPONENTS).all())
+    if kind in _MOVING or kind in _ROUND_ONCE or kind in SELECTING:
+        return True
+    if kernels is not Fp16Kernels.TENSORRT:
+        return False
+    if kind in RECURRENT:
+        return is_usual(graph.protos[node])
+    limit = _LIMITS.get(kind)
+    if limit is not None and not limit(graph, view):
+        return False
+    return kind in WRITTEN_OUT and (kind in _EXACT_TOO or _is_simulated(graph, view))
+
+
+def _is_simulated(graph: Graph, node: Node) -> bool:
+    proto: onnx.NodeProto = graph.protos[node.name]
+    return is_written_out(proto, [graph.shapes.get(t) for t in node.inputs], graph.opset)
+
+
+def _short_sum(graph: Graph, node: Node) -> bool:
+    shape = graph.shapes.get(node.inputs[0])
+    if not shape:
+        return False
+    transposed = any(a.name == "transA" and a.i for a in graph.protos[node.name].attribute)
+    terms = shape[0 if transposed else -1]
+    return isinstance(terms, int) and terms < _LONG_SUM
+
+
+def _known_product(graph: Graph, node: Node) -> bool:
+    """A short sum, and not of one row with a constant stack of matrices that has another rank:
+    kernels of both kinds were seen for that."""
+    left, right = (graph.shapes.get(t) for t in node.inputs[:2])
+    if not left or not right or not _short_sum(graph, node):
+        return False
+    lifted = len(right) > 2 and 2 <= len(left) != len(right)
+    return not (lifted and left[-2] == 1 and graph.constant(node.inputs[1]) is not None)
+
+
+_EXACT_TOO = frozenset({"Conv", "Gemm"})
+"""Operators that also have kernels which round once, in sizes that are known."""
+
+_LIMITS: Mapping[str, Callable[[Graph, Node], bool]] = {
+    "Gemm": _short_sum,
+    "MatMul": _known_product,
+}

@@ -1,0 +1,338 @@
+"""ONNX Runtime on the CPU: the reference, and the simulation of every quantized model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qdebug.backends.capture import encode_marked
+from qdebug.backends.fp16_emulation.rounding import keep_fp16_rounding
+from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings, session_options
+from qdebug.backends.segments import SegmentedSession, places_for, segments_of, sizes_of
+from qdebug.backends.sizing import parallelism
+from qdebug.backends.stored_weights import dequantized, mapped_values
+from qdebug.errors import BackendError, ModelError, is_about_memory, out_of_memory
+from qdebug.network.weights import executed_bytes, lightened
+from qdebug.outputfiles import own_folder, refuse_temporary, temporary_folder
+from qdebug.types import Array, Feeds, Fp16Kernels, Skipped, Tensors
+from qdebug.wording import option
+
+_NUMPY_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+    "tensor(int16)": np.int16,
+    "tensor(uint16)": np.uint16,
+    "tensor(int32)": np.int32,
+    "tensor(uint32)": np.uint32,
+    "tensor(int64)": np.int64,
+    "tensor(uint64)": np.uint64,
+    "tensor(bool)": np.bool_,
+}
+
+
+class SimulationBackend:
+    """Executes Q/DQ and FP16 models as written.
+
+    Graph optimizations are on, for speed, except those that change what is computed: the fusion of
+    Q/DQ into INT8 kernels (it requantizes with other rounding), the removal of FP16 rounding
+    between operators that have no FP16 kernel on the CPU (it would hide an overflow to Inf), and
+    the fusion of layer normalizations, parts of which may be in FP16.
+    """
+
+    name = "simulation"
+
+    def __init__(
+        self,
+        threads: int = 0,
+        fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT,
+        sessions: SessionSettings = DEFAULT_SESSIONS,
+    ) -> None:
+        """`threads` is the number of threads within one operator; 0 lets the runtime choose."""
+        self._threads = threads
+        self._fp16_kernels = fp16_kernels
+        self._sessions = sessions
+
+    def open(
+        self, proto: onnx.ModelProto, capture: Sequence[str]
+    ) -> SimulationSession | SegmentedSession:
+        """See Backend.open."""
+        with loading():
+            rounded = keep_fp16_rounding(proto, self._fp16_kernels)
+            size = executed_bytes(rounded)
+            if _is_mapped_only(size, self._sessions):
+                rounded = dequantized(rounded, capture)
+            marked, skipped = encode_marked(rounded, capture)
+            stored = rounded.graph.initializer
+            return open_simulation(
+                marked,
+                self._threads,
+                skipped,
+                mapped_bytes=size,
+                stored=stored,
+                sessions=self._sessions,
+            )
+
+
+class OrtSession:
+    """See Session. An InferenceSession of ONNX Runtime."""
+
+    def __init__(self, session: Any, skipped: Sequence[Skipped] = ()) -> None:
+        """Becomes the owner of `session`, in which `skipped` are not observed."""
+        self._session = session
+        session._model_bytes = None  # kept for a fallback, which is off: all the weights
+        self._inputs = frozenset(i.name for i in session.get_inputs())
+        self._dtypes: dict[str, np.dtype[np.generic]] = {}
+        not_numpy = []
+        for output in session.get_outputs():
+            if output.type in _NUMPY_TYPES:
+                self._dtypes[output.name] = np.dtype(_NUMPY_TYPES[output.type])
+            else:
+                not_numpy.append(Skipped(output.name, f"numpy has no {output.type}"))
+        self._skipped = (*skipped, *not_numpy)
+
+    @property
+    def dtypes(self) -> Mapping[str, np.dtype[np.generic]]:
+        """See Session."""
+        return self._dtypes
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """See Session."""
+        return self._skipped
+
+    def run(self, feeds: Feeds) -> Tensors:
+        """See Session.run."""
+        session = self._session  # close() may come from another thread
+        if session is None:
+            raise BackendError("the session is closed", code="QD-BACKEND-CLOSED")
+        names = list(self._dtypes)
+        if not names:  # ONNX Runtime would give all outputs, which no array may be
+            return {}
+        with running():
+            return dict(zip(names, session.run(names, self._given(feeds)), strict=True))
+
+    def _given(self, feeds: Feeds) -> dict[str, Any]:
+        """Those of `feeds` that are inputs, as ONNX Runtime takes them; they read their memory."""
+        return {
+            name: _ort_value(array) if array.dtype.kind == "V" else array
+            for name, array in feeds.items()
+            if name in self._inputs
+        }
+
+    def close(self) -> None:
+        """See Session.close."""
+        self._session = None
+
+
+def _ort_value(array: Array) -> Any:
+    """An array of a type that ml_dtypes adds to numpy, such as bfloat16, as an OrtValue that reads
+    its memory."""
+    import onnxruntime as ort
+
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    raw = array.view(f"u{array.dtype.itemsize}")
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, kind)
+
+
+_DISABLED = [
+    *("EliminateIdentity", "LayerNormFusionL1", "LayerNormFusionL2"),
+    *("SimplifiedLayerNormFusion", "ConvAddActivationFusion"),
+]
+"""Optimizers that are off. Of a layer normalization that is written out, in FP16 here and in FP32
+there, the fusions make an invalid model, or one that rounds elsewhere than planned. That of Conv,
+Add and Relu, where convolutions are not reordered first, loses the Conv's output even where it is
+one of the model's (seen with 1.32)."""
+
+
+MAPPED_ONLY_BYTES = 48 << 20
+"""From this size of the mapped weights on, all sessions read the same copy, weights are not packed
+for Gemm and MatMul, and constants not folded: a session opens in a fraction of the time, takes no
+memory for them, and executes about as fast. Nor is memory kept for the next execution, which takes
+7% longer where all tensors are outputs (measured): kept, it grew to several times what is in
+use."""
+_FOLDING = "ConstantFolding", "FuseFp16InitializerToFp32NodeTransformer"
+"""Also of FP16 weights, which ONNX Runtime would keep in FP32: where it has no FP16 kernel, it
+converts them as they are needed instead, with the same bits."""
+_COPIES = 24
+"""Where so many copies of the weights exceed the memory budget, sessions keep none: as above, and
+weights of Conv are not reordered either, which executes convolutions 1.3 to 1.5 times as fast, and
+takes as long as that saves where samples are few."""
+
+
+def _exceed_budget(mapped_bytes: int, sessions: SessionSettings) -> bool:
+    """Whether copies of these weights, in all sessions that a command may have, would."""
+    return _COPIES * mapped_bytes > sessions.segmentation.budget
+
+
+def _is_mapped_only(mapped_bytes: int, sessions: SessionSettings) -> bool:
+    return mapped_bytes >= MAPPED_ONLY_BYTES or _exceed_budget(mapped_bytes, sessions)
+
+
+class SimulationSession(OrtSession):
+    """See SimulationBackend."""
+
+    def __init__(
+        self,
+        model: bytes,
+        threads: int,
+        skipped: Sequence[Skipped] = (),
+        constants: Mapping[str, Any] | None = None,
+        *,
+        mapped_bytes: int = 0,
+        stored: Iterable[onnx.TensorProto] = (),
+        sessions: SessionSettings = DEFAULT_SESSIONS,
+        written_to: Path | None = None,
+        is_optimized: bool = False,
+    ) -> None:
+        """`constants` are the OrtValues that take the place of external data in `model`.
+        `mapped_bytes` of its weights lie in files: of many, the session keeps no copies, and shares
+        those constants that are among `stored`. The optimized model is `written_to` a file; one
+        that `is_optimized` is executed as it is."""
+        import onnxruntime as ort
+
+        options = session_options(sessions.operators)
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if constants:
+            options.add_external_initializers(list(constants), list(constants.values()))
+        disabled = list(_DISABLED)
+        self._shared: dict[str, Any] = {}
+        if _is_mapped_only(mapped_bytes, sessions):
+            self._shared = mapped_values(stored)
+            for name, value in self._shared.items():
+                options.add_initializer(name, value)
+            options.add_session_config_entry("session.disable_prepacking", "1")
+            options.enable_cpu_mem_arena = False
+            options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+            disabled += _FOLDING
+        if _exceed_budget(mapped_bytes, sessions):
+            disabled.append("NchwcTransformer")
+        if written_to is not None:
+            options.optimized_model_filepath = str(written_to)
+        if is_optimized:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = ort.InferenceSession(
+            model,
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=disabled,
+            enable_fallback=0,  # it would print and try the CPU again
+        )
+        super().__init__(session, skipped)
+
+    def close(self) -> None:
+        """See Session.close."""
+        super().close()
+        self._shared = {}
+
+
+def open_simulation(
+    model: bytes,
+    threads: int,
+    skipped: Sequence[Skipped] = (),
+    constants: Mapping[str, Any] | None = None,
+    *,
+    mapped_bytes: int = 0,
+    stored: Iterable[onnx.TensorProto] = (),
+    sessions: SessionSettings = DEFAULT_SESSIONS,
+) -> SimulationSession | SegmentedSession:
+    """A session as of SimulationSession, in segments where `sessions` asks for them. Segments
+    share no weights: what a session maps itself leaves the memory with it.
+
+    Raises:
+        StoreError: no temporary file can be written.
+    """
+    asked = sessions.segmentation
+    created = partial(SimulationSession, mapped_bytes=mapped_bytes, sessions=sessions)
+    if not asked.cuts(mapped_bytes):
+        return created(model, threads, skipped, constants, stored=stored)
+    with own_folder("qdebug-optimized-", temporary_folder()) as folder:
+        path = folder / "optimized.onnx"
+        whole = created(model, threads, skipped, constants, written_to=path)
+        optimized = lightened(onnx.load(path, load_external_data=False))
+
+    def opened(segment: bytes) -> SimulationSession:
+        with loading():
+            return created(segment, threads, is_optimized=True)
+
+    def types_of(segment: bytes) -> Mapping[str, np.dtype[np.generic]]:
+        with closing(opened(segment)) as session:
+            return session.dtypes
+
+    with closing(whole):
+        sizes = sizes_of(onnx.ModelProto.FromString(model))
+        places = places_for(optimized, sizes, asked, parallelism().workers)
+        segments = segments_of(optimized, list(whole.dtypes), places, types_of)
+        return SegmentedSession(segments, opened, whole)
+
+
+def loading() -> AbstractContextManager[None]:
+    """Maps what ONNX Runtime raises while a session is created to a ModelError or BackendError."""
+    return _mapped_errors(_LOAD)
+
+
+def running() -> AbstractContextManager[None]:
+    """Maps what ONNX Runtime raises while it executes a model to a BackendError."""
+    return _mapped_errors("run the model")
+
+
+_NOT_WRITTEN = "Protobuf serialization failed"
+"""What ONNX Runtime says where the disk takes no more."""
+
+
+@contextmanager
+def _mapped_errors(action: str) -> Iterator[None]:
+    """The one edge at which ONNX Runtime's exceptions become ours."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_foreign(error):
+            raise
+        message = _shorten(str(error))
+        if _NOT_WRITTEN in message:
+            what = "the network that ONNX Runtime optimized cannot be kept in a temporary file"
+            refuse_temporary(temporary_folder(), what, error)
+        if is_about_memory(error):
+            raise out_of_memory(f"ONNX Runtime could not {action}: {message}") from error
+        if action == _LOAD and type(error).__name__ not in _MACHINE_TROUBLE:
+            unknown = "is not a registered function/op" in message
+            hint = _NO_OPERATOR.format(option("custom_op_library")) if unknown else _HINT
+            text = f"ONNX Runtime cannot {action}: {message}"
+            raise ModelError(text, hint, code="QD-MODEL-REFUSED") from error
+        text = f"ONNX Runtime could not {action}: {message}"
+        raise BackendError(text, code="QD-BACKEND-EXECUTE") from error
+
+
+_LOAD = "load the model"
+_MACHINE_TROUBLE = frozenset({"EngineError", "EPFail", "RuntimeException"})
+"""What is not the model's fault: no memory, no device."""
+
+_NO_OPERATOR = (
+    "It executes the FP32 reference and the simulation, and has no such operator: give the library "
+    "that has it with {}, write it with standard operators, or cut the model there."
+)
+_HINT = "Check the model with onnx.checker; an opset ONNX Runtime does not know must be lowered."
+
+
+def _is_foreign(error: Exception) -> bool:
+    module = type(error).__module__
+    return module.startswith("onnxruntime") or isinstance(error, (RuntimeError, ValueError))
+
+
+def _shorten(message: str) -> str:
+    """The last part of a message that starts with codes and source positions."""
+    text = " ".join(message.split())
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"\S+\.(cc|h|cpp):\d+ \S+ ?", "", text)
+    return text[:400]

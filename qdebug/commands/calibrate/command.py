@@ -1,0 +1,217 @@
+"""`qdebug calibrate`, whole: one pass, every method, evaluated on held-out samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qdebug.analyse.gate import check_metric
+from qdebug.analyse.mixing import choose_mix
+from qdebug.backends.sizing import parallelism
+from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.registry import METHODS, Calibrator, parse_method
+from qdebug.calibrators.user import load_calibrator
+from qdebug.commands.calibrate.cache_difference import compare_with_cache
+from qdebug.commands.calibrate.quantizable import read_quantizable
+from qdebug.commands.calibrate.shards import evaluated
+from qdebug.config.calibrate import CalibrateSettings
+from qdebug.errors import given_by
+from qdebug.execute.cluster.machines import open_cluster
+from qdebug.execute.context import session_settings, simulation_context
+from qdebug.execute.gather import Gathered, calibrated, gather_ranges
+from qdebug.execute.model_pair import range_notes, ranges_for
+from qdebug.metrics.task import load_metric
+from qdebug.network.prepare import Model
+from qdebug.network.samples.subset import halves, open_subsets
+from qdebug.plan.lower import required_opset
+from qdebug.plan.plan import TensorRange
+from qdebug.plan.rangesfile import Ranges, read_ranges
+from qdebug.result import ModelRef
+from qdebug.results.calibrate import (
+    CalibratedTensor,
+    CalibrateResult,
+    Coverage,
+    MethodResult,
+    ReferenceMetric,
+)
+from qdebug.types import Fp16Kernels, ProgressCallback, ignore_progress
+
+_TAKEN = (*METHODS, "mix", "given")
+"""Names that a user's function may have, but is not listed under."""
+_EXECUTIONS = 10
+"""Samples that are split are run in at least this many batches."""
+_EXECUTIONS_FOR_MIX = 50
+"""How the error varies between them shows whether a mix is better."""
+
+
+def calibrate(
+    settings: CalibrateSettings, progress: ProgressCallback = ignore_progress
+) -> CalibrateResult:
+    """Calibrate by every method of `settings`, and evaluate them on held-out samples.
+
+    Raises:
+        QdebugError: bad input, or a runtime that failed.
+    """
+    with ExitStack() as stack:
+        return _calibrate(stack, settings, progress)
+
+
+def _calibrate(
+    stack: ExitStack, settings: CalibrateSettings, progress: ProgressCallback
+) -> CalibrateResult:
+    calibrators = _calibrators(settings)
+    metric = load_metric(settings.metric) if settings.metric else None
+    sessions = session_settings(settings)
+    pair = read_quantizable(settings, sessions, progress)
+    calibration, held_out = open_subsets(
+        ("calib_data", "holdout"),
+        settings.calib_data,
+        pair.model.graph.inputs,
+        holdout=settings.holdout,
+        holdout_share=settings.holdout_share,
+        limit=settings.samples,
+        batch_size=settings.batch_size,
+        executions=(_EXECUTIONS_FOR_MIX,) * 2 if settings.mix else (_EXECUTIONS, 1),
+    )
+    check_metric(metric, pair.model, held_out.samples)
+    choosing, judging = halves(held_out) if settings.mix else (None, held_out)
+    where = settings.cluster, settings.cluster_config
+    cluster = open_cluster(
+        stack, *where, limit_s=settings.unit_timeout, sessions=sessions, progress=progress
+    )
+    kernels = Fp16Kernels(settings.fp16_kernels)
+    context = simulation_context(
+        parallelism(), progress, sessions, settings.batch_size, kernels, cluster
+    )
+    graph = pair.model.graph
+    if cluster is not None:
+        cluster.model(settings.model, required_opset(pair.plan), pair.model)
+    needed, cached = pair.needed, settings.cache
+    given = _Given.read(settings.from_cache, pair.model) if settings.from_cache else None
+    gathered = gather_ranges(context, graph, calibration, cached=cached, tensors=needed)
+    seen = gather_ranges(context, graph, judging, cached=cached, tensors=needed)
+    ranges = {c.name: _ranges(gathered, needed, c) for c in calibrators}
+    difference = None
+    if given:
+        difference = compare_with_cache(given.file, gathered.histograms, needed, pair.model)
+        if not difference.missing:  # it is judged as it is, or not at all
+            ranges["given"] = {t: given.tensors[t] for t in needed}
+    mix = None
+    if choosing:
+        chosen_on = gather_ranges(context, graph, choosing, cached=cached, tensors=needed)
+        mix = choose_mix(ranges, chosen_on.histograms, choosing.count)
+        ranges["mix"] = dict(mix.tensors)
+    trials = evaluated(context, pair, ranges, judging, metric)
+    methods = {
+        name: MethodResult(name, _clipped(tensors, seen.histograms), trials.by_name[name])
+        for name, tensors in ranges.items()
+    }
+    best, reason = _best(methods, judging.count)
+    return CalibrateResult(
+        model=ModelRef(settings.model, pair.model.file.sha256),
+        calibration_samples=calibration.count,
+        held_out_samples=judging.count,
+        methods=methods,
+        best=best,
+        best_by=reason,
+        metric=ReferenceMetric(metric.name, trials.reference_task) if metric else None,
+        coverage=_coverage(gathered, seen, needed),
+        weights=pair.weights,
+        mix=mix,
+        cache_difference=difference,
+        from_cache=gathered.from_cache,
+        source=settings.calib_data,
+        control_flow=pair.model.taken,
+        notes=(*pair.model.notes, *range_notes(gathered.histograms, needed)),
+    )
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The calibration of `from_cache`, and the ranges in it that the model has tensors for."""
+
+    file: Ranges
+    tensors: Mapping[str, TensorRange]
+
+    @classmethod
+    def read(cls, path: str, model: Model) -> _Given:
+        with given_by("from_cache"):
+            return cls(read_ranges(path), ranges_for(path, model))
+
+
+def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
+    found = {c.name: c for c in (parse_method(m) for m in settings.method)}
+    for spec in settings.calibrator:
+        user = load_calibrator(spec)
+        if user.name in found or user.name in _TAKEN:
+            user = replace(user, name=spec)
+        found[user.name] = user
+    return list(found.values())
+
+
+def _ranges(
+    gathered: Gathered, needed: list[str], calibrator: Calibrator
+) -> dict[str, TensorRange]:
+    amax = calibrated(gathered.histograms, needed, calibrator)
+    return {tensor: TensorRange(value, calibrator.name) for tensor, value in amax.items()}
+
+
+def _clipped(
+    tensors: Mapping[str, TensorRange], held_out: Mapping[str, TensorHistogram]
+) -> dict[str, CalibratedTensor]:
+    return {
+        tensor: CalibratedTensor(
+            entry,
+            share_above(held_out[tensor], float(np.max(entry.amax)))
+            if tensor in held_out
+            else None,
+        )
+        for tensor, entry in tensors.items()
+    }
+
+
+def _best(methods: Mapping[str, MethodResult], samples: int) -> tuple[str, str]:
+    """The method to take, and by what; "" where no output tells them apart: then the first.
+
+    Without a metric, that of the highest SQNR of the outputs. With one, the same among the methods
+    within one standard error of the best metric: closer ones cannot be distinguished on so many
+    samples. (The error is that of a share, √(p(1 − p)/n); a metric beyond 0 to 1 has none.) A mix
+    must beat the method that would be taken without it by more than noise.
+    """
+    top = max(
+        (m.trial.metric for m in methods.values() if m.trial.metric is not None), default=None
+    )
+    close = list(methods.values())
+    reason = "output SQNR"
+    if top is None and not any(m.trial.outputs for m in close):
+        return close[0].name, ""
+    if top is not None:
+        error = math.sqrt(top * (1 - top) / samples) if 0 <= top <= 1 else 0.0
+        close = [m for m in close if m.trial.metric is not None and m.trial.metric >= top - error]
+        equal = f"output SQNR among the {len(close)} that the metric cannot tell apart"
+        reason = equal if len(close) > 1 else "the metric"
+    single = max((m for m in close if m.name != "mix"), key=_sqnr, default=None)
+    mix = next((m for m in close if m.name == "mix"), None)
+    if single is None or (mix and mix.trial.surely_beats(single.trial)):
+        return "mix", reason
+    return single.name, f"{reason}; mix is not measurably better" if "mix" in methods else reason
+
+
+def _sqnr(method: MethodResult) -> float:
+    value = method.trial.sqnr_db
+    return -math.inf if math.isnan(value) else value
+
+
+def _coverage(gathered: Gathered, seen: Gathered, needed: list[str]) -> Coverage:
+    amax = {t: gathered.sample_amax[t] for t in needed if t in gathered.sample_amax}
+    whole_amax = {t: gathered.histograms[t].amax for t in amax}
+    return Coverage(
+        growth(amax),
+        tuple(stretches(amax, gathered.samples)),
+        tuple(excesses(whole_amax, seen.sample_amax)),
+    )

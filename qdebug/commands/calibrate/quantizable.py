@@ -1,0 +1,122 @@
+"""A model in INT8 with any number of ranges to try."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qdebug.backends.options import SessionSettings
+from qdebug.calibrators.weights import mse_weight_amax, weight_amax
+from qdebug.commands.calibrate.trial import Candidate
+from qdebug.config.calibrate import CalibrateSettings
+from qdebug.errors import UsageError
+from qdebug.execute.control_flow import DataSource, open_model
+from qdebug.execute.model_pair import check_in_fp32, check_not_quantized
+from qdebug.network.layers import Layers, find_layers
+from qdebug.network.prepare import Model
+from qdebug.plan.lower import activation_scales, lower, required_opset
+from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
+from qdebug.plan.rewrite.feed_scales import feed_scales
+from qdebug.plan.rewrite.qdq import weight_axis
+from qdebug.types import Feeds, Precision, ProgressCallback, ignore_progress
+
+Ranges = Mapping[str, TensorRange]
+
+
+@dataclass(frozen=True)
+class Quantizable:
+    """A model all of whose layers that can run in INT8.
+
+    Attributes:
+        needed: the activations that they read.
+        weights: ranges of weights, where they are not the largest magnitude of each channel.
+    """
+
+    model: Model
+    layers: Layers
+    plan: PrecisionPlan
+    needed: list[str]
+    weights: Ranges
+
+    def candidates(self, ranges: Mapping[str, Ranges]) -> dict[str, Candidate]:
+        """The model in INT8 with each of some ranges.
+
+        They share one graph, and so the runtime's copies of the weights, that is fed the scales.
+        Scales that FP16 must hold decide about the graph itself: with these each has its own.
+        """
+        bound = {name: self._bound(tensors) for name, tensors in ranges.items()}
+        if self.plan.fallback_precision is Precision.FP16:
+            return {name: Candidate(lower(one).graph.proto, {}) for name, one in bound.items()}
+        first = lower(next(iter(bound.values()))).graph
+        shared, inputs = feed_scales(first, self.needed)
+        return {name: Candidate(shared, _scales(one, inputs)) for name, one in bound.items()}
+
+    def _bound(self, tensors: Ranges) -> BoundPlan:
+        return bind_plan(
+            replace(self.plan, tensors={**tensors, **self.weights}), self.model, self.layers
+        )
+
+
+def read_quantizable(
+    settings: CalibrateSettings,
+    sessions: SessionSettings,
+    progress: ProgressCallback = ignore_progress,
+) -> Quantizable:
+    """The model of `settings`.
+
+    Raises:
+        UsageError: it is quantized already, or has nothing to quantize.
+        QdebugError: it cannot be read.
+    """
+    plan = PrecisionPlan(
+        Precision.INT8,
+        Precision(settings.fallback_precision),
+        weights=Granularity(settings.weights),
+    )
+    sources = (
+        DataSource("calib_data", settings.calib_data, settings.samples, settings.batch_size),
+        DataSource("holdout", settings.holdout, None, settings.batch_size),
+    )
+    model = open_model(settings.model, required_opset(plan), sources, sessions, progress)
+    check_not_quantized(model, "its ranges are in it")
+    check_in_fp32(model)
+    layers = find_layers(model.graph)
+    bound = bind_plan(plan, model, layers)
+    needed = bound.needed_ranges()
+    if not needed:
+        raise UsageError(
+            f"{settings.model} has no layer that can run in INT8",
+            " ".join(("Only Conv, ConvTranspose, Gemm and MatMul run in INT8.", *model.notes)),
+            code="QD-USAGE-NOTHING-TO-QUANTIZE",
+        )
+    weights = _weight_ranges(bound, mse=settings.weight_method == "mse")
+    return Quantizable(model, layers, plan, needed, weights)
+
+
+def _weight_ranges(bound: BoundPlan, *, mse: bool) -> dict[str, TensorRange]:
+    """Of the weights of INT8 layers, where they are not what a plan gives them by default: of least
+    squared error, or one for the whole weight. A weight that two layers cut along different axes
+    has none."""
+    if not mse and bound.plan.weights is Granularity.PER_CHANNEL:
+        return {}
+    method, amax_of = ("mse", mse_weight_amax) if mse else ("max", weight_amax)
+    graph = bound.layers.graph
+    axes: dict[str, set[int | None]] = {}
+    for layer in bound.layers_in(Precision.INT8):
+        if layer.weight is not None:
+            axis = weight_axis(graph.by_name[layer.name], graph, layer.weight)
+            per_channel = bound.plan.weights is Granularity.PER_CHANNEL
+            axes.setdefault(layer.weight, set()).add(axis if per_channel else None)
+    ranges = {}
+    for weight, (axis, *others) in axes.items():
+        values = graph.constant(weight)
+        if not others and values is not None and values.dtype == np.float32:
+            amax = amax_of(values, axis).tolist()
+            ranges[weight] = TensorRange(tuple(amax) if isinstance(amax, list) else amax, method)
+    return ranges
+
+
+def _scales(bound: BoundPlan, inputs: Mapping[str, str]) -> Feeds:
+    return {inputs[tensor]: scale for tensor, scale in activation_scales(bound).items()}

@@ -1,0 +1,153 @@
+"""Try several candidates of one model on the same samples: outputs only, in lockstep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from qdebug.backends.base import Session
+from qdebug.execute.context import Context
+from qdebug.execute.evaluator import (
+    MetricEvaluator,
+    OutputKeeper,
+    Run,
+    Sink,
+    evaluate,
+    open_all,
+    run_of,
+)
+from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals, ExecutedBatch
+from qdebug.metrics.task import TaskMetric
+from qdebug.network.graph import Graph
+from qdebug.network.samples.subset import SampleSubset
+from qdebug.results.calibrate import Trial
+from qdebug.types import Array, Feeds, Tensors
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model to try, with feeds of its own besides the samples."""
+
+    proto: onnx.ModelProto
+    feeds: Feeds
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All candidates, and the end-to-end metric of the reference."""
+
+    by_name: Mapping[str, Trial]
+    reference_task: float | None
+
+
+@dataclass
+class Tried:
+    """What some executions of the reference and of every candidate gave.
+
+    Attributes:
+        totals: errors by candidate.
+        by_batch: Σerr² of every output in each batch, by candidate.
+        kept: the outputs of every run, where there is a metric.
+    """
+
+    totals: dict[str, ErrorTotals]
+    by_batch: dict[str, list[dict[str, float]]]
+    kept: dict[str, OutputKeeper]
+
+    def add(self, later: Tried) -> None:
+        """Add those of later batches."""
+        for name, total in self.totals.items():
+            total.add(later.totals[name])
+            self.by_batch[name] += later.by_batch[name]
+        for run, keeper in self.kept.items():
+            keeper.by_batch |= later.kept[run].by_batch
+
+    def trials(self, subset: SampleSubset, metric: TaskMetric | None) -> Trials:
+        """The figures of all.
+
+        Raises:
+            MetricError: the metric raised.
+        """
+        task = None
+        if metric is not None:
+            task = MetricEvaluator.of(metric, subset.samples, self.kept[REFERENCE])
+        trials = {
+            name: Trial(
+                total.metrics(),
+                task(self.kept[name].joined()) if task else None,
+                _energies(self.by_batch[name]),
+            )
+            for name, total in self.totals.items()
+        }
+        return Trials(trials, task.of_reference() if task else None)
+
+
+def open_candidates(
+    stack: ExitStack, context: Context, reference: Graph, candidates: Mapping[str, Candidate]
+) -> dict[str, Run]:
+    """The runs of the reference and of every candidate; `stack` closes their sessions. Candidates
+    of one model share its session.
+
+    Raises:
+        QdebugError: a model cannot be opened.
+    """
+    protos = {id(one.proto): one.proto for one in candidates.values()}
+    models = [(context.simulation, proto, ()) for proto in protos.values()]
+    first, *others = open_all(stack, [(context.backend, reference.proto, ()), *models])
+    sessions = dict(zip(protos, others, strict=True))
+    runs: dict[str, Run] = {REFERENCE: run_of(first)}
+    for name, one in candidates.items():
+        runs[name] = _run_of(sessions[id(one.proto)], one.feeds)
+    return runs
+
+
+def try_candidates(
+    context: Context,
+    runs: Mapping[str, Run],
+    outputs: Sequence[str],
+    subset: SampleSubset,
+    *,
+    keep: bool,
+    stage: str = "evaluate",
+) -> Tried:
+    """Run the reference once and every candidate on each batch; compare the outputs.
+
+    Nothing is kept but sums, unless `keep` asks for the outputs of all samples.
+
+    Raises:
+        QdebugError: samples cannot be read, or a model does not run.
+    """
+    names = [run for run in runs if run != REFERENCE]
+    kept = {run: OutputKeeper(run, outputs) for run in runs} if keep else {}
+    by_batch = _ErrorsByBatch({name: [] for name in names})
+    comparisons = {name: Comparison(candidate=name) for name in names}
+    sinks: list[Sink] = [by_batch, *kept.values()]
+    totals = evaluate(subset, runs, comparisons, context, sinks=sinks, stage=stage)
+    return Tried(totals, by_batch.found, kept)
+
+
+def _run_of(session: Session, own: Feeds) -> Run:
+    def run(executed: ExecutedBatch) -> Tensors:
+        return session.run({**executed.feeds, **own})
+
+    return run
+
+
+@dataclass(frozen=True)
+class _ErrorsByBatch:
+    """A sink: Σerr² of every output in each batch, by candidate."""
+
+    found: dict[str, list[dict[str, float]]]
+
+    def __call__(self, _: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
+        for name, batches in self.found.items():
+            batches.append({t: sums.sq_err for t, sums in errors[name].tensors.items()})
+
+
+def _energies(batches: Sequence[Mapping[str, float]]) -> dict[str, Array]:
+    tensors = dict.fromkeys(t for one in batches for t in one)
+    return {t: np.array([one.get(t, 0.0) for one in batches]) for t in tensors}

@@ -1,0 +1,280 @@
+"""`qdebug repair`, whole: remedies in turn, then what must be pinned, and the proof."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+from qdebug.config.repair import RepairSettings
+from qdebug.decide.bisect.grain import Coarse, coarse, told
+from qdebug.decide.remedies.quantized import Quantized
+from qdebug.decide.remedies.registry import REMEDIES
+from qdebug.decide.remedies.result import Outcome, Proof, RepairResult, Step
+from qdebug.decide.repair.checkpoint import Checkpoints, checkpoints
+from qdebug.decide.repair.judge import Judge, holds
+from qdebug.decide.repair.pins import dropped_pins, fewest_pins, of_no_use, why_dropped
+from qdebug.decide.repair.setup import Setup, prepare
+from qdebug.decide.repair.spread import attempts_elsewhere
+from qdebug.decide.repair.steps import Attempt, State, Trying
+from qdebug.decide.search.outcome import BisectResult
+from qdebug.errors import UsageError
+from qdebug.execute.context import time_limit_told
+from qdebug.metrics.task import is_share
+from qdebug.plan.plan import nearest
+from qdebug.result import ModelRef
+from qdebug.results.conditions import Condition
+from qdebug.types import ProgressCallback, ignore_progress
+from qdebug.wording import option
+
+_NOT_PINNED = "The time limit left no time to search for layers to pin."
+
+
+def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progress) -> RepairResult:
+    """Give a quantized network its accuracy back, without training.
+
+    Raises:
+        QdebugError: bad input, or a runtime or a metric that failed; what was done is kept.
+    """
+    ends_at = time.monotonic() + (settings.time_limit or math.inf)
+    with ExitStack() as stack, time_limit_told(settings.time_limit):
+        return _repair(stack, settings, progress, ends_at)
+
+
+def _repair(
+    stack: ExitStack, settings: RepairSettings, progress: ProgressCallback, ends_at: float
+) -> RepairResult:
+    sequence = _sequence(settings)
+    setup = prepare(settings, progress, stack, ends_at)
+    judge, baseline = setup.judge, setup.baseline
+    condition = _condition(setup, judge)
+    too_coarse = setup.coarse or _coarse(setup, judge)
+    kept = checkpoints(setup, sequence, settings.cache)
+    state = kept.load()
+    resumed = len(state.steps) if state else 0
+    trying = replace(
+        _trying(setup, condition, kept),
+        elsewhere=attempts_elsewhere(stack, setup, condition),
+    )
+    state, found, explanation = trying.run(state or _begin(setup, sequence))
+    chosen = holds(condition, setup.start.layers, found)
+    proving = _Proving(setup)
+    proof, reverted = proving.of(state.network)
+    network, dropped = state.network, ""
+    if reverted:
+        dropped = _why_dropped(setup, judge.verdict(found, baseline, None).better)
+        # The figures and the verdict are those of what is given back.
+        network, found = setup.start, baseline
+        chosen = holds(condition, setup.start.layers, baseline)
+    pinning, given_up, notes = None, None, setup.notes
+    notes = (*notes, too_coarse.note) if too_coarse else notes
+    notes = (*notes, *judge.guessing_notes())
+    fewest = None
+    if setup.target is not None and settings.pin and not (chosen and proof.passed):
+        fewest = fewest_pins(setup, network, ends_at, state.steps)
+        explanation = explanation or ("" if fewest else _NOT_PINNED)
+    if fewest is not None:
+        before, network, pinning = network, fewest.network, fewest.found
+        if network is not before:  # then the figures are those of the start, too
+            reverted, found = True, baseline
+            given_up = fewest.dropped
+            notes = (*notes, why_dropped(fewest))
+            chosen = holds(condition, setup.start.layers, baseline)
+            proof, _ = proving.of(setup.start)
+        network = _with_pins(network, pinning)
+        took_part = chosen or any(check.used_in_search for check in pinning.checks)
+        proof = replace(proof, used_in_search=took_part)
+    explanation = _ended_early(explanation, kept, state)
+    return RepairResult(
+        model=ModelRef(settings.model, setup.reference.file.sha256),
+        precision=str(setup.start.bound.plan.precision),
+        calibration_samples=setup.fitting.count,
+        choosing_samples=judge.count,
+        choosing_reference_metric=judge.reference_metric,
+        metric=setup.metric.name if setup.metric else "",
+        target=condition.expression if condition else "",
+        target_text=condition.words if condition else "",
+        grain=too_coarse.grain if too_coarse else None,
+        baseline=baseline.figures,
+        repaired=found.figures,
+        holds=chosen if condition else None,
+        reverted=reverted,
+        steps=tuple(_ended(step, reverted, pinning) for step in state.steps),
+        skipped=state.skipped,
+        proof=proof,
+        pinning=pinning,
+        dropped_pinning=dropped_pins(given_up) if given_up else None,
+        resumed=resumed,
+        explanation=explanation or dropped or _missed(setup, proof, pinning, chosen),
+        plan=network.bound.plan,
+        network=network,
+        given=setup.given.graph.proto if reverted and setup.given and pinning is None else None,
+        notes=notes,
+    )
+
+
+def _coarse(setup: Setup, judge: Judge) -> Coarse | None:
+    """Whether the metric is too coarse for the target, where FP32's outputs tell it."""
+    if setup.target is None or setup.metric is None:
+        return None
+    sets = (judge.count, "selection samples"), (setup.proving.count, "held-out samples")
+    return told(coarse(setup.target, judge.reference_metric, judge.grain, sets))
+
+
+def _ended(step: Step, reverted: bool, pinning: BisectResult | None) -> Step:
+    """With what became of it in the end."""
+    if not step.accepted:
+        return step
+    if reverted:
+        outcome = Outcome.DROPPED
+    elif pinning is not None and of_no_use(step, pinning.pinned):
+        outcome = Outcome.NO_USE
+    else:
+        outcome = Outcome.KEPT
+    return replace(step, outcome=outcome)
+
+
+def _sequence(settings: RepairSettings) -> tuple[str, ...]:
+    """The remedies to try, in order.
+
+    Raises:
+        UsageError: a remedy that is not known, or none is left.
+    """
+    for setting, names in (("only", settings.only), ("never", settings.never)):
+        for name in names:
+            if name not in REMEDIES:
+                raise UsageError(
+                    f"{option(setting)}: there is no remedy '{name}'",
+                    nearest(name, REMEDIES),
+                    code="QD-USAGE-REMEDY",
+                )
+    left = tuple(
+        name
+        for name in REMEDIES
+        if (not settings.only or name in settings.only) and name not in settings.never
+    )
+    if not left:
+        raise UsageError(
+            f"{option('never')} leaves no remedy to try",
+            f"Drop one of its names, or use {option('only')} alone.",
+            code="QD-USAGE-REMEDY",
+        )
+    return left
+
+
+def _condition(setup: Setup, judge: Judge) -> Condition | None:
+    return setup.target.condition_for(judge.reference_metric) if setup.target else None
+
+
+class _Proving:
+    """Networks on held-out samples. FP32 and the start are run there once."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        graph, more = setup.reference.graph, setup.more_is_better
+        self._judge = Judge(setup.context, graph, setup.proving, setup.metric, more)
+        self._start = self._judge(setup.given.graph.proto if setup.given else setup.start)
+
+    def of(self, network: Quantized) -> tuple[Proof, bool]:
+        """The start and `network`, and whether the start is surely better."""
+        setup, judge, start = self._setup, self._judge, self._start
+        same = network is setup.start and setup.given is None
+        repaired = start if same else judge(network)
+        condition = _condition(setup, judge)
+        reverted = judge.verdict(repaired, start, None).better
+        repaired = start if reverted else repaired
+        proof = Proof(
+            samples=judge.count,
+            reference_metric=judge.reference_metric,
+            start=start.figures,
+            repaired=repaired.figures,
+            target=condition.expression if condition else "",
+            passed=None if condition is None else holds(condition, setup.start.layers, repaired),
+            target_text=condition.words if condition else "",
+            change_error=judge.change_error(start, repaired),
+            recovered_error=judge.recovered_error(start, repaired),
+            more_is_better=setup.more_is_better,
+            metric_is_share=is_share(setup.metric),
+        )
+        return proof, reverted
+
+
+def _trying(setup: Setup, condition: Condition | None, kept: Checkpoints) -> Trying:
+    return Trying(
+        study=setup.study,
+        judge=setup.judge,
+        remedies=REMEDIES,
+        enough=lambda found: holds(condition, setup.start.layers, found, surely=True),
+        holds=lambda found: holds(condition, setup.start.layers, found),
+        ends_at=setup.remedies_end_at,
+        on_step=kept.save,
+        keep_undecided=setup.keep_undecided,
+    )
+
+
+def _begin(setup: Setup, sequence: tuple[str, ...]) -> State:
+    """Before the first step."""
+    first = _matching_first(sequence, setup)
+    return State(setup.start, tuple(Attempt(name) for name in first))
+
+
+def _matching_first(sequence: tuple[str, ...], setup: Setup) -> list[str]:
+    """The remedies in their order; of those that rewrite the network the ones first that are for
+    causes which the leading layers have."""
+    labels = {label for found in setup.study.causes.values() for label in found}
+
+    def place(name: str) -> tuple[bool, bool, bool]:
+        remedy = REMEDIES[name]
+        other = remedy.rewrites and not (remedy.causes & labels)
+        return remedy.adds_work, not remedy.rewrites, other
+
+    return sorted(sequence, key=place)
+
+
+def _with_pins(network: Quantized, pinning: BisectResult) -> Quantized:
+    if not pinning.found:
+        return network
+    bound, plan = network.bound, pinning.plan
+    return replace(
+        network, bound=replace(bound, plan=plan, precisions={**bound.precisions, **plan.layers})
+    )
+
+
+def _ended_early(why: str, kept: Checkpoints, state: State) -> str:
+    """Why a repair ended early, and how it goes on; of one that did not, nothing is kept."""
+    if not why:
+        kept.discard()
+        return ""
+    if not state.steps and state.waiting:
+        return f"{why} None was tried to its end: give more time ({option('time_limit')})."
+    if kept.key is None:
+        return why
+    return (
+        f"{why} What was tried is kept: the same command goes on from there; {option('force')} "
+        "replaces its files."
+    )
+
+
+def _why_dropped(setup: Setup, was_worse: bool) -> str:
+    """Why what was kept is not the result; `was_worse`: on the selection samples, too."""
+    if setup.given is not None and was_worse:
+        return (
+            "In static, symmetric INT8, as TensorRT takes it, the network is worse than the given "
+            "model, and the remedies do not make up for that: it is the result."
+        )
+    return (
+        "What was better on the selection samples is worse than the network before the repair on "
+        "the held-out samples: it was dropped. Give more samples."
+    )
+
+
+def _missed(setup: Setup, proof: Proof, pinning: BisectResult | None, chosen: bool) -> str:
+    """Why the target is not reached, for people; "" where it is, or where there is none."""
+    if setup.target is None or (chosen and proof.passed):
+        return ""
+    if pinning is not None:
+        return pinning.explanation
+    if chosen:
+        return "The target holds on the selection samples, but not on the held-out samples."
+    return "The remedies alone do not reach the target, and nothing was to be pinned."

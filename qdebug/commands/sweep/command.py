@@ -1,0 +1,237 @@
+"""`qdebug sweep`, whole: every combination simulated, built, audited and checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from qdebug.analyse.gate import check_metric, refuse_without_arrays
+from qdebug.backends.options import SessionSettings
+from qdebug.backends.sizing import parallelism
+from qdebug.calibrators.registry import parse_method
+from qdebug.commands.sweep.axes import (
+    BuilderPoint,
+    Variant,
+    builder_points,
+    check_backend,
+    idle_note,
+    read_conditions,
+    variants_of,
+)
+from qdebug.commands.sweep.measured import OutputEvaluator, built_of, executed
+from qdebug.commands.sweep.saved import SavedEngines
+from qdebug.commands.sweep.spread import (
+    Elsewhere,
+    Here,
+    Source,
+    check_cluster,
+    opened_cluster,
+)
+from qdebug.config.sweep import SweepSettings
+from qdebug.errors import QdebugError, given_by
+from qdebug.execute.context import session_settings, simulation_context
+from qdebug.execute.control_flow import DataSource
+from qdebug.execute.engine.build import check_requested, shapes_of
+from qdebug.execute.model_pair import (
+    bind_user_plan,
+    build_pair,
+    load_model,
+    plan_from,
+    ranges_for,
+    sources_of,
+)
+from qdebug.metrics.task import load_metric
+from qdebug.network.prepare import Model
+from qdebug.network.samples import Samples
+from qdebug.network.samples.subset import whole
+from qdebug.plan.lower import required_opset
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.plan import PrecisionPlan
+from qdebug.result import ModelRef
+from qdebug.results.calibrate import ReferenceMetric
+from qdebug.results.conditions import Condition
+from qdebug.results.sweep import Failure, SweepResult, SweepRow
+from qdebug.types import Fp16Kernels, Progress, ProgressCallback, ignore_progress
+
+
+def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress) -> SweepResult:
+    """Try every combination of what `settings` names.
+
+    A combination that cannot be built is a row that says why. What is built and measured is kept
+    as it is found, so that an interrupted sweep resumes where it was.
+
+    Raises:
+        QdebugError: bad input (nothing was built), or a reference that does not run.
+    """
+    with ExitStack() as stack:
+        return _sweep(stack, settings, progress)
+
+
+def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback) -> SweepResult:
+    started = time.perf_counter()
+    conditions = read_conditions(settings)
+    metric = load_metric(settings.metric) if settings.metric else None
+    check_backend(settings, conditions)
+    check_cluster(settings)
+    sessions = session_settings(settings)
+    points = builder_points(settings, sessions, progress)
+    variants = variants_of(settings)
+    models = _Models(settings.model, settings.backend, sources_of(settings), sessions, {})
+    plans = [models.checked(variant) for variant in variants]
+    samples = _samples(settings, models.of(plans[0]))
+    check_metric(metric, models.of(plans[0]), samples)
+    refuse_without_arrays(models.of(plans[0]), "settings")
+    fit = _fitted(points, models.of(plans[0]), samples)
+    parallel = parallelism()
+    not_run = [_why_not_run(point) for point in fit]
+    runs = "" in not_run
+    # Engines take the batches that they were built for, so these are run everywhere.
+    batch_size = samples.batch_size if runs else settings.batch_size
+    kernels = Fp16Kernels(settings.fp16_kernels)
+    cluster = opened_cluster(stack, settings, sessions, models.known, progress)
+    context = simulation_context(parallel, progress, sessions, batch_size, kernels, cluster)
+    total = len(variants) * len(fit)
+    saved = None
+    if settings.save_engines:
+        saved = SavedEngines(settings, models.of(plans[0]).file.digest, total)
+    outputs = OutputEvaluator(context, whole(samples), metric, cached=settings.cache)
+    pairs: Iterable[tuple[Variant, ModelPair]] = (
+        (variant, build_pair(variant.settings, context, plan, models.of(plan), samples).pair)
+        for variant, plan in zip(variants, plans, strict=True)
+    )
+    source: Source = Here(outputs)
+    if cluster is not None:
+        source = Elsewhere(context, cluster, outputs, metric, settings)
+        pairs = source.evaluated(
+            pairs, [models.of(plan) for plan in plans], list(zip(fit, not_run, strict=True))
+        )
+    # Of a cluster's rows all is known but what engines are executed for.
+    told = progress if runs or cluster is None else ignore_progress
+    work = _Work(told, source, outputs, fit, not_run, conditions, total, saved)
+    rows: list[SweepRow] = []
+    notes: dict[str, list[str]] = {}
+    for variant, pair in pairs:
+        rows += work.rows(variant, pair, len(rows))
+        for note in pair.notes:
+            notes.setdefault(note, []).append(variant.name)
+    if saved:
+        saved.finish()
+    library = points[0].runtime.label
+    all_notes = tuple(_note(text, names, len(variants)) for text, names in notes.items())
+    return SweepResult(
+        model=ModelRef(settings.model, models.of(plans[0]).file.sha256),
+        backend=settings.backend,
+        library=library,
+        device=fit[0].runtime.device_name if runs else "",
+        samples=samples.count,
+        metric=ReferenceMetric(metric.name, rows[0].simulation.reference_metric)
+        if metric
+        else None,
+        combinations=tuple(rows),
+        notes=(*all_notes, *idle_note(rows, library)),
+        timings_s={"total": time.perf_counter() - started},
+    )
+
+
+def _note(text: str, variants: Sequence[str], total: int) -> str:
+    """Names the variants that a note is about, unless it is about all of them."""
+    return text if len(variants) == total else f"{', '.join(dict.fromkeys(variants))}: {text}"
+
+
+@dataclass(frozen=True)
+class _Models:
+    """The user's model, prepared once for each opset that a plan needs."""
+
+    path: str
+    backend: str
+    sources: tuple[DataSource, ...]
+    sessions: SessionSettings
+    known: dict[int, Model]
+
+    def of(self, plan: PrecisionPlan) -> Model:
+        opset = required_opset(plan)
+        if opset not in self.known:
+            self.known[opset] = load_model(self.path, plan, self.sources, self.sessions)
+        return self.known[opset]
+
+    def checked(self, variant: Variant) -> PrecisionPlan:
+        """The plan of a variant, which fits the model: found out before anything is built."""
+        plan = plan_from(variant.settings)
+        check_requested(self.backend, plan)
+        model = self.of(plan)
+        if not model.quantized:
+            bind_user_plan(plan, model, variant.settings.plan)
+        return plan
+
+
+def _samples(settings: SweepSettings, model: Model) -> Samples:
+    """The samples to run; also checks that those to calibrate on exist."""
+    compared, calibration = sources_of(settings)
+    if settings.calib_data:
+        calibration.open(model.graph.inputs)
+    if settings.calibration and not model.quantized:
+        with given_by("calibration"):
+            ranges_for(settings.calibration, model)
+    parse_method(settings.method)
+    return compared.open(model.graph.inputs)
+
+
+def _fitted(
+    points: Sequence[BuilderPoint], model: Model, samples: Samples
+) -> tuple[BuilderPoint, ...]:
+    """The points with their runtimes fitted to the shapes of the samples, which may have to be read
+    for that, once."""
+    shapes = shapes_of(model.graph, samples)
+    return tuple(replace(p, runtime=p.runtime.fitted(model.graph.inputs, shapes)) for p in points)
+
+
+def _why_not_run(point: BuilderPoint) -> str:
+    if point.runtime.not_run:
+        return point.runtime.not_run
+    try:
+        point.runtime.start()
+    except QdebugError as error:  # without pycuda engines are built all the same
+        return error.message
+    return ""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What all combinations share."""
+
+    progress: ProgressCallback
+    source: Source
+    outputs: OutputEvaluator
+    points: Sequence[BuilderPoint]
+    not_run: Sequence[str]
+    conditions: Sequence[Condition]
+    total: int
+    saved: SavedEngines | None = None
+
+    def rows(self, variant: Variant, pair: ModelPair, done: int) -> Iterator[SweepRow]:
+        """Those of one variant; `done` are before them."""
+        self._tell(done, f"{variant.name}, simulated")
+        simulation = self.source.simulated(pair)
+        for number, (point, not_run) in enumerate(zip(self.points, self.not_run, strict=True)):
+            values = point.values.values()
+            text = ", ".join(v for v in values if v not in ("", "default", "off", "strong"))
+            self._tell(done + number, f"{variant.name}, {text}")
+            row = SweepRow(done + number + 1, point.combination(variant, pair), simulation, not_run)
+            yield self._built(row, pair, point).judged(self.conditions)
+        self._tell(done + len(self.points), variant.name)
+
+    def _built(self, row: SweepRow, pair: ModelPair, point: BuilderPoint) -> SweepRow:
+        found, runtime = self.source.found(point, pair, row.not_executed_because), point.runtime
+        if isinstance(found, Failure):
+            return replace(row, failure=found)
+        row = replace(row, engine=found.facts)
+        if self.saved:
+            self.saved.save(row.number, built_of(runtime, pair, found))
+        if row.not_executed_because:
+            return row
+        return replace(row, execution=executed(runtime, pair, found, self.outputs))
+
+    def _tell(self, done: int, what: str) -> None:
+        self.progress(Progress("sweep", done, self.total, what))

@@ -1,0 +1,1 @@
+"""Which plan to take: the search, the remedies, bisect and repair without their commands."""

@@ -1,0 +1,1 @@
+"""The search for layers to keep in higher precision: search.py is where to start."""

@@ -1,0 +1,155 @@
+"""The search of `qdebug bisect`, whole: search, verify, explain, and say what it costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from qdebug.config.bisect import BisectSettings
+from qdebug.decide.bisect.answer import (
+    cost_summary,
+    explanation,
+    pinned_by_plan,
+    pinned_layers,
+    plan_with,
+)
+from qdebug.decide.bisect.engines import (
+    built_answer,
+    engines_of,
+    in_milliseconds,
+    with_kernel_causes,
+)
+from qdebug.decide.bisect.rounds import Answered, SearchOptions, answered, with_selected_point
+from qdebug.decide.bisect.setup import Setup, untimed_notes
+from qdebug.decide.bisect.target import direction_notes
+from qdebug.decide.search.find import SearchResult
+from qdebug.decide.search.outcome import BisectResult
+from qdebug.decide.search.problem import Pins
+from qdebug.execute.engine.build import Engine, capture_note, save_engine
+from qdebug.metrics.task import is_share
+from qdebug.result import ModelRef
+from qdebug.types import Precision
+
+_UNEXPLAINED = (
+    "Why the layers are wrong was not looked for: the time limit leaves no time for it. qdebug "
+    "compare says it."
+)
+
+
+def search_from(
+    settings: BisectSettings,
+    setup: Setup,
+    started: float | None = None,
+    first: Sequence[Pins] = (),
+    *,
+    tells_coarse: bool = True,
+) -> BisectResult:
+    """As `bisect`, from a setup that is there; the time limit counts from `started`, on the clock
+    of `time.monotonic`, or from now. The sets in `first` are tried before the search begins: where
+    one of them passes, the answer is no dearer. `tells_coarse`: see SearchOptions.
+
+    Raises:
+        OutOfTimeError: the time is over before the search can begin.
+    """
+    engines = engines_of(setup)
+    if engines is not None and setup.engine is not None and settings.profile is None:
+        setup = replace(setup, space=in_milliseconds(setup, setup.engine))
+    options = SearchOptions(
+        strategy=settings.strategy,
+        int8_kernels=settings.int8_kernels,
+        cache_bytes=settings.memory_budget,
+        max_evaluations=settings.max_evaluations,
+        time_limit_s=settings.time_limit,
+        started=time.monotonic() if started is None else started,
+        journal=settings.journal,
+        restart=settings.force,
+        cached=settings.cache,
+        first=first,
+        tells_coarse=tells_coarse,
+    )
+    answer = answered(setup, engines, options)
+    answer = with_selected_point(setup, answer, engines, settings.select_point)
+    explain = options.may_explain(setup.rating_s)
+    search = answer.searched.result
+    found = search.achieved is not None
+    engine = built_answer(setup, plan_with(setup, search.pins)) if found else None
+    if engine is not None:
+        save_engine(engine, settings, force=settings.force)
+    return _result(settings, setup, answer, engine, explain)
+
+
+def _result(
+    settings: BisectSettings, setup: Setup, answer: Answered, engine: Engine | None, explain: bool
+) -> BisectResult:
+    """`engine` is built from the answer; `explain` it where there is time."""
+    searched, search = answer.searched, answer.searched.result
+    found = search.achieved is not None
+    pinned = pinned_layers(setup, search, explain=explain) if found else ()
+    if searched.on_engines and explain:
+        pinned = with_kernel_causes(setup, search.pins, pinned)
+    task = searched.reference_task
+    told = explanation(setup, search, searched.condition, task) if answer.taken is None else ""
+    return BisectResult(
+        model=ModelRef(settings.model, setup.model.file.sha256),
+        precision=setup.planned.bound.plan.precision,
+        fp16_kernels=setup.context.fp16_kernels if _uses_fp16(setup, search) else None,
+        target=searched.condition.expression,
+        target_text=searched.condition.words,
+        condition=searched.condition,
+        metric=setup.target.metric_name,
+        metric_is_share=is_share(setup.target.metric),
+        grain=answer.coarse.grain if answer.coarse else None,
+        samples=searched.samples,
+        held_out_samples=setup.held_out.count,
+        strategy=settings.strategy,
+        candidates=len(setup.space.problem.items),
+        reference_metric=task,
+        search=search,
+        earlier_evaluations=answer.earlier,
+        found=found,
+        explanation=told,
+        layers=pinned,
+        cost=cost_summary(setup, search.pins),
+        plan=plan_with(setup, search.pins),
+        checks=answer.checks,
+        execution=searched.how,
+        notes=(
+            *_notes(settings, setup, answer, engine),
+            *((_UNEXPLAINED,) if pinned and not explain else ()),
+        ),
+        engine=engine.report if engine else None,
+        selected_point=answer.taken,
+        pinned_by_plan=pinned_by_plan(setup),
+    )
+
+
+def _notes(
+    settings: BisectSettings, setup: Setup, answer: Answered, engine: Engine | None
+) -> tuple[str, ...]:
+    baseline = answer.searched.result.baseline
+    direction = direction_notes(
+        setup.target,
+        answer.searched.reference_task,
+        baseline.value if baseline else None,
+        setup.context,
+        setup.model.graph,
+        setup.searched,
+    )
+    return (
+        *setup.planned.notes,
+        *setup.pair.notes,
+        *setup.notes,
+        *untimed_notes(setup.space, settings.profile, settings.profile_layers),
+        *answer.notes,
+        *([answer.coarse.note] if answer.coarse else []),
+        *direction,
+        *(engine.notes if engine else ()),
+        *(capture_note(settings, engine.report.not_executed_because) if engine else ()),
+    )
+
+
+def _uses_fp16(setup: Setup, search: SearchResult) -> bool:
+    """Whether any candidate that was run has a layer in FP16."""
+    pinned = (precision for e in search.history for _, precision in e.pins)
+    return Precision.FP16 in {*setup.pair.precisions.values(), *pinned}

@@ -1,0 +1,406 @@
+"""Everything that `qdebug bisect` has ready before it searches."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from qdebug.analyse.effect.effects import Rating, noise_alone
+from qdebug.analyse.gate import check_metric, refuse_without_arrays
+from qdebug.analyse.layer_results import layer_results
+from qdebug.backends.engine import EngineRuntime
+from qdebug.backends.ort_fast.session import CandidateSessions
+from qdebug.backends.registry import spec_of
+from qdebug.backends.sizing import parallelism
+from qdebug.config.bisect import BisectSettings
+from qdebug.config.engine import EngineSettings, check_engine_flags, engine_settings_of
+from qdebug.decide.bisect.candidates import sessions_of
+from qdebug.decide.bisect.durations import checks_after_rating
+from qdebug.decide.bisect.grain import Coarse, coarse_share, told
+from qdebug.decide.bisect.target import AccuracyTarget, read_target
+from qdebug.decide.search.problem import MEASURED_STD, PinTo
+from qdebug.decide.search.space import SearchSpace, local_noise, search_space
+from qdebug.decide.search.strategies.exhaustive import check_count
+from qdebug.errors import UsageError
+from qdebug.execute.cluster.dispatch import Cluster
+from qdebug.execute.cluster.machines import open_cluster
+from qdebug.execute.cluster.recipe import known_pair
+from qdebug.execute.context import Context, emulates_fp16, session_settings, simulation_context
+from qdebug.execute.control_flow import DataSource
+from qdebug.execute.engine.build import check_parsed, check_requested, open_runtime
+from qdebug.execute.engine.latency import profiled_costs, read_kernels
+from qdebug.execute.lockstep import Due, Measured, affordable_samples, run_within
+from qdebug.execute.model_pair import (
+    CalibratedPlan,
+    check_not_quantized,
+    load_model,
+    plan_from,
+    plan_ranges,
+    sources_of,
+)
+from qdebug.network.macs import macs_per_sample, work_of
+from qdebug.network.prepare import Model
+from qdebug.network.samples import Samples
+from qdebug.network.samples.subset import SampleSubset, open_subsets
+from qdebug.plan.cost import Costs, mac_costs
+from qdebug.plan.lower import required_opset
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.select import select_layers
+from qdebug.results.compare import LayerResult
+from qdebug.results.engine import KernelTime
+from qdebug.results.recorded import is_run_file
+from qdebug.types import Fp16Kernels, Precision, ProgressCallback
+from qdebug.wording import counted, option
+
+_FOR_RATING = 1 / 3
+"""Of the time that is left, for the layers' own errors, and of what is left then for rating them at
+the outputs: the search needs the rest."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a search starts from.
+
+    Attributes:
+        planned: the base plan with all its ranges.
+        pair: the reference, and the model with nothing pinned.
+        searched, held_out: the samples to search on, and those to verify the answer on.
+        rated: the layers, worst first, with their own errors and causes.
+        space: what may be pinned.
+        engine: what the answer is built with; None for the simulation alone.
+        rating_s: seconds that `rated` took.
+        engine_settings: how workers of a cluster open the same.
+        notes: what the user must know of how the layers were rated.
+        coarse: where that is known before anything is run.
+    """
+
+    context: Context
+    target: AccuracyTarget
+    model: Model
+    planned: CalibratedPlan
+    pair: ModelPair
+    searched: SampleSubset
+    held_out: SampleSubset
+    rated: Mapping[str, LayerResult]
+    space: SearchSpace
+    engine: EngineRuntime | None
+    rating_s: float = 0.0
+    engine_settings: EngineSettings | None = None
+    notes: tuple[str, ...] = ()
+    coarse: Coarse | None = None
+
+    @cached_property
+    def sessions(self) -> CandidateSessions | None:
+        """What opens candidates, on whatever samples: weights are quantized once for all."""
+        return sessions_of(self.context, self.planned.bound)
+
+
+@dataclass(frozen=True)
+class Ratings:
+    """What is known of the layers of a network before a search.
+
+    Attributes:
+        layers: their own errors, by name.
+        effect: the outputs' noise Σerr²/Σref² with each alone as planned, by name.
+        measured: the layers whose effect was measured by itself, and not in a group.
+        took_s: seconds that the layers' own errors took.
+        notes: what the user must know of it.
+    """
+
+    layers: Mapping[str, LayerResult]
+    effect: Mapping[str, float]
+    measured: frozenset[str] = frozenset()
+    took_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, layers: Mapping[str, LayerResult], rating: Rating | None, took_s: float) -> Ratings:
+        """From what was measured; `rating` is None where there was no time for it."""
+        effect = rating.noise(local_noise(layers)) if rating else {}
+        measured = frozenset(rating.alone) if rating else frozenset[str]()
+        return cls(layers, effect, measured, took_s, _rating_notes(rating))
+
+    def of_changed_network(self) -> Ratings:
+        """Of a network with the same layers in which something was changed: no more than where a
+        search may start from."""
+        return Ratings({}, {**local_noise(self.layers), **self.effect})
+
+
+@dataclass(frozen=True)
+class Start:
+    """What has been read and calibrated before the layers are rated.
+
+    Attributes:
+        planned, searched, held_out, engine, engine_settings, coarse: see Setup.
+        kernels: of the engine that was profiled; None where costs are not times.
+    """
+
+    context: Context
+    target: AccuracyTarget
+    model: Model
+    planned: CalibratedPlan
+    searched: SampleSubset
+    held_out: SampleSubset
+    engine: EngineRuntime | None = None
+    kernels: Sequence[KernelTime] | None = None
+    engine_settings: EngineSettings | None = None
+    coarse: Coarse | None = None
+
+
+def prepare(
+    settings: BisectSettings, progress: ProgressCallback, stack: ExitStack | None = None
+) -> Setup:
+    """Read everything, calibrate, and rate the layers; `stack` releases the workers of a cluster,
+    without it there are none.
+
+    Raises:
+        UsageError: the precision is FP32, in which there is nothing to pin.
+        QdebugError: bad input, or a runtime that failed.
+        OutOfTimeError: the time is over before the ranges are calibrated.
+    """
+    ends_at = time.monotonic() + (settings.time_limit or math.inf)
+    check_engine_flags(settings)
+    target = read_target(settings)
+    sessions = session_settings(settings)
+    engine = open_runtime(settings, cached=settings.cache, sessions=sessions, progress=progress)
+    plan = plan_from(settings)
+    check_requested(settings.backend, plan)
+    if plan.precision is Precision.FP32:
+        raise UsageError(
+            f"{option('precision')}: in FP32 no layer can be kept in higher precision",
+            f"Give {option('precision', 'int8')} or {option('precision', 'fp16')}.",
+            code="QD-USAGE-NOTHING-TO-PIN",
+        )
+    held_out_data = DataSource("holdout", settings.holdout, None, settings.batch_size)
+    model = load_model(
+        settings.model, plan, (*sources_of(settings), held_out_data), sessions, progress
+    )
+    check_not_quantized(model, "its precisions are fixed, so nothing can be searched")
+    kernels = _profiled(settings, model)
+    searched, held_out = open_subsets(
+        ("inputs", "holdout"),
+        settings.inputs,
+        model.graph.inputs,
+        holdout=settings.holdout,
+        holdout_share=settings.holdout_share,
+        limit=settings.samples,
+        batch_size=settings.batch_size,
+    )
+    for subset in (searched, held_out):
+        check_metric(target.metric, model, subset.samples)
+    if target.of_outputs:
+        refuse_without_arrays(model, "a set of layers")
+    sets = (searched.count, "samples searched"), (held_out.count, "held-out samples")
+    found = told(coarse_share(target, sets))
+    cluster = _cluster(settings, stack, progress) if stack else None
+    if cluster is not None:
+        cluster.model(settings.model, required_opset(plan), model)
+    fp16_kernels = Fp16Kernels(settings.fp16_kernels)
+    context = simulation_context(
+        parallelism(), progress, sessions, settings.batch_size, fp16_kernels, cluster
+    )
+    limited = replace(context, ends_at=ends_at)
+    planned = plan_ranges(settings, limited, plan, model, searched)
+    own = engine_settings_of(settings) if engine else None
+    start = Start(context, target, model, planned, searched, held_out, engine, kernels, own, found)
+    return rated(settings, start, ends_at)
+
+
+def _cluster(
+    settings: BisectSettings, stack: ExitStack, progress: ProgressCallback
+) -> Cluster | None:
+    return open_cluster(
+        stack,
+        settings.cluster,
+        settings.cluster_config,
+        limit_s=settings.unit_timeout,
+        sessions=session_settings(settings),
+        gpus=spec_of(settings.backend).builds,
+        progress=progress,
+    )
+
+
+def rated(
+    settings: BisectSettings,
+    start: Start,
+    ends_at: float = math.inf,
+    known: Ratings | None = None,
+) -> Setup:
+    """Rate the layers, and say which of them the settings allow to be pinned; with local errors
+    alone where there is no time for more.
+
+    Args:
+        known: what is known of the layers; None to measure it.
+
+    Raises:
+        QdebugError: settings that do not fit the model, or a runtime that failed.
+    """
+    context, searched = start.context, start.searched
+    pair = known_pair(context.cluster, start.model, start.planned.bound)
+    if start.engine is not None:
+        check_parsed(start.engine, pair, searched.samples)
+    ratings = known or _ratings(settings, start, pair, ends_at)
+    return Setup(
+        context=context,
+        target=start.target,
+        model=start.model,
+        planned=start.planned,
+        pair=pair,
+        searched=searched,
+        held_out=start.held_out,
+        rated=ratings.layers,
+        space=_space(settings, pair, searched.samples, ratings, start.kernels),
+        engine=start.engine,
+        rating_s=ratings.took_s,
+        engine_settings=start.engine_settings,
+        notes=ratings.notes,
+        coarse=start.coarse,
+    )
+
+
+def _ratings(settings: BisectSettings, start: Start, pair: ModelPair, ends_at: float) -> Ratings:
+    context, searched = start.context, start.searched
+    began = time.monotonic()
+    budget = settings.memory_budget
+    found = rate_layers(context, pair, searched, budget, _share_of(ends_at))
+    took = time.monotonic() - began
+    half = emulates_fp16(context, () if _pin_to(settings) is PinTo.FP32 else (Precision.FP16,))
+    held_out = start.held_out.count / searched.count
+    until = _share_of(ends_at - checks_after_rating(took, emulated=half, held_out=held_out))
+    rating = None
+    if time.monotonic() + took < until:  # it takes no less than that, however few layers are rated
+        rating = noise_alone(context, pair, searched, budget, until)
+    return Ratings.of(found, rating, took)
+
+
+def _share_of(ends_at: float) -> float:
+    now = time.monotonic()
+    return now + _FOR_RATING * (ends_at - now)
+
+
+def _rating_notes(rating: Rating | None) -> tuple[str, ...]:
+    grouped = sum(map(len, rating.groups)) if rating else 0
+    if rating is None or not grouped:
+        return ()
+    return (
+        f"The search started from an estimate for {grouped} of {grouped + len(rating.alone)} "
+        f"layers, which were rated in {counted(rating.groups, 'group')} of layers that follow each "
+        "other, since one by one takes long on so large a model. Every set that it tried was "
+        "measured.",
+    )
+
+
+def rate_layers(
+    context: Context,
+    pair: ModelPair,
+    subset: SampleSubset,
+    memory_budget: int,
+    until: float = math.inf,
+) -> dict[str, LayerResult]:
+    """Local and cumulative errors of the layers, on some samples spread over the subset: where a
+    search for culprits starts. `until`: see Context; then on fewer."""
+    context = replace(context, until=until)
+    rated = affordable_samples(macs_per_sample(pair.layers, subset))
+    wanted = min(len(subset.batches), max(1, rated // subset.samples.batch_size))
+    step = len(subset.batches) / wanted
+    batches = tuple(subset.batches[int(i * step)] for i in range(wanted))
+    few = SampleSubset(subset.samples, batches)
+    measured = Measured(lambda few: Due.of(few, None), stage="rate layers")
+    errors, _ = run_within(memory_budget, context, pair, few, measured)
+    return {r.name: r for r in layer_results(pair, errors)}
+
+
+def untimed_notes(space: SearchSpace, profile: str | None, layers: str | None) -> tuple[str, ...]:
+    """A note that layers are missing from the profile, so that the search counts them as free;
+    often empty.
+
+    Args:
+        profile, layers: the files of the profile, and of what its kernels hold.
+    """
+    items = space.problem.items
+    free = [item.name for item in items if not any(item.costs.values())]
+    if space.costs.unit != "ms" or not free:
+        return ()
+    unexplained = profile and not layers and not is_run_file(profile)
+    hint = (
+        f" {option('profile_layers')} says which layers its kernels contain." if unexplained else ""
+    )
+    return (
+        f"The profile has no time for {len(free)} of the {len(items)} layers that may be pinned, "
+        f"first '{free[0]}': they count as free.{hint}",
+    )
+
+
+def _space(
+    settings: BisectSettings,
+    pair: ModelPair,
+    samples: Samples,
+    ratings: Ratings,
+    kernels: Sequence[KernelTime] | None,
+) -> SearchSpace:
+    """What the settings allow to be pinned; `kernels` are of the engine that was profiled.
+
+    Raises:
+        PlanError: a layer to pin, or never to pin, does not exist.
+        UsageError: they contradict each other or leave nothing to pin.
+    """
+
+    def named(setting: str) -> list[str]:
+        wanted = getattr(settings, setting)
+        return [x.name for x in select_layers(wanted, pair.model, pair.layers, setting)]
+
+    pin_to = _pin_to(settings)
+    space = search_space(
+        pair.precisions,
+        _costs(settings.profile, pair, samples, kernels),
+        {**local_noise(ratings.layers), **ratings.effect},
+        noise_std=dict.fromkeys(ratings.measured, MEASURED_STD),
+        pin_to=pin_to,
+        pin=named("pin"),
+        never_pin=named("never_pin"),
+    )
+    if settings.strategy == "exhaustive":
+        check_count(len(space.problem.items))
+    return space
+
+
+def _pin_to(settings: BisectSettings) -> PinTo | None:
+    """Where layers may be pinned to: auto means what the backend has.
+
+    Raises:
+        UsageError: it has no such kernels.
+    """
+    spec, wanted = spec_of(settings.backend), settings.pin_to
+    if wanted in (None, "auto") and Precision.FP16 not in spec.precisions:
+        return PinTo.FP32
+    if wanted in (Precision.FP16, Precision.FP32):
+        spec.check_precisions([wanted])
+    return PinTo(wanted) if wanted else None
+
+
+def _costs(
+    profile: str | None, pair: ModelPair, samples: Samples, kernels: Sequence[KernelTime] | None
+) -> Costs:
+    first = next(samples.batches())
+    feeds = samples.feeds(first.start, 1 if samples.batch_is_free else first.count)
+    work = mac_costs(work_of(pair.layers, {name: a.shape for name, a in feeds.items()}))
+    if profile is None or kernels is None:
+        return work
+    return profiled_costs(kernels, profile, pair, work)
+
+
+def _profiled(settings: BisectSettings, model: Model) -> tuple[KernelTime, ...] | None:
+    """The kernels of the profile that was given, read before anything is run; None without one."""
+    if settings.profile is not None:
+        return read_kernels(settings.profile, settings.profile_layers, model.file)
+    if settings.profile_layers is not None:
+        raise UsageError(
+            f"{option('profile_layers')} is given without {option('profile')}",
+            "Give both.",
+            code="QD-USAGE-PROFILE",
+        )
+    return None

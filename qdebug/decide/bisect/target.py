@@ -1,0 +1,222 @@
+"""What a search must reach: one condition, on the outputs, the layers or the end-to-end metric."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qdebug.analyse.gate import refuse_missing_metric
+from qdebug.config.bisect import BisectSettings
+from qdebug.errors import MetricError, UsageError
+from qdebug.execute.context import Context
+from qdebug.execute.evaluator import KeptReference
+from qdebug.execute.timelimit import check_time
+from qdebug.metrics.candidate import CandidateResult
+from qdebug.metrics.task import BUILT_IN, TaskMetric, load_metric
+from qdebug.metrics.tensor import GATED
+from qdebug.network.graph import Graph
+from qdebug.network.layers import Layers
+from qdebug.network.samples.subset import SampleSubset
+from qdebug.results.conditions import Checked, Condition, check_condition, parse_condition
+from qdebug.results.words import score
+from qdebug.wording import option
+
+_NAMES = {**GATED, "layer": GATED["tensor"]}
+"""As of `fail_on`, without local errors: pinning other layers does not change those."""
+
+
+@dataclass(frozen=True)
+class AccuracyTarget:
+    """A condition, the metric that it may be about, and how much worse than FP32's that may be.
+
+    Attributes:
+        allowed: the largest drop or rise of the metric; None where there is a condition.
+        more_is_better: which of the two; where there is a condition, what that asks for.
+    """
+
+    condition: Condition | None
+    metric: TaskMetric | None
+    allowed: float | None = None
+    more_is_better: bool = True
+
+    def condition_for(self, reference_task: float | None) -> Condition:
+        """The condition, where the reference's metric is `reference_task`."""
+        name = self.metric_name
+        if self.condition is not None:
+            if self.condition.scope != "metric":
+                return self.condition
+            own = self.condition
+            return replace(own, meaning=f"{name} {own.operator} {own.bound:g}")
+        assert self.allowed is not None and reference_task is not None  # read_target saw to it
+        operator, sign = (">=", -1) if self.more_is_better else ("<=", 1)
+        bound = reference_task + sign * self.allowed
+        # A share of samples is a ratio of whole numbers: rounding must not cost one of them.
+        bound += sign * 1e-9 * max(1.0, abs(bound))
+        text = f"metric{operator}{reference_task:.6g}{'-+'[sign > 0]}{self.allowed:g}"
+        told = f"{name} within {self.allowed:g} of FP32's {score(reference_task)}"
+        return Condition(
+            text, "metric", "", operator, bound, f"{told}, so {operator} {score(bound)}"
+        )
+
+    @property
+    def metric_name(self) -> str:
+        """The metric's name, of one in a file that of the function; "" without one."""
+        return self.metric.name.rpartition(":")[2] if self.metric else ""
+
+    @property
+    def of_outputs(self) -> bool:
+        """Whether it is about the errors of the outputs."""
+        return self.condition is not None and self.condition.scope == "output"
+
+    def captured(self, layers: Layers, graph: Graph) -> tuple[str, ...]:
+        """The tensors that must be observed to check it, besides the outputs."""
+        scope = self.condition.scope if self.condition else "metric"
+        if scope == "layer":
+            return tuple(layer.output for layer in layers)
+        return tuple(graph.activations()) if scope == "tensor" else ()
+
+
+def read_target(settings: BisectSettings) -> AccuracyTarget:
+    """The target that the settings ask for.
+
+    Raises:
+        UsageError: there is none, or there are two.
+        MetricError: a condition or a metric that is not known, or one without the other.
+    """
+    values = {name: getattr(settings, name) for name in ("target", "max_drop", "max_rise")}
+    given = [name for name, value in values.items() if value is not None]
+    if len(given) != 1:
+        example = option("target", "output.cosine>=0.999")
+        drop = f"{option('metric', 'top1')} with {option('max_drop', '0.01')}"
+        raise UsageError(
+            f"{' and '.join(map(option, given))} are given"
+            if given
+            else f"{option('target')} is missing",
+            "Give one of them." if given else f"Write for example {example}, or {drop}.",
+            code="QD-USAGE-TARGET",
+        )
+    name = given[0]
+    metric = load_metric(settings.metric) if settings.metric else None
+    condition = None
+    if settings.target is not None:
+        condition = parse_condition(settings.target, _NAMES, "target")
+    if (condition is None or condition.scope == "metric") and metric is None:
+        refuse_missing_metric(name)
+    if condition is not None:
+        return AccuracyTarget(condition, metric, None, not condition.operator.startswith("<"))
+    if name == "max_rise" and metric is not None and metric.name in BUILT_IN:
+        raise UsageError(
+            f"{option(name)} is for metrics of which less is better, and of {metric.name} more is",
+            f"Write {option('max_drop', f'{settings.max_rise:g}')}.",
+            code="QD-USAGE-METRIC-DIRECTION",
+        )
+    return AccuracyTarget(None, metric, values[name], name == "max_drop")
+
+
+def check_target(condition: Condition, result: CandidateResult, layers: Layers) -> Checked:
+    """Whether `result` meets `condition`, and the worst value."""
+    if condition.scope == "metric":
+        return check_condition(condition, [result.task])
+    metrics = {
+        "output": lambda: list(result.outputs.values()),
+        "tensor": lambda: list(result.tensors.values()),
+        "layer": lambda: [result.tensors[x.output] for x in layers if x.output in result.tensors],
+    }[condition.scope]()
+    return check_condition(condition, [getattr(m, condition.name) for m in metrics])
+
+
+def direction_notes(
+    target: AccuracyTarget,
+    reference: float | None,
+    baseline: float | None,
+    context: Context,
+    graph: Graph,
+    subset: SampleSubset,
+) -> tuple[str, ...]:
+    """A note where the metric is suspiciously good with nothing pinned, and it is unknown
+    whether a higher value is better.
+
+    Args:
+        reference, baseline: the metric of FP32, and with nothing pinned; None if not known.
+        graph: the FP32 model, run again on `subset` where there is something to find out.
+
+    Raises:
+        UsageError: more of it is worse, and a largest drop was given; or the other way round.
+    """
+    if target.allowed is None or reference is None or baseline is None:
+        return ()
+    gained = (baseline - reference) * (1 if target.more_is_better else -1)
+    if gained <= target.allowed or target.metric is None or target.metric.name in BUILT_IN:
+        return ()
+    given, other = option("max_drop"), "max_rise"
+    word, opposite, moves = "more", "less", "rises"
+    if not target.more_is_better:
+        given, other, word, opposite, moves = (
+            option("max_rise"),
+            "max_drop",
+            "less",
+            "more",
+            "falls",
+        )
+    shuffled = _of_shuffled_outputs(target.metric, context, graph, subset)
+    if shuffled is None or shuffled == reference:
+        return (
+            f"The metric {moves} from {reference:.6g} in FP32 to {baseline:.6g} with nothing "
+            f"pinned, and {given} means that {word} is better; otherwise use {option(other)}.",
+        )
+    if (shuffled > reference) != target.more_is_better:
+        return ()
+    raise UsageError(
+        f"{given} is for a metric of which {word} is better, but yours is {reference:.6g} in FP32 "
+        f"and {shuffled:.6g} where each sample is given another one's outputs, so that {opposite} "
+        "is better",
+        f"Write {option(other, f'{target.allowed:g}')}.",
+        code="QD-USAGE-METRIC-DIRECTION",
+    )
+
+
+def more_is_better(
+    metric: TaskMetric, context: Context, graph: Graph, subset: SampleSubset
+) -> bool | None:
+    """Whether a higher value of a metric is better: whether it is higher with FP32's own outputs
+    than with those of other samples. None where that does not tell.
+
+    Args:
+        graph: the FP32 model, which is run on `subset`.
+
+    Raises:
+        QdebugError: it does not run, or the metric raised on its outputs.
+    """
+    if metric.name in BUILT_IN:
+        return True
+    reference, shuffled = _of_outputs_and_shuffled(metric, context, graph, subset)
+    if shuffled is None or shuffled == reference:
+        return None
+    return shuffled < reference
+
+
+def _of_shuffled_outputs(
+    metric: TaskMetric, context: Context, graph: Graph, subset: SampleSubset
+) -> float | None:
+    """The metric of FP32's outputs, each sample with those of another; None where it fails."""
+    return _of_outputs_and_shuffled(metric, context, graph, subset)[1]
+
+
+def _of_outputs_and_shuffled(
+    metric: TaskMetric, context: Context, graph: Graph, subset: SampleSubset
+) -> tuple[float, float | None]:
+    """The metric of FP32's outputs, and of those of other samples; None where that fails."""
+    with closing(context.backend.open(graph.proto, [])) as session:
+        task = KeptReference(context, graph, session, subset, metric).task
+    assert task is not None  # there is a metric
+    value = task.of_reference()
+    check_time(context.ends_at, "metric")
+    order = np.random.default_rng(0).permutation(subset.count)
+    if any(len(array) != len(order) for array in task.reference.values()):
+        return value, None
+    try:
+        return value, task({name: array[order] for name, array in task.reference.items()})
+    except MetricError:
+        return value, None

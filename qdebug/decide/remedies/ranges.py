@@ -1,0 +1,237 @@
+"""ranges: activations get the ranges of least error of the outputs.
+
+Three ways, from coarse to fine. All tensors by one calibrator; each tensor by the least squared
+error of what its layer computes, behind the layers as quantized before it; and, from the best of
+these, tensor by tensor, those of the most harmful layers first, whatever of the calibrators' ranges
+and their neighbours lowers the error of the outputs, on some of the calibration samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from qdebug.backends.base import Session
+from qdebug.backends.stream import map_in_order
+from qdebug.calibrators.histogram import Float64, TensorHistogram
+from qdebug.calibrators.registry import parse_method
+from qdebug.decide.remedies.quantized import Quantized
+from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
+from qdebug.decide.remedies.walk import Site, Walk
+from qdebug.formats.base import FloatArray
+from qdebug.formats.registry import INT8
+from qdebug.metrics.sums import error_energy, signal_energy
+from qdebug.plan.lower import activation_scales, lower
+from qdebug.plan.plan import TensorRange
+from qdebug.plan.quantize import scale_of
+from qdebug.plan.rewrite.feed_scales import feed_scales
+from qdebug.types import Feeds, Precision, Progress, Tensors
+
+_FEWEST = 4
+_METHODS = (
+    "minmax", "percentile:99.99", "percentile:99.9", "percentile:99", "entropy", "mse", "mean-max",
+)  # fmt: skip
+_SHARES = (1.0, 0.92, 0.85, 0.78, 0.71, 0.65, 0.59, 0.53, 0.47, 0.41, 0.35, 0.3, 0.22, 0.15)
+_STEPS = (0.85, 1 / 0.85)
+_SAMPLES = 64
+_MEMORY = 0.25
+_PASSES = 24
+"""Executions that a search of all layers may take, in passes over the calibration samples; one of
+some layers takes its share."""
+_WORSE = 4.0
+"""How much noisier than the best a proposal may be to be worth judging."""
+_LOWER = 0.99
+_ERRORS = 1.0
+"""A range is taken that leaves at most this share of the outputs' noise, and lowers it by so many
+standard errors over the executions: what is lower by chance is so on these samples only."""
+
+Amax = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What is known about the tensors: the amax of each by each calibrator, and their readers."""
+
+    methods: Mapping[str, Amax]
+    tensors: tuple[str, ...]
+
+    def of(self, tensor: str) -> list[float]:
+        """The calibrators' amax of a tensor, without what is as good as another."""
+        found: list[float] = []
+        for amax in self.methods.values():
+            if amax[tensor] > 0 and all(abs(amax[tensor] / x - 1) > 0.02 for x in found):
+                found.append(amax[tensor])
+        return found
+
+
+class _Outputs:
+    """The noise of the outputs by ranges, on some samples: Σerr²/Σref², summed over outputs."""
+
+    def __init__(self, study: Study, start: Quantized, stack: ExitStack) -> None:
+        self._study = study
+        proto, self._inputs = feed_scales(lower(start.bound).graph, start.bound.needed_ranges())
+        self._session = study.simulation.open(proto, ())
+        stack.callback(self._session.close)
+        reference = study.backend.open(start.graph.proto, ())
+        with closing(reference):
+            self._feeds, self._exact, self.samples = _some(study, reference)
+        self._names = [t for t in start.graph.outputs if start.graph.is_float(t)]
+        self._signal = {
+            t: sum(signal_energy(one[t]) for one in self._exact) or 1.0 for t in self._names
+        }
+        self.calls = 0
+
+    def noise(self, network: Quantized) -> Float64:
+        """With the ranges of a network that has no other difference: [executions]; infinite where
+        it is not a number."""
+        scales = activation_scales(network.bound)
+        own: Feeds = {self._inputs[t]: s for t, s in scales.items() if t in self._inputs}
+        self.calls += 1
+
+        def run(i: int) -> float:
+            found = self._session.run({**self._feeds[i], **own})
+            pairs = {t: error_energy(self._exact[i][t], found[t]) for t in self._names}
+            return sum(error / self._signal[t] for t, error in pairs.items())
+
+        found = np.array(list(map_in_order(run, range(len(self._feeds)), self._study.workers)))
+        return np.where(np.isnan(found), np.inf, found).astype(np.float64)
+
+
+def _some(study: Study, reference: Session) -> tuple[list[Feeds], list[Tensors], int]:
+    """Feeds and exact outputs of up to _SAMPLES samples, as many as fit a part of the memory, and
+    how many samples they are."""
+    batches, samples = study.samples.batches, study.samples.samples
+    first = reference.run(samples.feeds(batches[0].start, batches[0].count))
+    size = sum(array.nbytes for array in first.values())
+    room = int(_MEMORY * study.memory_bytes) // max(1, size)
+    most = max(1, min(room, _SAMPLES // batches[0].count, len(batches)))
+    chosen = [batches[i * len(batches) // most] for i in range(most)]
+    feeds = [samples.feeds(batch.start, batch.count) for batch in chosen]
+    exact = list(map_in_order(reference.run, feeds, study.workers))
+    return feeds, exact, sum(batch.count for batch in chosen)
+
+
+def lower_by_more_than_chance(noise: Float64, before: Float64) -> bool:
+    """Whether noise, by execution, is less than it was: see _LOWER and _ERRORS."""
+    if not np.isfinite(noise).all():
+        return False
+    gain = before - noise
+    error = gain.std(ddof=1) * np.sqrt(len(gain)) if len(gain) > 1 else 0.0
+    return bool(noise.sum() < _LOWER * before.sum() and gain.sum() > _ERRORS * error)
+
+
+def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
+    tensors = _tensors(study, start, layers)
+    choice = _choice(study, start, tensors)
+    with ExitStack() as stack:
+        outputs = _Outputs(study, start, stack)
+        found = {name: _with(start, amax, name) for name, amax in choice.methods.items()}
+        found["each by its layer's error"] = _by_layers(study, start, layers, choice)
+        noise = {name: outputs.noise(network) for name, network in found.items()}
+        order = sorted(found, key=lambda name: float(noise[name].sum()))
+        best, least = found[order[0]], noise[order[0]]
+        share = len(layers) / max(1, len(_layers(start)))
+        most = outputs.calls + int(share * _PASSES * study.samples.count / outputs.samples)
+        searched = _searched(study, best, least, choice, outputs, most)
+    changed = tuple(layers)
+    yield Proposal(searched, changed, "each by the outputs' error")
+    for name in order:
+        if noise[name].sum() > _WORSE * least.sum():
+            break
+        yield Proposal(found[name], changed, name)
+
+
+def _tensors(study: Study, start: Quantized, layers: Sequence[str]) -> tuple[str, ...]:
+    """The activations that some layers read, those of the most harmful first."""
+    by_name = start.layers.by_name
+    first = study.most_harmful_first(layers)
+    return tuple(dict.fromkeys(t for name in first for t in by_name[name].quantized_inputs))
+
+
+def _choice(study: Study, start: Quantized, tensors: tuple[str, ...]) -> _Choice:
+    histograms: Mapping[str, TensorHistogram] = study.gather(start, tensors)
+    calibrators = [parse_method(name) for name in _METHODS]
+    return _Choice(
+        {c.name: {t: c.amax(histograms[t]) for t in tensors} for c in calibrators}, tensors
+    )
+
+
+def _with(network: Quantized, amax: Amax, method: str) -> Quantized:
+    return network.with_ranges({t: TensorRange(value, method) for t, value in amax.items()})
+
+
+def _by_layers(study: Study, start: Quantized, layers: Sequence[str], choice: _Choice) -> Quantized:
+    """Each tensor that a layer multiplies by its weight with the range of least error there; the
+    first of several layers decides. Others have theirs of least squared error."""
+    network = _with(start, choice.methods["mse"], "mse")
+    walk = Walk(study, network, frozenset(layers), "ranges")
+    done: set[str] = set()
+    for site in walk:
+        if site.source in choice.tensors and site.source not in done:
+            done.add(site.source)
+            amax = _least(site, choice)
+            if amax is not None:
+                site.set_range(site.source, TensorRange(amax, "output-error"))
+    return walk.network
+
+
+def _least(site: Site, choice: _Choice) -> float | None:
+    """The amax of a layer's input with the least error of its output."""
+    source = site.source
+    top = choice.methods["minmax"][source]
+    tried = sorted({*choice.of(source), *(share * top for share in _SHARES if share * top > 0)})
+    weight = site.rounded_weight()
+
+    def error(scale: FloatArray, i: int) -> float:
+        found = site.product(INT8.quantize(site.inputs[i], scale), weight)
+        return error_energy(site.targets[i], found)
+
+    errors = site.by_execution(error, [scale_of(amax) for amax in tried])
+    if not tried or not np.isfinite(errors).any():
+        return None
+    return tried[int(np.nanargmin(errors))]
+
+
+def _searched(
+    study: Study, start: Quantized, least: Float64, choice: _Choice, outputs: _Outputs, most: int
+) -> Quantized:
+    """`start`, of noise `least`, with the range of each tensor that lowers the outputs' noise."""
+    best = start
+    for done, tensor in enumerate(choice.tensors):
+        study.progress(Progress("ranges", done, len(choice.tensors)))
+        top = choice.methods["minmax"][tensor]
+        tried = {_now(best, tensor)}
+        waiting = choice.of(tensor)
+        while waiting and outputs.calls < most:
+            amax = min(waiting.pop(0), top)
+            if any(abs(amax / x - 1) <= 0.02 for x in tried):
+                continue
+            tried.add(amax)
+            network = _with(best, {tensor: amax}, "output-error")
+            noise = outputs.noise(network)
+            if lower_by_more_than_chance(noise, least):
+                best, least = network, noise
+                waiting = [step * amax for step in _STEPS]
+    return best
+
+
+def _now(network: Quantized, tensor: str) -> float:
+    amax = network.bound.plan.tensors[tensor].amax
+    assert not isinstance(amax, tuple)
+    return amax
+
+
+def _layers(network: Quantized) -> tuple[str, ...]:
+    return tuple(layer.name for layer in network.bound.layers_in(Precision.INT8))
+
+
+REMEDY = Remedy(
+    name="ranges",
+    causes=frozenset({"clipping", "coarse-step", "stale-calibration"}),
+    fewest_samples=_FEWEST,
+    layers=_layers,
+    propose=_propose,
+)

@@ -1,0 +1,1 @@
+"""Remedies tried in turn and judged; steps.py is where to start."""

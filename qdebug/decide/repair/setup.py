@@ -1,0 +1,385 @@
+"""Everything that `qdebug repair` has ready before it tries a remedy."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qdebug.analyse.gate import check_metric, refuse_without_arrays
+from qdebug.backends.sizing import parallelism
+from qdebug.config.bisect import BisectSettings
+from qdebug.config.repair import RepairSettings
+from qdebug.decide.bisect.grain import Coarse, coarse_share, told
+from qdebug.decide.bisect.setup import Ratings
+from qdebug.decide.bisect.target import AccuracyTarget, more_is_better, read_target
+from qdebug.decide.remedies.quantized import Quantized, quantized
+from qdebug.decide.remedies.remedy import Study
+from qdebug.decide.repair.findings import findings_of
+from qdebug.decide.repair.judge import Judge, Judgement
+from qdebug.decide.repair.origin import origin_of
+from qdebug.decide.repair.study import study_of
+from qdebug.errors import UsageError
+from qdebug.execute.cluster.machines import open_cluster
+from qdebug.execute.context import Context, session_settings, simulation_context
+from qdebug.execute.control_flow import DataSource
+from qdebug.execute.model_pair import load_model, plan_from, plan_ranges
+from qdebug.metrics.task import TaskMetric, load_metric
+from qdebug.network.prepare import Model
+from qdebug.network.samples.subset import SampleSubset, halves, open_subsets
+from qdebug.plan.lower import required_opset
+from qdebug.plan.plan import PrecisionPlan
+from qdebug.types import Fp16Kernels, Precision, ProgressCallback
+from qdebug.wording import option
+
+_EXECUTIONS = 24
+"""Samples are run in at least this many executions: how much the error varies between them says
+what a difference is worth."""
+_FOR_REMEDIES = 0.5
+"""Of the time that is left when the start was judged, where pins may be searched for after the
+remedies: a search that can try a few sets only pins far more than it takes."""
+_FOR_STUDY = 1 / 3
+"""Of the time for remedies, for what says which layers matter, and why."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a repair starts from.
+
+    Attributes:
+        search: the same as settings of a search for what to pin.
+        pins: layers may be pinned.
+        target: None where only an improvement is asked for.
+        metric: that judges; None without one.
+        reference: the FP32 network.
+        start: the network as it is quantized before the repair.
+        given: the quantized model that was given, for the baseline; None where the user gave the
+            FP32 model.
+        more_is_better: of the metric.
+        judge: of the selection samples; it raises OutOfTimeError after `ends_at`.
+        baseline: what the quantized network is worth as it was.
+        ends_at: when the time is over, on the clock of `time.monotonic`.
+        remedies_end_at: when no remedy may be tried any more: what follows takes time, too.
+        ratings: what the layers of the start do to the outputs; None where there was no time for
+            that.
+        keep_undecided: see steps.Trying.
+        coarse: where it is known before anything is run that the metric is too coarse for the
+            target.
+        fitting, choosing, proving: calibration samples, to which remedies are fitted; selection
+            samples, which decide what is kept; and held-out samples.
+    """
+
+    context: Context
+    search: BisectSettings
+    pins: bool
+    target: AccuracyTarget | None
+    metric: TaskMetric | None
+    reference: Model
+    start: Quantized
+    given: Model | None
+    fitting: SampleSubset
+    choosing: SampleSubset
+    proving: SampleSubset
+    study: Study
+    more_is_better: bool
+    judge: Judge
+    baseline: Judgement
+    ends_at: float
+    remedies_end_at: float
+    ratings: Ratings | None
+    notes: tuple[str, ...]
+    keep_undecided: bool = False
+    coarse: Coarse | None = None
+
+
+def prepare(
+    settings: RepairSettings,
+    progress: ProgressCallback,
+    stack: ExitStack,
+    ends_at: float = math.inf,
+) -> Setup:
+    """Read everything, calibrate, judge the start, and find out which layers are wrong, and why;
+    `stack` releases the workers of a cluster.
+
+    Args:
+        ends_at: on the clock of `time.monotonic`.
+
+    Raises:
+        UsageError: nothing runs in a lower precision.
+        QdebugError: bad input, or a runtime that failed.
+        OutOfTimeError: the time is over before the start was judged.
+    """
+    search = _as_search(settings)
+    target = _target(settings, search)
+    metric = load_metric(settings.metric) if settings.metric else None
+    plan = plan_from(search)
+    _refuse_fp32(plan)
+    sources = (
+        DataSource("calib_data", settings.calib_data, settings.samples, settings.batch_size),
+        DataSource("inputs", settings.inputs, None, settings.batch_size),
+    )
+    sessions = session_settings(settings)
+    given = load_model(settings.model, plan, sources, sessions, progress)
+    origin = origin_of(settings, given, plan, sources, sessions)
+    reference = origin.reference
+    fitting, choosing, proving = _samples(settings, reference, metric)
+    counts = (choosing.count, "selection samples"), (proving.count, "held-out samples")
+    found = told(coarse_share(target, counts)) if target else None
+    where = settings.cluster, settings.cluster_config
+    cluster = open_cluster(
+        stack, *where, limit_s=settings.unit_timeout, sessions=sessions, progress=progress
+    )
+    if cluster is not None and reference is given:
+        cluster.model(settings.model, required_opset(plan), reference)
+    elif cluster is not None:
+        cluster.made(reference)
+    kernels = Fp16Kernels(settings.fp16_kernels)
+    context = simulation_context(
+        parallelism(), progress, sessions, settings.batch_size, kernels, cluster
+    )
+    limited = replace(context, ends_at=ends_at)
+    more = _direction(limited, reference, choosing, metric, target)
+    planned = plan_ranges(search, limited, origin.plan, reference, choosing, calibrate_on=fitting)
+    start = quantized(reference, planned.bound).with_corrections(origin.corrections)
+    _refuse_nothing_lower(settings, reference, start)
+    judge = Judge(limited, reference.graph, choosing, metric, more)
+    baseline = judge(given.graph.proto if given.quantized else start)
+    if given.quantized:
+        judge(start)
+    remedies_end_at = _end_of_remedies(
+        ends_at - _seconds_of_proof(judge, proving.count),
+        pins=target is not None and settings.pin,
+    )
+    now = time.monotonic()
+    findings = findings_of(
+        context,
+        start,
+        fitting,
+        memory_budget=settings.memory_budget,
+        ends_at=now + _FOR_STUDY * (remedies_end_at - now),
+        cached=settings.cache,
+    )
+    study = study_of(
+        context,
+        fitting,
+        method=settings.method,
+        memory_bytes=settings.memory_budget,
+        effect=findings.effect,
+        causes=findings.causes or {},
+    )
+    return Setup(
+        context=context,
+        search=search,
+        pins=settings.pin,
+        target=target,
+        metric=metric,
+        reference=reference,
+        start=start,
+        given=given if given.quantized else None,
+        fitting=fitting,
+        choosing=choosing,
+        proving=proving,
+        study=study,
+        more_is_better=more,
+        keep_undecided=settings.keep_undecided,
+        coarse=found,
+        judge=judge,
+        baseline=baseline,
+        ends_at=ends_at,
+        remedies_end_at=remedies_end_at,
+        ratings=findings.ratings,
+        notes=(
+            *reference.notes,
+            *origin.notes,
+            *planned.notes,
+            *_overlap(fitting, choosing, proving),
+        ),
+    )
+
+
+def _end_of_remedies(ends_at: float, *, pins: bool) -> float:
+    """When no remedy may be tried any more; `ends_at` leaves time for the proof."""
+    now = time.monotonic()
+    left = ends_at - now
+    return now + left * (_FOR_REMEDIES if pins and left > 0 else 1)
+
+
+def _seconds_of_proof(judge: Judge, held_out: int) -> float:
+    """About what the check on so many samples takes: FP32, the start and the repaired network."""
+    share = held_out / judge.count
+    # Of few samples much of the time is opening, however many they are: half is assumed.
+    return max(share, (1 + share) / 2) * (judge.reference_s + 2 * judge.judged_s)
+
+
+def _refuse_fp32(plan: PrecisionPlan) -> None:
+    if plan.precision is Precision.FP32:
+        raise UsageError(
+            f"{option('precision')}: in FP32 there is nothing to repair",
+            f"Give {option('precision', 'int8')} or {option('precision', 'fp16')}.",
+            code="QD-USAGE-NOTHING-TO-REPAIR",
+        )
+
+
+def _refuse_nothing_lower(settings: RepairSettings, reference: Model, start: Quantized) -> None:
+    if start.bound.layers_in(Precision.INT8) or start.bound.layers_in(Precision.FP16):
+        return
+    what = f"{settings.model}: all layers run in FP32, so there is nothing to repair"
+    takes = "Only Conv, ConvTranspose, Gemm and MatMul run in INT8"
+    raise UsageError(
+        ". ".join((what, *reference.notes)),
+        f"{takes}, and not those in the bodies of If, Loop and Scan that stay as they are."
+        if reference.notes
+        else f"{takes}.",
+        code="QD-USAGE-NOTHING-TO-QUANTIZE",
+    )
+
+
+def _samples(
+    settings: RepairSettings, reference: Model, metric: TaskMetric | None
+) -> tuple[SampleSubset, SampleSubset, SampleSubset]:
+    """Calibration, selection and held-out samples.
+
+    Raises:
+        UsageError: nothing could judge a repair by them.
+        QdebugError: they cannot be read, or the metric lacks labels.
+    """
+    fitting, held_out = open_subsets(
+        ("calib_data", "inputs"),
+        settings.calib_data,
+        reference.graph.inputs,
+        holdout=settings.inputs,
+        holdout_share=settings.holdout_share,
+        limit=settings.samples,
+        batch_size=settings.batch_size,
+        executions=(_EXECUTIONS, 2 * _EXECUTIONS),
+    )
+    choosing, proving = halves(held_out, "inputs" if settings.inputs else "calib_data")
+    check_metric(metric, reference, held_out.samples)
+    refuse_without_arrays(reference, "a repair")
+    if metric is None and not any(map(reference.graph.is_float, reference.graph.outputs)):
+        raise UsageError(
+            f"{settings.model} has no floating-point output whose error could judge a repair",
+            f"Give a metric, such as {option('metric', 'agreement')}.",
+            code="QD-USAGE-NOTHING-TO-JUDGE",
+        )
+    return fitting, choosing, proving
+
+
+def _direction(
+    context: Context,
+    reference: Model,
+    subset: SampleSubset,
+    metric: TaskMetric | None,
+    target: AccuracyTarget | None,
+) -> bool:
+    """Whether a higher metric is better.
+
+    Raises:
+        UsageError: nothing tells, or the target says the opposite of what is seen.
+    """
+    if metric is None:
+        return True
+    if target is not None and target.condition is not None:
+        if target.condition.scope == "metric":
+            return target.more_is_better
+        target = None
+    seen = more_is_better(metric, context, reference.graph, subset)
+    if target is not None:
+        asked = target.more_is_better
+        if seen in (asked, None):
+            return asked
+        given, other = ("max_drop", "max_rise") if asked else ("max_rise", "max_drop")
+        word, opposite = ("more", "less") if asked else ("less", "more")
+        raise UsageError(
+            f"{option(given)} is for a metric of which {word} is better, but where each sample is "
+            f"given another one's outputs, yours shows that {opposite} is better",
+            f"Write {option(other, f'{target.allowed:g}')}.",
+            code="QD-USAGE-METRIC-DIRECTION",
+        )
+    if seen is None:
+        raise UsageError(
+            f"{option('metric')}: it cannot be told whether more of {metric.name} is better: with "
+            "the outputs of other samples it is the same, or raises",
+            f"Say it with {option('max_drop', '0.01')} or {option('max_rise', '0.01')}.",
+            code="QD-USAGE-METRIC-DIRECTION",
+        )
+    return seen
+
+
+def _overlap(
+    fitting: SampleSubset, choosing: SampleSubset, proving: SampleSubset
+) -> tuple[str, ...]:
+    """A note where held-out samples took part under another number."""
+    seen = _digests(fitting) | _digests(choosing)
+    twice = len(_digests(proving) & seen)
+    if not twice:
+        return ()
+    return (
+        f"{twice} of the {proving.count} held-out samples are also among those that the repair was "
+        "fitted to or selected by, which flatters the result.",
+    )
+
+
+def _digests(subset: SampleSubset) -> frozenset[bytes]:
+    """Of the inputs of each sample; of a batch as a whole where it is not one sample per row."""
+    found = set()
+    for batch in subset.batches:
+        feeds = sorted(subset.samples.feeds(batch.start, batch.count).items())
+        by_row = all(len(array) == batch.count for _, array in feeds if array.ndim)
+        for row in range(batch.count) if by_row else [slice(None)]:
+            digest = hashlib.sha256()
+            for name, array in feeds:
+                values = np.ascontiguousarray(array[row] if array.ndim else array)
+                digest.update(repr((name, values.shape)).encode())
+                digest.update(values.tobytes())
+            found.add(digest.digest())
+    return frozenset(found)
+
+
+def _as_search(settings: RepairSettings) -> BisectSettings:
+    """The same as settings of a search for what to pin."""
+    return BisectSettings(
+        model=settings.model,
+        inputs=settings.inputs or settings.calib_data,
+        precision=settings.precision,
+        fallback_precision=settings.fallback_precision,
+        weights=settings.weights,
+        plan=settings.plan,
+        calibration=settings.calibration,
+        calib_data=settings.calib_data,
+        method=settings.method,
+        batch_size=settings.batch_size,
+        metric=settings.metric,
+        fp16_kernels=settings.fp16_kernels,
+        cache=settings.cache,
+        target=settings.target,
+        max_drop=settings.max_drop,
+        max_rise=settings.max_rise,
+        pin_to=settings.pin_to,
+        never_pin=settings.never_pin,
+        memory_budget=settings.memory_budget,
+    )
+
+
+def _target(settings: RepairSettings, search: BisectSettings) -> AccuracyTarget | None:
+    """What is asked for: a target, or with None as good as can be; then a metric may still judge.
+
+    Raises:
+        UsageError: two targets, or one about tensors inside the network.
+        MetricError: a metric that is not known, or one that is missing.
+    """
+    if settings.target is None and settings.max_drop is None and settings.max_rise is None:
+        return None
+    target = read_target(search)
+    if target.condition is not None and target.condition.scope not in ("output", "metric"):
+        raise UsageError(
+            f"{option('target')}: {target.condition.expression} is about tensors inside of the "
+            "network, which a repair changes",
+            "Set a target for the outputs, such as output.sqnr_db>=20, or for a metric.",
+            code="QD-USAGE-TARGET-SCOPE",
+        )
+    return target

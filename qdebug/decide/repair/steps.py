@@ -1,0 +1,295 @@
+"""Try remedies one after the other, and keep what is better on samples that it has not seen."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from qdebug.decide.remedies.quantized import Quantized
+from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
+from qdebug.decide.remedies.result import Reason, SkippedRemedy, Step
+from qdebug.decide.repair.judge import Judge, Judgement, Verdict
+from qdebug.execute.timelimit import OutOfTimeError, check_time
+from qdebug.types import Progress
+from qdebug.wording import counted
+
+_LOG = logging.getLogger(__name__)
+_DEPTH = 2
+"""How often layers are halved on which a remedy was rejected."""
+_HARM_DB = 1.0, 0.25
+"""A change that takes off more than this is tried on parts of its layers: one of all, and one of a
+part of them."""
+_MOST_ATTEMPTS = 6
+"""How often one remedy is tried, on all layers and on parts of them."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A remedy that is to be tried.
+
+    Attributes:
+        layers: on which; None stands for all that it applies to.
+        depth: how often these layers were halved.
+    """
+
+    remedy: str
+    layers: tuple[str, ...] | None = None
+    depth: int = 0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An attempt on a network.
+
+    Attributes:
+        layers: on which.
+        current: what the network is worth.
+        best: see State.
+        ends_at: see Trying.
+    """
+
+    network: Quantized
+    remedy: str
+    layers: tuple[str, ...]
+    current: Judgement
+    best: Judgement | None
+    ends_at: float
+
+
+Tried = tuple[Step, Quantized | None, Judgement | None]
+"""The step, and the changed network with what it is worth: None where there is none, or where it
+was rejected elsewhere."""
+
+
+class Elsewhere(Protocol):
+    """Who takes attempts off this process."""
+
+    def __call__(self, asked: Asked, likely: Sequence[Asked]) -> Tried | None:
+        """See Trying.attempt; `likely` are asked for next if this attempt is rejected, and those
+        after it, too."""
+        ...
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a repair is.
+
+    Attributes:
+        network: with all that was kept so far.
+        waiting: what is still to be tried, in order.
+        best: of the network with the best metric so far; None before the first.
+    """
+
+    network: Quantized
+    waiting: tuple[Attempt, ...]
+    steps: tuple[Step, ...] = ()
+    skipped: tuple[SkippedRemedy, ...] = ()
+    best: Judgement | None = None
+
+    @property
+    def kept(self) -> int:
+        """How many changes were kept."""
+        return sum(step.accepted for step in self.steps)
+
+
+@dataclass
+class Trying:
+    """Tries the remedies of `remedies` that a state waits for.
+
+    Attributes:
+        enough: whether a network is good enough to stop.
+        holds: whether the target holds with a network.
+        ends_at: an attempt that has not ended at this time, of `time.monotonic`, is cut off and
+            dropped.
+        on_step: is told the state after every step.
+        elsewhere: takes attempts off this process; None where it tries them itself.
+        keep_undecided: what looks better is kept, too, where too few samples judge it to tell.
+    """
+
+    study: Study
+    judge: Judge
+    remedies: Mapping[str, Remedy]
+    enough: Callable[[Judgement], bool]
+    holds: Callable[[Judgement], bool]
+    ends_at: float = math.inf
+    on_step: Callable[[State], None] = lambda _: None
+    elsewhere: Elsewhere | None = None
+    keep_undecided: bool = False
+
+    def run(self, state: State) -> tuple[State, Judgement, str]:
+        """Try all that waits. Returns the state, what its network is worth, and why it ended
+        early, or "".
+
+        Raises:
+            QdebugError: the metric raised, or samples cannot be read.
+        """
+        current = self.judge(state.network)
+        state = replace(state, best=self.judge.best_of(state.best, current))
+        while state.waiting:
+            if self.enough(current):
+                return state, current, ""
+            after = None
+            if time.monotonic() < self.ends_at:
+                after = self._next(state, current)
+            if after is None:
+                left = ", ".join(dict.fromkeys(a.remedy for a in state.waiting))
+                return state, current, f"The time limit ended the repair before {left}."
+            before = len(state.steps)
+            state, current = after
+            state = replace(state, best=self.judge.best_of(state.best, current))
+            if len(state.steps) > before:
+                self.on_step(state)
+            self._report(state, current)
+        return state, current, ""
+
+    def _next(self, state: State, current: Judgement) -> tuple[State, Judgement] | None:
+        """After the first attempt that waits; None where time ran out during it."""
+        attempt, rest = state.waiting[0], state.waiting[1:]
+        remedy = self.remedies[attempt.remedy]
+        if attempt.layers is None:
+            return self._opened(replace(state, waiting=rest), remedy), current
+        asked = self._asked(state, attempt.remedy, attempt.layers, current)
+        if self.elsewhere is None:
+            tried = self.attempt(asked)
+        else:
+            tried = self.elsewhere(asked, self._likely(state, current))
+        if tried is None:
+            return None
+        step, result, after = tried
+        state = replace(state, waiting=rest, steps=(*state.steps, step))
+        if step.accepted and result is not None and after is not None:
+            return replace(state, network=result), after
+        if _may_help_in_parts(step, attempt.depth):
+            state = replace(state, waiting=(*self._halves(state, attempt), *rest))
+        return state, current
+
+    def _opened(self, state: State, remedy: Remedy) -> State:
+        """With the attempts that a remedy on all its layers consists of, at the front."""
+        name = remedy.name
+        reason = ""
+        layers = remedy.layers(state.network)
+        count = self.study.samples.count
+        if not layers:
+            reason = "no layer that it applies to"
+        elif count < remedy.fewest_samples:
+            reason = f"needs {remedy.fewest_samples} calibration samples, there are {count}"
+        if reason:
+            return replace(state, skipped=(*state.skipped, SkippedRemedy(name, reason)))
+        groups = [Attempt(name, tuple(group)) for group in remedy.groups(state.network, layers)]
+        return replace(state, waiting=(*groups, *state.waiting))
+
+    def _asked(
+        self, state: State, remedy: str, layers: tuple[str, ...], current: Judgement
+    ) -> Asked:
+        return Asked(state.network, remedy, layers, current, state.best, self.ends_at)
+
+    def _likely(self, state: State, current: Judgement) -> list[Asked]:
+        """What is tried after the first attempt that waits if nothing is accepted: the others that
+        wait, and the first one's parts."""
+        first, *rest = state.waiting
+        found: list[Attempt] = []
+        for one in rest:
+            opened: Sequence[Attempt] = (one,)
+            if one.layers is None:
+                bare = replace(state, waiting=())
+                opened = self._opened(bare, self.remedies[one.remedy]).waiting
+            found += opened
+        found += self._halves(state, first)
+        return [self._asked(state, one.remedy, one.layers or (), current) for one in found]
+
+    def attempt(self, asked: Asked) -> Tried | None:
+        """What a remedy gives on some layers; None where time ran out before all of it was judged:
+        a part of the proposals would decide otherwise than all of them."""
+        try:
+            return self._attempted(asked)
+        except OutOfTimeError:
+            return None
+
+    def _attempted(self, asked: Asked) -> Tried:
+        remedy, layers = self.remedies[asked.remedy], asked.layers
+        current, best = asked.current, asked.best
+        study, judge = self.study, self.judge
+        if math.isfinite(asked.ends_at):
+            study, judge = study.until(asked.ends_at), judge.until(asked.ends_at)
+        begun, count = time.monotonic(), 0
+        found: tuple[Proposal, Judgement, Verdict] | None = None
+        for proposal in _proposals(remedy, study, asked.network, layers):
+            count += 1
+            after = judge(proposal.result)
+            verdict = self.judge.verdict(current, after, best)
+            if self.keep_undecided and verdict.reason is Reason.UNDECIDED:
+                verdict = replace(verdict, better=True)
+            if verdict.better and self.holds(current) and not self.holds(after):
+                verdict = replace(verdict, better=False, reason=Reason.METRIC_FELL)
+            what = f"{remedy.name} ({proposal.what})" if proposal.what else remedy.name
+            metric = "" if after.metric is None else f", metric {after.metric:.4g}"
+            _LOG.info("%s: %.2f dB%s: %s", what, after.sqnr_db, metric, verdict.reason)
+            if found is None or (verdict.better, verdict.rank) > (found[2].better, found[2].rank):
+                found = proposal, after, verdict
+            check_time(asked.ends_at)
+        seconds = time.monotonic() - begun
+        before = current.figures
+        if found is None:
+            step = Step(
+                remedy.name, "", layers, False, Reason.NOTHING_CHANGED, before, None, 0, seconds
+            )
+            return step, None, None
+        proposal, after, verdict = found
+        step = Step(
+            remedy=remedy.name,
+            what=proposal.what,
+            layers=proposal.layers if verdict.better else layers,
+            accepted=verdict.better,
+            reason=verdict.reason,
+            before=before,
+            after=after.figures,
+            proposals=count,
+            seconds=seconds,
+            samples_needed=self.judge.samples_for(verdict),
+        )
+        return step, proposal.result, after
+
+    def _halves(self, state: State, attempt: Attempt) -> list[Attempt]:
+        """The layers of an attempt that was rejected, in two parts, the more harmful ones first."""
+        layers = attempt.layers or ()
+        tries = sum(step.remedy == attempt.remedy for step in state.steps)
+        if len(layers) < 2 or attempt.depth >= _DEPTH or tries >= _MOST_ATTEMPTS:
+            return []
+        ranked = self.study.most_harmful_first(layers)
+        middle = (len(ranked) + 1) // 2
+        parts: Sequence[Sequence[str]] = (ranked[:middle], ranked[middle:])
+        return [
+            Attempt(attempt.remedy, tuple(n for n in layers if n in set(part)), attempt.depth + 1)
+            for part in parts
+        ]
+
+    def _report(self, state: State, current: Judgement) -> None:
+        done = len(state.steps) + len(state.skipped)
+        note = f"{counted(state.kept, 'change')} kept, {current.sqnr_db:.1f} dB"
+        if current.metric is not None:
+            note += f", metric {current.metric:.4g}"
+        self.study.progress(Progress("repair", done, done + len(state.waiting), note))
+
+
+def _proposals(
+    remedy: Remedy, study: Study, network: Quantized, layers: tuple[str, ...]
+) -> Iterator[Proposal]:
+    """What a remedy proposes. Corrections that a quantized model came with make up for the errors
+    of its layers: with these gone they may be errors themselves, so that a rewritten network is
+    tried with the weights of FP32, too."""
+    for proposal in remedy.propose(study, network, layers):
+        yield proposal
+        if remedy.rewrites and not remedy.adds_work and proposal.result.bound.corrections:
+            bare = proposal.result.with_own_weights()
+            yield replace(proposal, result=bare, what=f"{proposal.what}, weights of FP32")
+
+
+def _may_help_in_parts(step: Step, depth: int) -> bool:
+    """Whether a rejected change may be good on some of its layers: as a whole it did harm."""
+    harm = step.gain_db is None or step.gain_db < -_HARM_DB[min(depth, 1)]
+    unclear = step.reason in (Reason.NO_GAIN, Reason.UNDECIDED)
+    return step.reason is Reason.METRIC_FELL or (unclear and harm)

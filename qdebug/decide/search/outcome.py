@@ -1,0 +1,312 @@
+"""What a search for a precision plan found; its fields are the JSON of `bisect`, schema
+qdebug.bisect/1."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from qdebug.decide.search.find import SearchResult
+from qdebug.decide.search.oracle import Evaluation
+from qdebug.decide.search.pareto import Point
+from qdebug.decide.search.problem import Measurement, Pinned
+from qdebug.plan.plan import PrecisionPlan
+from qdebug.result import FailedStage, Hidden, Inline, Json, ModelRef, Result, in_json
+from qdebug.results.compare import Cause
+from qdebug.results.conditions import Condition
+from qdebug.results.engine import EngineReport
+from qdebug.types import Fp16Kernels, Precision
+from qdebug.wording import counted
+
+HELD_OUT = "held-out samples"
+
+
+@dataclass(frozen=True)
+class PinnedLayer:
+    """A layer that is kept in higher precision.
+
+    Attributes:
+        start: the precision it would run in.
+        precision: what it is pinned to.
+        user_pinned: the user asked for it; then nothing was searched for it.
+        local_sqnr_db: its own error at `start`; None where it was not measured.
+        cost: what pinning it costs, in the unit of the costs.
+        if_unpinned: what the same set gives without it; None where that was not evaluated.
+        causes: why it is wrong.
+    """
+
+    name: str
+    op_type: str
+    start: Annotated[Precision, Json(key="from")]
+    precision: Annotated[Precision, Json(key="to")]
+    user_pinned: bool
+    local_sqnr_db: float | None
+    cost: float
+    if_unpinned: Measurement | None
+    causes: tuple[Cause, ...]
+
+
+@dataclass(frozen=True)
+class Check:
+    """The answer, run once more in the simulation or on the engine.
+
+    Attributes:
+        on: which samples, for people; `samples` is their number.
+        baseline: the same samples with nothing pinned.
+        reference_metric: the end-to-end metric of FP32 on them, None without one.
+        used_in_search: these held-out samples were searched on too, after a cheaper set had failed
+            on them.
+        bound: the target's number on these samples: that of a largest drop depends on FP32's
+            metric there.
+    """
+
+    on: str
+    samples: int
+    answer: Inline[Measurement]
+    baseline: Measurement
+    reference_metric: float | None
+    used_in_search: bool = False
+    bound: float | None = None
+
+
+@dataclass(frozen=True)
+class CostSummary:
+    """What the answer costs.
+
+    Attributes:
+        unit: of the costs.
+        base, plan, all_pinned: of the whole network with nothing, the answer, everything pinned.
+        all_pinned_to: the precision that everything is pinned to there: the highest allowed.
+    """
+
+    unit: str
+    base: float
+    plan: float
+    all_pinned: float
+    all_pinned_to: Precision
+
+    @property
+    @in_json
+    def pinned_share(self) -> float:
+        """The part of the way from nothing pinned to everything pinned, 0 to 1."""
+        return self.way_share(self.plan - self.base)
+
+    def way_share(self, cost: float) -> float:
+        """`cost` as a part of what everything pinned costs more than nothing pinned."""
+        way = self.all_pinned - self.base
+        return cost / way if way > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class SearchAnswer(Pinned):
+    """The cheapest set that a search found, and what it gives."""
+
+    cost: float
+    achieved: Inline[Measurement]
+
+
+@dataclass(frozen=True)
+class SelectedPoint:
+    """A point of the list of error against cost that the user chose instead of the answer.
+
+    Attributes:
+        point: its place in the list, from 1.
+        search: the search with its own answer.
+    """
+
+    point: int
+    search: Hidden[SearchResult]
+
+    @property
+    @in_json
+    def points(self) -> int:
+        """How many points the list has."""
+        return len(self.search.pareto)
+
+    @property
+    @in_json
+    def answer(self) -> SearchAnswer | None:
+        """The search's own answer; None where it found none."""
+        found = self.search
+        if found.achieved is None:
+            return None
+        return SearchAnswer(found.pins, found.cost, found.achieved)
+
+
+@dataclass(frozen=True)
+class NumberedPoint:
+    """A point of the list of error against cost, and its place there, from 1."""
+
+    point: int
+    values: Inline[Point]
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class BisectResult(Result):
+    """Everything `qdebug bisect` found.
+
+    Attributes:
+        precision: of layers that are not pinned.
+        fp16_kernels: how the simulation computed the layers in FP16; null where there are none.
+        samples: that were searched on.
+        held_out_samples: that the answer was to be checked on.
+        target: the condition, on the samples searched; `condition` is the same, parsed.
+        target_text: the same for people.
+        metric: the end-to-end metric's name; null without one.
+        reference_metric: the end-to-end metric of FP32, None without one.
+        grain: by how much one sample changes the metric, where that is more than the target allows
+            it to change; null elsewhere, and where it is not known.
+        metric_is_share: the metric is a share of the samples, so that a difference is a number of
+            samples.
+        search: the search itself; where a point was selected, that is its answer.
+        layers: the answer, in execution order.
+        pinned_by_plan: layers that the plan searched from keeps in higher precision by itself, in
+            execution order. They are no part of what the search pins.
+        candidates: how many layers could be pinned.
+        earlier_evaluations: sets that only earlier searches of the same command evaluated: in
+            another way, or before the held-out samples were searched on, too.
+        found: a set that meets the target was found, or a point was selected.
+        explanation: why not, or why the search stopped early; "" where all went well.
+        selected_point: null for the search's own answer.
+        checks: the answer once more: on the samples searched, and on held-out ones.
+        execution: how candidates were evaluated, for people.
+        engine: of the answer; null without an engine's backend.
+        plan: the answer as a plan.
+        failed: stages that ended in an error after the rest, such as writing a file or the page.
+    """
+
+    SCHEMA: ClassVar[str] = "qdebug.bisect/1"
+    ROWS: ClassVar[str] = "layers"
+
+    model: ModelRef
+    precision: Precision
+    fp16_kernels: Fp16Kernels | None = None
+    strategy: str
+    samples: int
+    held_out_samples: int = 0
+    target: str
+    target_text: str = ""
+    condition: Hidden[Condition]
+    metric: Annotated[str, Json(empty_is_null=True)] = ""
+    reference_metric: float | None
+    grain: float | None = None
+    metric_is_share: Hidden[bool] = False
+    search: Hidden[SearchResult]
+    earlier_evaluations: int = 0
+    layers: tuple[PinnedLayer, ...]
+    pinned_by_plan: Mapping[str, Precision]
+    candidates: int
+    found: Hidden[bool]
+    explanation: str
+    cost: CostSummary
+    selected_point: SelectedPoint | None = None
+    checks: tuple[Check, ...]
+    execution: str
+    engine: EngineReport | None = None
+    plan: Hidden[PrecisionPlan]
+    notes: tuple[str, ...] = ()
+    failed: tuple[FailedStage, ...] = ()
+
+    @property
+    def figure(self) -> str:
+        """What the target is about, such as "output.cosine" or the metric's name."""
+        return self.metric if self.condition.scope == "metric" else self.condition.figure
+
+    def plan_yaml(self) -> str:
+        """The plan as YAML, schema qdebug.plan/1, with the evidence as comments."""
+        return self.VIEWS.plan_text(self)
+
+    def save_plan(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write `plan_yaml`.
+
+        Raises:
+            StoreError: the file exists and `force` is False, or cannot be written.
+        """
+        self._save(path, self.plan_yaml(), force)
+
+    @property
+    @in_json
+    def passed(self) -> bool:
+        """The target is met, was met again in every check, and the engine is as planned."""
+        achieved = self.search.achieved
+        met = self.found and achieved is not None and achieved.passed
+        built = self.engine is None or self.engine.passed
+        return met and built and all(c.answer.passed for c in self.checks)
+
+    @property
+    @in_json
+    def achieved(self) -> float | None:
+        """The target's figure with the answer; null where nothing passed."""
+        return _value(self.search.achieved)
+
+    @property
+    @in_json
+    def baseline(self) -> float | None:
+        """The target's figure with nothing pinned; null where that was not evaluated."""
+        return _value(self.search.baseline)
+
+    @property
+    @in_json
+    def ceiling(self) -> float | None:
+        """The target's figure with everything pinned; null where that was not evaluated."""
+        return _value(self.search.ceiling)
+
+    @property
+    @in_json
+    def pinned(self) -> tuple[str, ...]:
+        """The pinned layers, by name."""
+        return tuple(layer.name for layer in self.layers)
+
+    @property
+    @in_json
+    def evaluations(self) -> int:
+        """How many candidates were evaluated, those from the journal included."""
+        return self.search.evaluations
+
+    @property
+    @in_json
+    def minimal(self) -> bool:
+        """Each pinned layer was shown to be needed."""
+        return self.search.minimal
+
+    @property
+    @in_json
+    def pareto(self) -> tuple[NumberedPoint, ...]:
+        """The evaluated candidates that no other beats in cost and noise, the cheapest first."""
+        return tuple(NumberedPoint(k, p) for k, p in enumerate(self.search.pareto, start=1))
+
+    @property
+    @in_json
+    def history(self) -> Sequence[Evaluation]:
+        """Every evaluation, in order."""
+        return self.search.history
+
+    @property
+    @in_json
+    def verified_on(self) -> Check | None:
+        """The check on held-out samples."""
+        return next((c for c in self.checks if c.on == HELD_OUT), None)
+
+    @property
+    def user_pinned(self) -> int:
+        """How many of the pinned layers the user asked for."""
+        return sum(layer.user_pinned for layer in self.layers)
+
+    def headline(self) -> str:
+        """The model, the target, and what it takes to meet it."""
+        if not self.found:
+            return f"{self.model.name}: no layers found to pin so that {self.target_text} holds"
+        achieved = self.achieved
+        value = "no value" if achieved is None else f"{achieved:.6g}"
+        pinned = f"{counted(self.layers, 'layer')} pinned"
+        return (
+            f"{self.model.name}: {'PASSED' if self.passed else 'FAILED'} ({value}; "
+            f"{self.target_text}) with {pinned}, {100 * self.cost.pinned_share:.2g}% of the cost "
+            "of pinning all"
+        )
+
+
+def _value(measured: Measurement | None) -> float | None:
+    return measured.value if measured else None

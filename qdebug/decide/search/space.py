@@ -1,0 +1,117 @@
+"""What a search may pin: which layers, to what, at what cost, and how suspect each is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from qdebug.decide.search.problem import ROUGH_STD, Item, Pins, PinTo, SearchProblem, pins_of
+from qdebug.errors import UsageError
+from qdebug.formats.registry import FORMAT_OF, order_of
+from qdebug.plan.cost import Costs
+from qdebug.results.compare import LayerResult
+from qdebug.types import Precision
+from qdebug.wording import option
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """A problem, and what its costs are made of.
+
+    Attributes:
+        base: the precision of every layer with nothing pinned.
+        never_pinned: the layers that the user excluded.
+    """
+
+    problem: SearchProblem
+    costs: Costs
+    base: Mapping[str, Precision]
+    never_pinned: tuple[str, ...] = ()
+
+    def everything(self) -> Pins:
+        """Every item pinned as high as it may be."""
+        raised = {i.name: max(i.costs, key=order_of) for i in self.problem.items}
+        return self.problem.always | pins_of(raised)
+
+    def total(self, pins: Pins) -> float:
+        """The cost of the whole network with these pins."""
+        return self.costs.total({**self.base, **dict(pins)})
+
+    def priced(self, costs: Costs) -> SearchSpace:
+        """The same space with other costs."""
+        items = tuple(
+            replace(
+                i, costs={p: max(0.0, costs.raising(i.name, self.base[i.name], p)) for p in i.costs}
+            )
+            for i in self.problem.items
+        )
+        return replace(self, problem=replace(self.problem, items=items), costs=costs)
+
+
+def search_space(
+    base: Mapping[str, Precision],
+    costs: Costs,
+    noise: Mapping[str, float],
+    *,
+    noise_std: Mapping[str, float] | None = None,
+    pin_to: PinTo | None = None,
+    pin: Sequence[str] = (),
+    never_pin: Sequence[str] = (),
+) -> SearchSpace:
+    """The layers that may be pinned.
+
+    Args:
+        base: the precision of every layer, in execution order.
+        noise, noise_std: by layer, an estimate of what it adds to the output's noise; see Item.
+            What has no noise_std is estimated roughly.
+        pin_to: the precision to pin to; None takes AUTO, and FP32 where no layer runs in INT8.
+        pin: names of layers that are always pinned, to the highest precision allowed.
+        never_pin: names of layers that never are.
+
+    Raises:
+        UsageError: `pin` and `never_pin` contradict each other, or leave nothing to pin.
+    """
+    if pin_to is None:
+        pin_to = PinTo.AUTO if Precision.INT8 in base.values() else PinTo.FP32
+    highest = Precision.FP32 if pin_to is PinTo.AUTO else Precision(pin_to)
+    always = {name: highest for name in pin if order_of(base[name]) < order_of(highest)}
+    both = [name for name in always if name in never_pin]
+    if both:
+        raise UsageError(
+            f"layer '{both[0]}' is in {option('pin')} and in {option('never_pin')}",
+            "Remove it from one of them.",
+            code="QD-USAGE-PIN-CONFLICT",
+        )
+    items = []
+    for name, start in base.items():
+        levels = [p for p in FORMAT_OF if order_of(p) > order_of(start)]
+        if pin_to is not PinTo.AUTO:
+            levels = [p for p in levels if p == Precision(pin_to)]
+        if levels and name not in never_pin and name not in always:
+            raising = {p: costs.raising(name, start, p) for p in levels}
+            std = (noise_std or {}).get(name, ROUGH_STD)
+            items.append(Item(name, raising, noise.get(name, 0.0), std))
+    if not items and not always:
+        why = f"all of them run in {pin_to} or higher already"
+        if never_pin:
+            why = f"{option('never_pin')} names all of them"
+        raise UsageError(
+            f"no layer can be kept in higher precision: {why}",
+            f"Allow some, or give another {option('precision')} or {option('pin_to')}.",
+            code="QD-USAGE-NOTHING-TO-PIN",
+        )
+    problem = SearchProblem(tuple(items), pins_of(always), pin_to)
+    return SearchSpace(problem, costs, base, tuple(never_pin))
+
+
+def local_noise(rated: Mapping[str, LayerResult]) -> dict[str, float]:
+    """The layers' own Σerr²/Σref², by name; without those where it is not known."""
+    return {name: _own_noise(r) for name, r in rated.items() if r.local_sqnr_db is not None}
+
+
+def _own_noise(result: LayerResult) -> float:
+    assert result.local_sqnr_db is not None
+    if math.isnan(result.local_sqnr_db):
+        return 1.0 if result.readers_sqnr_db is None else 10 ** (-result.readers_sqnr_db / 10)
+    return 10 ** (-result.local_sqnr_db / 10)

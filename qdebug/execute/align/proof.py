@@ -1,0 +1,114 @@
+"""Prove that tensors which were matched are the same quantity, on samples.
+
+Each tensor is computed by its node of the quantized model without any rounding: its Q/DQ pairs
+taken out, its weights the FP32 model's where they are roundings of them, its inputs the FP32
+model's activations. What comes out must be the FP32 model's tensor but for float32's rounding. So
+the error of quantization, however large, cannot make a right match look wrong; and a wrong match
+cannot hide behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+
+from qdebug.execute.context import Context
+from qdebug.execute.evaluator import open_all
+from qdebug.metrics.sums import error_energy, signal_energy
+from qdebug.metrics.tensor import sqnr_db
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import Layer
+from qdebug.network.samples import Samples
+from qdebug.plan.correspond import Proof, Unmatched
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.rewrite.cut import cut_layers
+from qdebug.plan.rewrite.refine import refine
+
+PROVEN_DB = 40.0
+"""Without rounding a tensor that is the same quantity is equal to float32's rounding, 100 dB and
+more; one that lacks a Relu which cuts off a thousandth of its energy is at 30."""
+RELATED_DB = 3.0
+"""Where weights were trained on or equalized, an output is not equal. One that shares less than
+half of its energy with the FP32 model's is of something else."""
+_SAMPLES = 2
+
+
+def proven(context: Context, pair: ModelPair, samples: Samples) -> ModelPair:
+    """`pair` without the tensors that turn out to be something else.
+
+    Raises:
+        QdebugError: a model does not run.
+    """
+    if pair.aligned is None:
+        return pair
+    refined = refine(pair.reference, pair.candidate)
+    levels = _levels(context, pair, samples, refined.graph)
+    refuted: dict[str, str] = {}
+    unproven: dict[str, str] = {}
+    for tensor, level in levels.items():
+        if level >= PROVEN_DB:
+            continue
+        node = pair.reference.producers[tensor]
+        why = refined.changed.get(_anchor(pair, tensor, node), "")
+        if why and level >= RELATED_DB:
+            unproven[tensor] = f"its {why}"
+        else:
+            refuted[tensor] = (
+                f"'{node.name}' computes something else in the quantized model: SQNR "
+                f"{level:.1f} dB from the same inputs and without rounding"
+            )
+    count = min(_SAMPLES, samples.count)
+    outputs = set(pair.reference.outputs)
+    kept = {t: c for t, c in pair.tensors.items() if t not in refuted or t in outputs}
+    proof = Proof(
+        samples=count,
+        proven=tuple(t for t, level in levels.items() if level >= PROVEN_DB),
+        unproven=unproven,
+        refuted=tuple(Unmatched(t, why) for t, why in refuted.items()),
+        changed=dict(refined.changed),
+    )
+    return replace(pair, tensors=kept, proof=proof)
+
+
+def _anchor(pair: ModelPair, tensor: str, node: Node) -> str:
+    """The node of the quantized model whose constants make `tensor`: of the same name, or before
+    the BatchNormalization or Add that the FP32 model has folded."""
+    writer = pair.candidate.producers[tensor]
+    return node.name if node.name in pair.candidate.by_name else writer.name
+
+
+def _levels(
+    context: Context, pair: ModelPair, samples: Samples, refined: Graph
+) -> Mapping[str, float]:
+    """The SQNR of every matched tensor without rounding, in dB."""
+    nodes = [
+        Layer(tensor, node.op_type, (node.name,), tensor, False)
+        for tensor in pair.tensors
+        if (node := pair.reference.producers.get(tensor)) is not None
+    ]
+    local = cut_layers(pair.reference, refined, nodes)
+    if local is None:
+        return {}
+    wanted = [t for t in {*local.inputs, *local.outputs} if t in pair.reference.producers]
+    errors = dict.fromkeys(local.outputs, 0.0)
+    signals = dict.fromkeys(local.outputs, 0.0)
+    with ExitStack() as stack:
+        reference, cut = open_all(
+            stack,
+            [(context.backend, pair.reference.proto, wanted), (context.backend, local.proto, [])],
+        )
+        for batch in samples.batches():
+            count = min(batch.count, _SAMPLES) if samples.batch_is_free else batch.count
+            feeds = samples.feeds(batch.start, count)
+            truth = {**feeds, **reference.run(feeds)}
+            found = cut.run({name: truth[name] for name in local.inputs})
+            for tensor, output in local.outputs.items():
+                if truth[tensor].shape != found[output].shape:
+                    errors[tensor] = float("inf")
+                    continue
+                errors[tensor] += error_energy(truth[tensor], found[output])
+                signals[tensor] += signal_energy(truth[tensor])
+            if batch.start + count >= _SAMPLES:
+                break
+    return {t: sqnr_db(signals[t], errors[t]) for t in local.outputs}

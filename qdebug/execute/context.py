@@ -1,0 +1,143 @@
+"""What every stage of a command needs besides its settings: the runtime, and whom to notify."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from qdebug.backends.base import Backend
+from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
+from qdebug.backends.segmentation import DEFAULT_BUDGET
+from qdebug.backends.simulation import SimulationBackend
+from qdebug.backends.sizing import Parallelism
+from qdebug.errors import UsageError
+from qdebug.execute.timelimit import OutOfTimeError
+from qdebug.types import Fp16Kernels, Precision, ProgressCallback
+from qdebug.wording import option
+
+if TYPE_CHECKING:
+    from qdebug.execute.cluster.dispatch import Cluster
+
+
+class Executing(Protocol):
+    """The settings of a command that executes models. It may have a `memory_budget` as well."""
+
+    @property
+    def custom_op_library(self) -> tuple[str, ...]:
+        """Libraries of custom operators."""
+        ...
+
+    @property
+    def segments(self) -> str:
+        """See Segmentation.of."""
+        ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """The surroundings of one run.
+
+    Attributes:
+        backend: executes references, and models as they are.
+        simulation: executes candidates.
+        batch_size: None where it may be chosen.
+        fp16_kernels: those of `simulation`.
+        cluster: takes work off this process; None where it does all of it.
+        until: of a pass over samples, no batch but the first is begun later, on the clock of
+            `time.monotonic`.
+        ends_at: on the same clock; no batch at all is begun later, and a pass that is not done
+            raises OutOfTimeError.
+        sessions: what holds for every session of ONNX Runtime.
+    """
+
+    backend: Backend
+    simulation: Backend
+    parallel: Parallelism
+    progress: ProgressCallback
+    batch_size: int | None = None
+    fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT
+    cluster: Cluster | None = None
+    until: float = math.inf
+    ends_at: float = math.inf
+    sessions: SessionSettings = DEFAULT_SESSIONS
+
+
+def emulates_fp16(context: Context, precisions: Collection[Precision]) -> bool:
+    """Whether a simulation with layers in these precisions takes longer than one in INT8, since it
+    emulates FP16 kernels."""
+    return Precision.FP16 in precisions and context.fp16_kernels is not Fp16Kernels.EXACT
+
+
+def session_settings(settings: Executing) -> SessionSettings:
+    """What the settings of a command ask of every session that it opens."""
+    budget = getattr(settings, "memory_budget", DEFAULT_BUDGET)
+    return SessionSettings.of(settings.custom_op_library, settings.segments, budget)
+
+
+def simulation_context(
+    parallel: Parallelism,
+    progress: ProgressCallback,
+    sessions: SessionSettings,
+    batch_size: int | None = None,
+    fp16_kernels: Fp16Kernels = Fp16Kernels.TENSORRT,
+    cluster: Cluster | None = None,
+) -> Context:
+    """ONNX Runtime on the CPU for references and candidates; `fp16_kernels` are those of the
+    candidates."""
+    exact = SimulationBackend(parallel.threads, sessions=sessions)
+    simulation = SimulationBackend(parallel.threads, fp16_kernels, sessions)
+    return Context(
+        exact,
+        simulation,
+        parallel,
+        progress,
+        batch_size,
+        fp16_kernels,
+        cluster,
+        sessions=sessions,
+    )
+
+
+_DURING = {
+    "calibrate": "while the ranges were calibrated",
+    "reference": "while the FP32 model was run",
+    "metric": "while the metric was computed",
+}
+
+
+@contextmanager
+def time_limit_told(limit_s: float | None) -> Iterator[None]:
+    """Work that a time limit may end before there is any result.
+
+    Raises:
+        UsageError: it did.
+    """
+    try:
+        yield
+    except OutOfTimeError as over:
+        during = _DURING.get(over.stage, "during the first evaluation")
+        raise UsageError(
+            f"{option('time_limit', f'{limit_s or 0:g}')}: the time was over {during}, before "
+            "anything could be tried",
+            f"Give more time or fewer samples ({option('samples')}). Ranges that were calibrated "
+            "are kept for the next run.",
+            code="QD-USAGE-TIME-LIMIT",
+        ) from over
+
+
+def one_at_a_time(context: Context) -> Context:
+    """The same simulation with one execution in flight, on all cores: it takes less memory."""
+    parallel = context.parallel
+    alone = Parallelism(1, parallel.workers * parallel.threads)
+    simulation = simulation_context(
+        alone,
+        context.progress,
+        context.sessions,
+        context.batch_size,
+        context.fp16_kernels,
+        context.cluster,
+    )
+    return replace(simulation, until=context.until, ends_at=context.ends_at)

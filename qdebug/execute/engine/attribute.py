@@ -1,0 +1,151 @@
+"""A lowered model on a real engine, side by side with FP32 and the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from qdebug.backends.engine import CaptureWay
+from qdebug.engine_info.profile import LayerTime
+from qdebug.execute.engine.contradiction import without_contradicted
+from qdebug.execute.engine.observe import EngineJob, observe_engine, opened
+from qdebug.execute.evaluator import Run, Sink, evaluate, run_of
+from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals
+from qdebug.metrics.sums import ErrorSums
+from qdebug.network.graph import Graph
+from qdebug.results.attribution import (
+    Attribution,
+    SimulationAgreement,
+    attribute,
+    simulation_agreement,
+)
+from qdebug.results.observation import CaptureCheck
+from qdebug.types import Skipped
+
+SIMULATION, ENGINE, CLEAN, PLAIN = "simulation", "engine", "clean engine", "FP32 engine"
+"""Names of runs: the lowered model on ONNX Runtime, its engine while it is observed and as it is
+used, and an engine without quantization."""
+_QUANTIZATION = "quantization"
+
+
+@dataclass(frozen=True)
+class EngineFindings:
+    """What an engine does, next to FP32 and the simulation.
+
+    Attributes:
+        attributions: of the tensors that were observed, by name in the reference, in the order
+            of execution.
+        clean: of the model's outputs, in the clean engine.
+        outputs: errors of the model's float outputs, FP32 against the clean engine.
+        latency_ms: median GPU time of one execution of the clean engine, of `latency_samples`.
+        agreement: of the simulation with the engine.
+        layer_times: of the layers of the clean engine.
+        way, checks: see Observed.
+        skipped: tensors that were not observed, by name in the reference.
+    """
+
+    attributions: tuple[Attribution, ...]
+    clean: tuple[Attribution, ...]
+    outputs: Mapping[str, ErrorSums]
+    latency_ms: float
+    latency_samples: int
+    layer_times: tuple[LayerTime, ...]
+    agreement: SimulationAgreement
+    way: CaptureWay
+    checks: tuple[CaptureCheck, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def attribute_engine(
+    job: EngineJob,
+    reference: Graph,
+    candidate: Graph,
+    tensors: Mapping[str, str],
+    *,
+    built: Graph | None = None,
+    mismatch: bool = False,
+    sinks: Sequence[Sink] = (),
+) -> EngineFindings:
+    """Run FP32, the simulation and the engine over all batches and split the engine's error.
+
+    Args:
+        tensors: reference tensor -> tensor of `candidate` that stands for it.
+        built: what the engine is built of, where that is not `candidate`: the same tensors.
+        mismatch: run an FP32 engine as well, to tell a reference mismatch tensor by tensor.
+        sinks: get every batch of REFERENCE, SIMULATION, ENGINE and CLEAN, by the names in the
+            reference, while the next ones run.
+
+    Raises:
+        QdebugError: a model that cannot be built or run.
+    """
+    inner = [t for t in tensors if t in reference.producers]
+    stand_ins = [tensors[t] for t in inner]
+    with ExitStack() as stack:
+        cpu = opened(stack, job.context.backend.open(reference.proto, inner))
+        simulation = opened(stack, job.context.simulation.open(candidate.proto, stand_ins))
+        read = [t for t in stand_ins if t in candidate.consumers or t in candidate.outputs]
+        observed = observe_engine(job, cpu, built or candidate, read)
+        stack.callback(observed.clean.close)
+        stack.callback(observed.session.close)
+        observed = without_contradicted(job, candidate, simulation, observed)
+        runs: dict[str, Run] = {
+            REFERENCE: run_of(cpu),
+            SIMULATION: run_of(simulation, tensors),
+            ENGINE: run_of(observed.session, tensors),
+            CLEAN: run_of(observed.clean, tensors),
+        }
+        if mismatch:
+            way, limit = CaptureWay.OUTPUTS, job.group_bytes
+            plain = opened(stack, job.runtime.open(reference.proto, inner, way, limit))
+            runs[PLAIN] = run_of(plain)
+        totals = evaluate(
+            job.subset, runs, _comparisons(), job.context, sinks=sinks, stage="engine"
+        )
+        first = job.feeds(job.subset.batches[0])
+        latency = observed.clean.latency_ms(first)
+        layer_times = observed.clean.layer_times(first)
+    attributions = tuple(_attributions(tensors, totals, ENGINE))
+    names = {tensors[t]: t for t in inner}
+    unread = [Skipped(t, "no node reads it") for t in stand_ins if t not in set(read)]
+    skipped = (*observed.session.skipped, *unread)
+    return EngineFindings(
+        attributions,
+        tuple(_attributions(tensors, totals, CLEAN)),
+        totals[CLEAN].tensors,
+        latency,
+        job.subset.batches[0].count,
+        layer_times,
+        simulation_agreement(attributions),
+        observed.way,
+        observed.checks,
+        tuple(replace(s, tensor=names.get(s.tensor, s.tensor)) for s in skipped),
+    )
+
+
+def _comparisons() -> dict[str, Comparison]:
+    """Quantization error, and total and kernel error of both engines."""
+    found = {
+        _QUANTIZATION: Comparison(REFERENCE, SIMULATION),
+        PLAIN: Comparison(REFERENCE, PLAIN),
+    }
+    for engine in (ENGINE, CLEAN):
+        found[engine] = Comparison(REFERENCE, engine)
+        found[_kernel(engine)] = Comparison(SIMULATION, engine)
+    return found
+
+
+def _attributions(
+    tensors: Iterable[str], totals: Mapping[str, ErrorTotals], engine: str
+) -> Iterator[Attribution]:
+    """Of those of `tensors` that every run gave, in their order."""
+    quantization, kernel = totals[_QUANTIZATION].tensors, totals[_kernel(engine)].tensors
+    total, plain = totals[engine].tensors, totals[PLAIN].tensors
+    for name in tensors:
+        if name in quantization and name in kernel and name in total:
+            parts = quantization[name], kernel[name], total[name]
+            yield attribute(name, *parts, plain.get(name))
+
+
+def _kernel(engine: str) -> str:
+    return f"kernels of {engine}"

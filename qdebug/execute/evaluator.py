@@ -1,0 +1,369 @@
+"""The one loop over batches: models run side by side, their errors added up batch by batch.
+
+Every command that compares runs does it here. The reference comes first: executed, read from an
+earlier run, or kept in memory. Any number of candidates follow. What is to be kept besides the
+totals (outputs for a metric, activations for a run file) is taken by sinks.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+import numpy as np
+import onnx
+
+from qdebug.backends.base import Backend, Session
+from qdebug.backends.ort_fast.prefix_cache import ResumedSession
+from qdebug.backends.sizing import probe
+from qdebug.backends.stream import Threads, map_in_order
+from qdebug.execute.context import Context
+from qdebug.execute.timelimit import check_time
+from qdebug.metrics.accumulate import (
+    REFERENCE,
+    Comparison,
+    ErrorTotals,
+    ExecutedBatch,
+    compare_batch,
+)
+from qdebug.metrics.task import TaskMetric, check_shapes, join_outputs
+from qdebug.network.graph import Graph
+from qdebug.network.samples import Batch, Samples
+from qdebug.network.samples.subset import SampleSubset, is_whole, whole
+from qdebug.types import Array, Feeds, Progress, Tensors
+
+Run = Callable[[ExecutedBatch], Tensors]
+"""Executes one model on a batch; it may read what the runs before it gave."""
+
+Sink = Callable[[ExecutedBatch, Mapping[str, ErrorTotals]], None]
+"""Takes each batch, in order, with the errors of each comparison on it."""
+
+_FEEDS_BYTES = 256 << 20
+"""Samples beyond this are read again for every candidate."""
+
+
+def run_of(session: Session | ResumedSession, names: Mapping[str, str] | None = None) -> Run:
+    """A run of `session`. With `names` (reference tensor -> the session's tensor), it gives those
+    of them that there are, by their names in the reference."""
+    if isinstance(session, ResumedSession):
+        return lambda executed: session.run(executed.batch.index, executed.feeds)
+    if names is None:
+        return lambda executed: session.run(executed.feeds)
+    return lambda executed: renamed(session.run(executed.feeds), names)
+
+
+def renamed(found: Tensors, names: Mapping[str, str]) -> Tensors:
+    """`found` by the names in the reference, as of `run_of`."""
+    return {t: found[stand_in] for t, stand_in in names.items() if stand_in in found}
+
+
+def open_all(
+    stack: ExitStack, models: Sequence[tuple[Backend, onnx.ModelProto, Sequence[str]]]
+) -> list[Session]:
+    """A session for each model with the tensors to capture, which `stack` closes. They are opened
+    side by side: optimizing a graph and packing its weights take a good part of a short run.
+
+    Raises:
+        ModelError, BackendError: one of them cannot be opened.
+    """
+    with Threads(max(1, len(models))) as pool:
+        futures = [pool.submit(backend.open, proto, capture) for backend, proto, capture in models]
+        wait(futures)
+    for future in futures:
+        if future.exception() is None:
+            stack.callback(future.result().close)
+    return [future.result() for future in futures]
+
+
+def executed_batches(
+    subset: SampleSubset,
+    runs: Mapping[str, Run],
+    workers: int,
+    feeds: Callable[[Batch], Feeds] | None = None,
+    ends_at: float = math.inf,
+) -> Iterator[ExecutedBatch]:
+    """Each batch after all `runs`, in order; at most `workers + 1` are held.
+
+    Args:
+        feeds: gives the inputs of a batch; None reads them from the samples.
+        ends_at: see Context.
+
+    Raises:
+        OutOfTimeError: as there.
+    """
+    batches = _in_time(subset.batches, math.inf, ends_at)
+    return map(itemgetter(0), _executed(subset, runs, {}, workers, feeds, batches))
+
+
+def evaluate(
+    subset: SampleSubset,
+    runs: Mapping[str, Run],
+    comparisons: Mapping[str, Comparison],
+    context: Context,
+    *,
+    workers: int | None = None,
+    feeds: Callable[[Batch], Feeds] | None = None,
+    sinks: Sequence[Sink] = (),
+    stage: str = "",
+) -> dict[str, ErrorTotals]:
+    """Run every model over all batches and add up the errors of each comparison, by its name.
+
+    Sums are added in the batches' order, whatever the number of workers; of as many batches as the
+    context has time for.
+
+    Args:
+        runs: by name, in the order in which they are executed.
+        workers: batches in flight; None takes those of `context`.
+        feeds: gives the inputs of a batch; None reads them from the samples.
+        stage: what progress is reported as; "" reports none.
+
+    Raises:
+        QdebugError: samples cannot be read, or a model does not run.
+        OutOfTimeError: see Context.
+    """
+    totals = {name: ErrorTotals() for name in comparisons}
+    workers = context.parallel.workers if workers is None else workers
+    done = 0
+    batches = _in_time(subset.batches, context.until, context.ends_at, stage)
+    for executed, errors in _executed(subset, runs, comparisons, workers, feeds, batches):
+        for sink in sinks:
+            sink(executed, errors)
+        for name, total in totals.items():
+            total.add(errors[name])
+        done += executed.batch.count
+        del executed, errors  # before the next ones exist
+        if stage:
+            context.progress(Progress(stage, done, subset.count))
+    return totals
+
+
+def _executed(
+    subset: SampleSubset,
+    runs: Mapping[str, Run],
+    comparisons: Mapping[str, Comparison],
+    workers: int,
+    feeds: Callable[[Batch], Feeds] | None,
+    batches: Iterator[Batch],
+) -> Iterator[tuple[ExecutedBatch, dict[str, ErrorTotals]]]:
+    samples = subset.samples
+
+    def one(batch: Batch) -> tuple[ExecutedBatch, dict[str, ErrorTotals]]:
+        given = feeds(batch) if feeds else samples.feeds(batch.start, batch.count)
+        found: dict[str, Tensors] = {}
+        executed = ExecutedBatch(batch, given, found)
+        for name, run in runs.items():
+            found[name] = run(executed)
+        return executed, {name: compare_batch(c, executed) for name, c in comparisons.items()}
+
+    if workers > 1:
+        return map_in_order(one, batches, workers)
+    return map(one, batches)
+
+
+def _in_time(
+    batches: Sequence[Batch], until: float, ends_at: float, stage: str = ""
+) -> Iterator[Batch]:
+    """Those that there is time for. See Context."""
+    for number, batch in enumerate(batches):
+        if number and time.monotonic() >= until:
+            return
+        check_time(ends_at, stage)
+        yield batch
+
+
+class BatchErrors:
+    """A sink that keeps the errors of each batch."""
+
+    def __init__(self) -> None:
+        self.each: list[Mapping[str, ErrorTotals]] = []
+
+    def __call__(self, _: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
+        """See Sink."""
+        self.each.append(dict(errors))
+
+
+@dataclass
+class OutputKeeper:
+    """A sink that keeps some tensors of one run, the final outputs mostly, for a metric.
+
+    Attributes:
+        room: for so many bytes; where that is exceeded, nothing is kept.
+        for_metric: what is kept will be joined, so that other shapes are refused at once.
+        by_batch: what was kept of each batch, in order.
+    """
+
+    run: str
+    outputs: Sequence[str]
+    room: float = math.inf
+    for_metric: bool = False
+    by_batch: dict[Batch, Tensors] = field(default_factory=dict)
+
+    def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
+        """See Sink."""
+        found = executed.of(self.run)
+        # The runtime's own arrays would keep more of its memory than they are large.
+        self.keep(executed.batch, {t: found[t].copy() for t in self.outputs if t in found})
+
+    def keep(self, batch: Batch, kept: Tensors) -> None:
+        """Keep what `run` gave for a batch, if there is room.
+
+        Raises:
+            MetricError: it is for a metric, and has another shape than that of the first batch.
+        """
+        if self.for_metric and self.by_batch:
+            first = next(iter(self.by_batch.values()))
+            for name, array in kept.items():
+                if name in first:
+                    _ = check_shapes(name, [first[name], array])
+        if batch not in self.by_batch:
+            self.room -= sum(array.nbytes for array in kept.values())
+        if self.room >= 0:
+            self.by_batch[batch] = kept
+        else:
+            self.by_batch.clear()
+
+    def joined(self, batches: Sequence[Batch] | None = None) -> dict[str, Array]:
+        """The tensors of all batches, or of some of them, [samples, …].
+
+        Raises:
+            MetricError: one has another shape for some samples.
+        """
+        parts: dict[str, list[Array]] = {}
+        for batch in self.by_batch if batches is None else batches:
+            for name, array in self.by_batch[batch].items():
+                parts.setdefault(name, []).append(array)
+        return join_outputs(parts)
+
+
+@dataclass(frozen=True)
+class MetricEvaluator:
+    """An end-to-end metric with all it needs but a candidate's outputs.
+
+    Attributes:
+        labels: the arrays that are not inputs, by name, [samples, …].
+        reference: the outputs of the reference, [samples, …].
+    """
+
+    metric: TaskMetric
+    labels: Mapping[str, Array]
+    reference: Mapping[str, Array]
+
+    @classmethod
+    def of(
+        cls,
+        metric: TaskMetric,
+        samples: Samples,
+        kept: OutputKeeper,
+        batches: Sequence[Batch] | None = None,
+    ) -> MetricEvaluator:
+        """The metric on the batches of which the reference's outputs were `kept`, or on some.
+
+        Raises:
+            MetricError: an output has another shape for some samples.
+        """
+        chosen = kept.by_batch if batches is None else batches
+        rows = [slice(b.start, b.start + b.count) for b in chosen]
+        labels = {
+            name: np.concatenate([array[r] for r in rows]) if array.ndim else array
+            for name, array in samples.extras.items()
+        }
+        return cls(metric, labels, kept.joined(batches))
+
+    def __call__(self, outputs: Mapping[str, Array]) -> float:
+        """The metric of some outputs, [samples, …].
+
+        Raises:
+            MetricError: the metric raised, or gave no finite number.
+        """
+        return self.metric(outputs, self.labels, self.reference)
+
+    def of_reference(self) -> float:
+        """The metric of the reference itself; raises as a call does."""
+        return self(self.reference)
+
+
+def sized(
+    context: Context, graph: Graph, subset: SampleSubset, capture: Sequence[str] = ()
+) -> SampleSubset:
+    """The samples in the executions that one process would choose.
+
+    Raises:
+        QdebugError: samples cannot be read, or the model does not run.
+    """
+    if not is_whole(subset) or not subset.samples.batch_is_free:
+        return subset
+    with closing(context.backend.open(graph.proto, capture)) as session:
+        return whole(probe(session, subset.samples, context.batch_size).samples)
+
+
+class KeptReference:
+    """The reference, run once over some samples: any number of candidates are compared with it.
+
+    Its outputs are kept, and of the samples what fits a limit.
+
+    Attributes:
+        subset: the samples, in the batches to use: where they are all samples, their size may
+            have been chosen.
+        outputs: what it gave.
+        task: the metric; None without one.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        graph: Graph,
+        session: Session,
+        subset: SampleSubset,
+        metric: TaskMetric | None,
+        stage: str = "reference",
+        *,
+        resize: bool = True,
+    ) -> None:
+        """Runs `session`, which is `graph`; `stage` is what progress is reported as, "" for none.
+        Without `resize` the batches are taken as they are.
+
+        Raises:
+            QdebugError: the samples cannot be read, the model does not run, or (with a metric) an
+                output has another shape for some samples.
+        """
+        if resize and is_whole(subset):
+            subset = whole(probe(session, subset.samples, context.batch_size).samples)
+        self.subset = subset
+        outputs = [t for t in graph.outputs if t in session.dtypes]
+        self.outputs = OutputKeeper(REFERENCE, outputs, for_metric=metric is not None)
+        self._metric = metric
+        self._feeds: dict[int, Feeds] = {}
+        self._room = _FEEDS_BYTES
+        sinks: list[Sink] = [self.outputs, self._keep_feeds]
+        runs = {REFERENCE: run_of(session)}
+        evaluate(subset, runs, {}, context, sinks=sinks, stage=stage)
+        self.task = self.task_on(None)
+
+    def _keep_feeds(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
+        self._room -= sum(array.nbytes for array in executed.feeds.values())
+        if self._room >= 0:
+            self._feeds[executed.batch.index] = executed.feeds
+
+    def run(self, executed: ExecutedBatch) -> Tensors:
+        """What it gave for a batch. See Run."""
+        return self.outputs.by_batch[executed.batch]
+
+    def feeds(self, batch: Batch) -> Feeds:
+        """The inputs of a batch."""
+        kept = self._feeds.get(batch.index)
+        return self.subset.samples.feeds(batch.start, batch.count) if kept is None else kept
+
+    def task_on(self, batches: Sequence[Batch] | None) -> MetricEvaluator | None:
+        """The metric on some of the samples, or on all; None without one.
+
+        Raises:
+            MetricError: an output has another shape for some samples.
+        """
+        if self._metric is None:
+            return None
+        return MetricEvaluator.of(self._metric, self.subset.samples, self.outputs, batches)

@@ -1,0 +1,559 @@
+"""From settings to a pair: read the plan, calibrate where it lacks ranges, lower it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeGuard
+
+from onnx import TensorProto
+
+from qdebug.backends.options import SessionSettings
+from qdebug.backends.registry import spec_of
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.registry import parse_method
+from qdebug.config.candidate import CandidateSettings
+from qdebug.config.compare import CompareSettings
+from qdebug.config.sweep import SweepSettings
+from qdebug.errors import PlanError, UsageError, given_by
+from qdebug.execute.align.absorbed import guess_absorbed
+from qdebug.execute.align.proof import proven
+from qdebug.execute.context import Context
+from qdebug.execute.control_flow import DataSource, open_model
+from qdebug.execute.gather import Gathered, calibrated, gather_ranges
+from qdebug.inmemory import InMemory
+from qdebug.network.graph import Graph
+from qdebug.network.layers import QUANTIZABLE_OPS, find_layers
+from qdebug.network.prepare import QDQ_OPSET, Model, is_quantized
+from qdebug.network.samples import Samples
+from qdebug.network.samples.subset import SampleSubset, first, is_whole, same_samples, whole
+from qdebug.plan.lower import check_ranges, required_opset
+from qdebug.plan.pair import ModelPair, planned_pair, quantized_pair
+from qdebug.plan.plan import (
+    BoundPlan,
+    Granularity,
+    PrecisionPlan,
+    TensorRange,
+    bind_plan,
+    check_control_flow,
+    nearest,
+)
+from qdebug.plan.planfile import read_plan
+from qdebug.plan.quantize import MASK
+from qdebug.plan.rangesfile import read_ranges
+from qdebug.plan.repaired import remedies_in
+from qdebug.plan.rewrite.constants import ConstantValues
+from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
+from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
+from qdebug.types import Precision, ProgressCallback, ignore_progress
+from qdebug.wording import counted, option
+
+_FOR_FP32_MODELS = (
+    *("plan", "calibration", "calib_data", "calib_samples"),
+    *("weights", "fallback_precision", "save_plan"),
+)
+"""Settings that say how to quantize: a quantized model is taken as it is."""
+
+
+@dataclass(frozen=True)
+class CalibratedPlan:
+    """A plan that has every range it needs, those that were gathered for it, and what to note."""
+
+    bound: BoundPlan
+    gathered: Gathered | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A pair and the ranges that were gathered for it, if any were."""
+
+    pair: ModelPair
+    gathered: Gathered | None = None
+
+
+def plan_from(settings: CandidateSettings) -> PrecisionPlan:
+    """The plan the settings ask for: that of the file, with the flags given on top."""
+    plan = PrecisionPlan(Precision.INT8)
+    if settings.plan:
+        with given_by("plan"):
+            plan = read_plan(settings.plan)
+    if settings.precision:
+        plan = replace(plan, precision=Precision(settings.precision))
+    if settings.fallback_precision:
+        plan = replace(plan, fallback_precision=Precision(settings.fallback_precision))
+    if settings.weights:
+        plan = replace(plan, weights=Granularity(settings.weights))
+    return plan
+
+
+def load_model(
+    path: str,
+    plan: PrecisionPlan,
+    sources: Sequence[DataSource],
+    sessions: SessionSettings,
+    progress: ProgressCallback = ignore_progress,
+) -> Model:
+    """The user's model at the opset that `plan` needs, for the samples of `sources`."""
+    model = open_model(path, required_opset(plan), sources, sessions, progress)
+    if plan.precision is Precision.INT8 and not plan.layers:
+        check_in_fp32(model)
+    return model
+
+
+def sources_of(settings: CandidateSettings | SweepSettings) -> tuple[DataSource, ...]:
+    """The samples that `settings` compare on and calibrate on."""
+    return (
+        DataSource("inputs", settings.inputs, settings.samples, settings.batch_size),
+        _to_calibrate_on("calib_data", settings.calib_data, settings.calib_samples),
+    )
+
+
+def _to_calibrate_on(setting: str, data: str | None, limit: int | None) -> DataSource:
+    return DataSource(setting, data, limit, limited_by="calib_samples")
+
+
+def check_not_quantized(model: Model, why: str) -> None:
+    """Refuse a model that carries Q/DQ nodes; `why` says what that means here.
+
+    Raises:
+        UsageError: it does.
+    """
+    if model.quantized:
+        raise UsageError(
+            f"{model.file.path} is quantized already (it has QuantizeLinear or DequantizeLinear "
+            f"nodes): {why}",
+            "Give the FP32 model that it was made from.",
+            code="QD-USAGE-QUANTIZED-MODEL",
+        )
+
+
+def check_in_fp32(model: Model) -> None:
+    """Refuse to quantize a model that is in FP16: what INT8 and FP16 cost is measured from FP32.
+
+    Raises:
+        PlanError: most of its layers that INT8 takes are in FP16.
+    """
+    if not model.quantized and is_in_fp16(model):
+        raise PlanError(
+            f"{model.file.path} is in FP16, and INT8 starts from FP32 weights and ranges",
+            "Give the FP32 model that it was made from. What FP16 alone costs is shown by that "
+            f"model with {option('precision', 'fp16')}.",
+            code="QD-PLAN-NOT-FP32",
+        )
+
+
+def is_in_fp16(model: Model) -> bool:
+    """Whether most of the layers that INT8 takes compute in FP16 in the model itself."""
+    products = [n for n in model.graph.nodes if n.op_type in QUANTIZABLE_OPS and not n.domain]
+    half = [n for n in products if model.graph.types.get(n.outputs[0]) == TensorProto.FLOAT16]
+    return 2 * len(half) > len(products)
+
+
+def refuse_reference(hint: str, model: Model) -> UsageError:
+    """The error of a reference next to a model that is not quantized."""
+    path = model.file.path
+    if is_in_fp16(model):
+        return UsageError(
+            f"{option('reference')}: {path} is in FP16 and not quantized, and qdebug makes the "
+            "FP16 model itself, from the FP32 one",
+            f"Give the FP32 model in its place, with {option('precision', 'fp16')} and without "
+            f"{option('reference')}.",
+            code="QD-USAGE-REFERENCE",
+        )
+    return UsageError(
+        f"{option('reference')}: {path} is not quantized (it has no QuantizeLinear or "
+        "DequantizeLinear), so it is its own reference",
+        hint,
+        code="QD-USAGE-REFERENCE",
+    )
+
+
+def open_reference(
+    path: str, model: Model, sources: Sequence[DataSource], sessions: SessionSettings
+) -> Model:
+    """The FP32 model at `path`, which the quantized `model` was made from.
+
+    Weights that are stored as INT8, inputs that are decoded and outputs that are encoded do not
+    make it a quantized one: it still computes in floating point.
+
+    Raises:
+        UsageError: it rounds activations itself, or is `model`.
+        QdebugError: it cannot be read, or does not fit the samples.
+    """
+    with given_by("reference"):
+        reference = open_model(path, QDQ_OPSET, sources, sessions)
+    graph = reference.graph
+    constants = ConstantValues(graph)
+    rounds = (
+        node
+        for node in graph.nodes
+        if is_quantized(node.op_type)
+        and node.op_type != "DequantizeLinear"
+        and not constants.is_constant(node.inputs[0])
+        and any(t in graph.consumers for t in node.outputs)
+    )
+    why = next((f"{node.op_type} '{node.name}'" for node in rounds), "")
+    if reference.file.digest == model.file.digest:
+        why = "it is the model itself"
+    if why:
+        raise UsageError(
+            f"{option('reference')}: the reference {path} is quantized itself ({why})",
+            f"Give the FP32 model that {model.file.path} was made from.",
+            code="QD-USAGE-REFERENCE",
+        )
+    return reference
+
+
+def build_pair(
+    settings: CompareSettings,
+    context: Context,
+    plan: PrecisionPlan,
+    model: Model,
+    samples: Samples,
+) -> Built:
+    """What to compare; calibrates where the plan needs ranges that it does not have.
+
+    Raises:
+        UsageError: settings that contradict the model.
+        QdebugError: a plan that does not fit it, or a runtime that failed.
+    """
+    built = _built(settings, context, plan, model, samples)
+    pair = built.pair
+    asked = Precision.INT8 if pair.plan is None else pair.plan.precision
+    layers = {layer.name: (layer.op_type, pair.precisions[layer.name]) for layer in pair.layers}
+    note = unquantized(settings.model, asked, layers)
+    if not note:
+        return built
+    if not settings.allow_unquantized:
+        raise UsageError(
+            " ".join((f"{note}.", *model.notes)) if model.notes else note,
+            f"Try {option('precision', 'fp16')}, give a plan with layers in lower precision, or "
+            f"compare it as it is with {option('allow_unquantized')}.",
+            code="QD-USAGE-NOTHING-TO-QUANTIZE",
+        )
+    return replace(built, pair=replace(pair, notes=(note, *pair.notes)))
+
+
+def unquantized(model: str, asked: Precision, layers: Mapping[str, tuple[str, Precision]]) -> str:
+    """Why a verdict on a candidate would mean nothing: none of its layers runs in the precision
+    that was asked for. "" where one does, and where FP32 was asked for.
+
+    Args:
+        model: the file, for the message.
+        layers: name -> operator and the precision it runs in.
+    """
+    lower = {Precision.INT8: (Precision.INT8,), Precision.FP16: (Precision.FP16, Precision.INT8)}
+    if asked is Precision.FP32 or any(p in lower[asked] for _, p in layers.values()):
+        return ""
+    operators = list(dict.fromkeys(op for op, _ in layers.values()))
+    kept = [op for op in operators if op in QUANTIZABLE_OPS]
+    name = str(asked).upper()
+    if kept and asked is Precision.INT8:
+        return (
+            f"{model}: nothing runs in {name}: {', '.join(kept)} could, but no such layer is "
+            "quantized"
+        )
+    shown = ", ".join(operators[:5]) + (", …" if len(operators) > 5 else "")
+    return f"{model}: nothing runs in {name}: no operator of this model can ({shown})"
+
+
+def _built(
+    settings: CompareSettings,
+    context: Context,
+    plan: PrecisionPlan,
+    model: Model,
+    samples: Samples,
+) -> Built:
+    if model.quantized:
+        _refuse_for_quantized(settings, model)
+        model, notes = explicit(model)
+        if not names_model(settings.reference):
+            guessed = guess_absorbed(context, model, samples)
+            pair = quantized_pair(model, guessed=guessed)
+            return Built(for_backend(_noted(pair, notes), settings.backend))
+        reference = open_reference(
+            settings.reference, model, sources_of(settings), context.sessions
+        ).graph
+        pair = proven(context, quantized_pair(model, reference, settings.reference), samples)
+        notes += _repaired_note(model)
+        return Built(for_backend(_noted(pair, notes), settings.backend))
+    if names_model(settings.reference):
+        raise refuse_reference(
+            f"Leave {option('reference')} out, or give the quantized model in the place of "
+            f"{settings.model}. A run file (.h5) to reuse may be given, too.",
+            model,
+        )
+    planned = plan_ranges(settings, context, plan, model, whole(samples))
+    pair = planned_pair(model, planned.bound)
+    return Built(replace(pair, notes=(*planned.notes, *pair.notes)), planned.gathered)
+
+
+def _noted(pair: ModelPair, notes: tuple[str, ...]) -> ModelPair:
+    return replace(pair, notes=(*notes, *pair.notes))
+
+
+def for_backend(pair: ModelPair, backend: str) -> ModelPair:
+    """`pair` with what the backend takes of a quantized model.
+
+    Raises:
+        UsageError: it does not take unsigned or asymmetric codes, and the model has some.
+    """
+    if not spec_of(backend).symmetric:
+        return pair
+    graph, count = with_float_biases(pair.candidate)
+    check_symmetric(graph, str(pair.model.file.path), "TensorRT")
+    if not count:
+        return pair
+    note = (
+        f"{count} biases that are stored as INT32 are FP32 constants of the same values here: "
+        "TensorRT dequantizes no INT32."
+    )
+    return replace(pair, candidate=graph, notes=(*pair.notes, note))
+
+
+def _repaired_note(model: Model) -> tuple[str, ...]:
+    remedies = remedies_in(model.file.proto)
+    if not remedies:
+        return ()
+    return (
+        f"{model.file.path} was repaired ({', '.join(remedies)}): weights and biases that differ "
+        "from the FP32 model's by more than rounding are meant to.",
+    )
+
+
+def explicit(model: Model) -> tuple[Model, tuple[str, ...]]:
+    """`model` with its integer operators as Q/DQ, and what to note about it.
+
+    Raises:
+        ModelError: it has one without an equivalent.
+    """
+    if not has_qoperators(model.graph):
+        return model, ()
+    found = to_qdq(model.graph)
+    graph = Graph.inferred(found.proto)
+    origins = {n.name: model.origins.get(n.name, (n.name,)) for n in graph.nodes}
+    model = replace(model, graph=graph, origins=origins)
+    if not found.replaced:
+        return model, ()
+    listed = ", ".join(f"{n} {op}" for op, n in found.replaced.items())
+    note = (
+        f"Integer operators are read as their Q/DQ equivalents ({listed}): from the same codes "
+        "each gives ONNX Runtime's codes, or the next ones where a sum is in the middle."
+    )
+    return model, (note,)
+
+
+def _refuse_for_quantized(settings: CompareSettings, model: Model) -> None:
+    given = [option(name) for name in _FOR_FP32_MODELS if getattr(settings, name)]
+    if settings.precision not in (None, "int8"):
+        given.append(option("precision"))
+    if given:
+        raise UsageError(
+            f"{given[0]}: {model.file.path} is quantized already (it has QuantizeLinear or "
+            "DequantizeLinear nodes) and is compared as it is",
+            f"Drop {given[0]}, or give the FP32 model instead.",
+            code="QD-USAGE-QUANTIZED-MODEL",
+        )
+
+
+def plan_ranges(
+    settings: CandidateSettings,
+    context: Context,
+    plan: PrecisionPlan,
+    model: Model,
+    compared: SampleSubset,
+    calibrate_on: SampleSubset | None = None,
+) -> CalibratedPlan:
+    """`plan`, bound to `model`, with the ranges it lacks: of `calibration`, else calibrated, on
+    `calibrate_on` or `calib_data`, or on the samples that are `compared`.
+
+    Raises:
+        QdebugError: a plan or a calibration that does not fit the model.
+    """
+    calibrator = parse_method(settings.method)
+    notes: tuple[str, ...] = ()
+    if settings.calibration:
+        plan, notes = _with_calibration(plan, settings.calibration, model)
+    bound = bind_user_plan(plan, model, settings.plan)
+    # Bound: whatever is saved of it from here on is for this model.
+    plan = replace(plan, model_sha256=model.file.sha256, control_flow=model.taken)
+    missing = bound.missing_ranges()
+    if not missing:
+        unused = () if calibrate_on else _unused(settings)
+        return CalibratedPlan(replace(bound, plan=plan), None, (*notes, *unused))
+    data = settings.calib_data
+    calibration = calibrate_on or _calibration_samples(settings, model, compared)
+    gathered = gather_ranges(context, model.graph, calibration, cached=settings.cache)
+    ranges = {
+        tensor: TensorRange(amax, calibrator.name)
+        for tensor, amax in calibrated(gathered.histograms, missing, calibrator).items()
+    }
+    where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
+    bound = bind_plan(plan.with_ranges(ranges, where), model, bound.layers)
+    bound = replace(bound, calibrated=frozenset(missing))
+    told: tuple[str, ...] = ()
+    if calibrate_on is None:
+        told = _compared_too(settings, calibration, compared)
+    ranges_told = range_notes(gathered.histograms, missing)
+    return CalibratedPlan(bound, gathered, (*notes, *told, *ranges_told))
+
+
+def _calibration_samples(
+    settings: CandidateSettings, model: Model, compared: SampleSubset
+) -> SampleSubset:
+    data, limit = settings.calib_data, settings.calib_samples
+    if data is None and not is_whole(compared):  # the others are held out
+        return first(compared, limit)
+    if data is None and limit is None:
+        return compared
+    given = ("calib_data", data) if data else ("inputs", settings.inputs)
+    return whole(_to_calibrate_on(*given, limit).open(model.graph.inputs))
+
+
+def bind_user_plan(
+    plan: PrecisionPlan, model: Model, path: str | None, setting: str = "plan"
+) -> BoundPlan:
+    """`plan`, bound to `model`. If it was read from a file, that is `path`, given as `setting`.
+
+    Raises:
+        PlanError: it does not fit; the message names the file.
+    """
+    with _of_file(path, option(setting) if setting else ""):
+        bound = _bind(plan, model)
+        check_ranges(bound)
+        return bound
+
+
+def names_model(reference: str | None) -> TypeGuard[str]:
+    """Whether the reference that is given is a model rather than a run file."""
+    return reference is not None and (
+        isinstance(reference, InMemory) or Path(reference).suffix == ".onnx"
+    )
+
+
+def _with_calibration(
+    plan: PrecisionPlan, path: str, model: Model
+) -> tuple[PrecisionPlan, tuple[str, ...]]:
+    """`plan` with the ranges of a file, and what to note about them. Ranges of the plan itself win:
+    they were set by hand or by a search.
+
+    Raises:
+        PlanError: the file is not valid, for another model, or has no tensor of the model.
+    """
+    with given_by("calibration"):
+        tensors = ranges_for(path, model)
+    needed = _bind(plan, model).needed_ranges()
+    notes = []
+    missing = [t for t in needed if t not in tensors and t not in plan.tensors]
+    if missing:
+        notes.append(
+            f"{path} has no range for {len(missing)} of {len(needed)} quantized tensors, first "
+            f"'{missing[0]}': they are calibrated."
+        )
+    kept = [t for t in needed if t in tensors and t in plan.tensors]
+    if kept:
+        notes.append(f"The plan's own range is used for {counted(kept, 'tensor')}, not {path}'s.")
+    return plan.with_ranges(tensors, f"from {path}"), tuple(notes)
+
+
+def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
+    """The ranges in a file of any kind, for the tensors that `model` has.
+
+    Raises:
+        PlanError: the file is not valid, for another model, has no tensor of the model, or a range
+            that no scale can be made of.
+    """
+    ranges = read_ranges(path)
+    if ranges.model_sha256 and ranges.model_sha256 != model.file.sha256:
+        raise PlanError(
+            f"{path} was made for another model (sha256 {ranges.model_sha256[:12]}…, "
+            f"{model.file.path} has {model.file.sha256[:12]}…)",
+            "Calibrate this model, or remove 'model' from the file if its tensors are the same.",
+            code="QD-PLAN-OTHER-MODEL",
+        )
+    with _of_file(path):
+        check_control_flow(ranges.control_flow, model)
+    known = model.graph.tensors
+    tensors = {name: entry for name, entry in ranges.tensors.items() if name in known}
+    if not tensors:
+        first = next(iter(ranges.tensors), "")
+        raise PlanError(
+            f"{path}, {ranges.source}, has no tensor of {model.file.path}",
+            f"Its first is '{first}'. {nearest(first, known)}" if first else "It is empty.",
+            code="QD-PLAN-TENSOR",
+        )
+    found = tensors if ranges.partial else dict(ranges.tensors)
+    with _of_file(path):
+        check_ranges(_bind(PrecisionPlan(Precision.INT8).with_ranges(found, ""), model))
+    return found
+
+
+@contextmanager
+def _of_file(path: str | None, given: str = "") -> Iterator[None]:
+    """Errors within, of what was read from `path` if it was read, name it."""
+    try:
+        yield
+    except PlanError as error:
+        if path is None:
+            raise
+        where = f"{given}: {path}" if given else path
+        raise error.reworded(f"{where}: {error.message}") from error
+
+
+def _bind(plan: PrecisionPlan, model: Model) -> BoundPlan:
+    return bind_plan(plan, model, find_layers(model.graph))
+
+
+def _unused(settings: CandidateSettings) -> tuple[str, ...]:
+    fitted = isinstance(settings, CompareSettings) and settings.try_remedies
+    if settings.calib_data is None or fitted:
+        return ()
+    return (
+        f"{option('calib_data', settings.calib_data)} was not read: nothing had to be calibrated.",
+    )
+
+
+def _compared_too(
+    settings: CandidateSettings, calibration: SampleSubset, compared: SampleSubset
+) -> tuple[str, ...]:
+    """A note where the ranges are fitted to the very samples that are compared."""
+    if settings.calib_data is None:
+        return (
+            f"No {option('calib_data')}: the ranges come from the compared samples themselves, "
+            "which flatters the result.",
+        )
+    if not same_samples(calibration.samples, compared.samples):
+        return ()
+    return (
+        f"{option('inputs')} and {option('calib_data')} hold the same samples: the ranges come "
+        "from the compared samples themselves, which flatters the result.",
+    )
+
+
+def range_notes(histograms: Mapping[str, TensorHistogram], used: Sequence[str]) -> tuple[str, ...]:
+    """What to say of a calibration of the tensors `used`: values that are not finite, tensors that
+    are all 0, masks."""
+    notes = []
+    broken = [t for t in used if histograms[t].nan_count or histograms[t].inf_count]
+    if broken:
+        notes.append(
+            f"The FP32 model itself gives NaN or Inf during calibration, first in '{broken[0]}'; "
+            "they are left out of the ranges."
+        )
+    masks = [t for t in used if histograms[t].amax > MASK]
+    if masks:
+        notes.append(
+            f"Quantized tensors that hold a mask (values of {histograms[masks[0]].amax:.2g}): "
+            f"{len(masks)}, first '{masks[0]}'. In such a range everything else is 0: keep the "
+            "layers that read them in higher precision if there is anything else."
+        )
+    dead = [t for t in used if histograms[t].amax == 0]
+    if dead:
+        notes.append(
+            f"Quantized tensors that are 0 on all calibration samples: {len(dead)}, first "
+            f"'{dead[0]}'. Their scale is set to 1."
+        )
+    return tuple(notes)

@@ -1,1 +1,0 @@
-"""Streaming metrics, local error, effects at the output, causes."""

@@ -1,0 +1,201 @@
+"""Compare what several models made of a batch, and add up the errors from batch to batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from qdebug.metrics.parts import PartEnergies
+from qdebug.metrics.sums import (
+    ErrorSums,
+    MeasureOptions,
+    error_energy,
+    measure,
+    sample_ratios,
+    signal_energy,
+)
+from qdebug.metrics.tensor import Metrics, metrics_of
+from qdebug.network.samples import Batch
+from qdebug.types import Feeds, Skipped, Tensors
+
+REFERENCE, CANDIDATE, LOCAL, FEEDS = "reference", "candidate", "local", "feeds"
+"""Names of runs: the FP32 model, the model under test, its layers fed with reference activations,
+and the inputs themselves."""
+
+
+@dataclass(frozen=True)
+class ExecutedBatch:
+    """One batch, executed by several models.
+
+    Attributes:
+        feeds: the inputs, by name.
+        runs: what each model gave, by the name of the run; tensors by their names in the reference.
+    """
+
+    batch: Batch
+    feeds: Feeds
+    runs: Mapping[str, Tensors]
+
+    @property
+    def reference(self) -> Tensors:
+        """What the reference gave."""
+        return self.runs[REFERENCE]
+
+    def of(self, run: str) -> Tensors:
+        """What the run of that name gave; empty where there was none."""
+        return self.feeds if run == FEEDS else self.runs.get(run, {})
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What to compare of two runs.
+
+    Attributes:
+        reference, candidate: the names of the runs.
+        tensors: the tensors to compare; None takes all float tensors that both runs give.
+        options: what to measure of a tensor besides the totals.
+        local: layer -> (its output, its output when it reads the reference's activations); the
+            latter is a tensor of the run LOCAL.
+        rated: outputs of the model by whose errors samples are rated; empty to rate none.
+    """
+
+    reference: str = REFERENCE
+    candidate: str = CANDIDATE
+    tensors: tuple[str, ...] | None = None
+    options: Mapping[str, MeasureOptions] = field(default_factory=dict)
+    local: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    rated: tuple[str, ...] = ()
+
+
+class LocalEnergy(NamedTuple):
+    """Energies of a layer's output when it reads the reference's activations."""
+
+    error_sq: float
+    ref_sq: float
+
+    def plus(self, other: LocalEnergy) -> LocalEnergy:
+        """The energies of both."""
+        return LocalEnergy(self.error_sq + other.error_sq, self.ref_sq + other.ref_sq)
+
+
+@dataclass
+class ErrorTotals:
+    """Error totals of some batches; add those of others to get the totals of all.
+
+    Attributes:
+        tensors: sums by reference tensor.
+        local: energies of the local error by layer, over the batches that had one.
+        skipped: reference tensors that could not be compared, with the reason.
+        local_samples: how many samples those batches held.
+        sample_ratios: per sample, the largest Σerr²/Σref² among the rated outputs.
+        parts: what the errors of the layers' outputs consist of, over some of the batches.
+    """
+
+    tensors: dict[str, ErrorSums] = field(default_factory=dict)
+    local: dict[str, LocalEnergy] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    local_samples: int = 0
+    sample_ratios: tuple[float, ...] = ()
+    parts: dict[str, PartEnergies] = field(default_factory=dict)
+
+    def add(self, other: ErrorTotals) -> None:
+        """Add those of later batches. The ratios of samples are not kept."""
+        self.local_samples += other.local_samples
+        for tensor, sums in other.tensors.items():
+            known = self.tensors.get(tensor)
+            self.tensors[tensor] = sums if known is None else known.merge(sums)
+        for layer, energy in other.local.items():
+            before = self.local.get(layer)
+            self.local[layer] = energy if before is None else before.plus(energy)
+        for layer, parts in other.parts.items():
+            earlier = self.parts.get(layer)
+            self.parts[layer] = parts if earlier is None else earlier.plus(parts)
+        self.skipped.update(other.skipped)
+
+    def joined(self, other: ErrorTotals) -> ErrorTotals:
+        """These and those of other tensors over the same samples."""
+        return ErrorTotals(
+            {**self.tensors, **other.tensors},
+            {**self.local, **other.local},
+            {**self.skipped, **other.skipped},
+            max(self.local_samples, other.local_samples),
+            parts={**self.parts, **other.parts},
+        )
+
+    def metrics(self) -> dict[str, Metrics]:
+        """The metrics of every tensor, by name."""
+        return {tensor: metrics_of(sums) for tensor, sums in self.tensors.items()}
+
+    def noise(self) -> float:
+        """Σerr²/Σref² of a tensor, averaged over the tensors so that none counts more for being
+        larger; +inf where one holds NaN or Inf that its reference does not, NaN without any."""
+        if not self.tensors:
+            return math.nan
+        return float(np.mean([_noise(sums) for sums in self.tensors.values()]))
+
+
+def compare_batch(comparison: Comparison, executed: ExecutedBatch) -> ErrorTotals:
+    """The errors of one batch."""
+    reference, candidate = executed.of(comparison.reference), executed.of(comparison.candidate)
+    local = executed.of(LOCAL) if comparison.local else {}
+    batch = executed.batch
+    totals = ErrorTotals(
+        local_samples=batch.count if local else 0,
+        sample_ratios=_sample_ratios(comparison.rated, reference, candidate, batch.count),
+    )
+    tensors = comparison.tensors
+    for tensor in _common_floats(reference, candidate) if tensors is None else tensors:
+        expected, found = reference[tensor], candidate[tensor]
+        if expected.shape != found.shape:
+            totals.skipped[tensor] = (
+                f"shape {expected.shape} in the reference, {found.shape} in the candidate"
+            )
+            continue
+        totals.tensors[tensor] = measure(
+            expected,
+            found,
+            first_sample=batch.start,
+            samples=batch.count,
+            options=comparison.options.get(tensor),
+        )
+    for layer, (tensor, output) in comparison.local.items() if local else ():
+        sums, expected = totals.tensors.get(tensor), reference[tensor]
+        if sums is not None and expected.shape == local[output].shape:
+            # Where the cumulative run broke, the totals leave the reference's values out.
+            signal = signal_energy(expected) if sums.mismatched_non_finite else sums.ref_sq
+            totals.local[layer] = LocalEnergy(error_energy(expected, local[output]), signal)
+    return totals
+
+
+def skipped_tensors(errors: ErrorTotals) -> tuple[Skipped, ...]:
+    """The tensors that were left out in any batch."""
+    return tuple(Skipped(tensor, reason) for tensor, reason in errors.skipped.items())
+
+
+def _common_floats(reference: Tensors, candidate: Tensors) -> list[str]:
+    floats = (t for t, array in reference.items() if np.issubdtype(array.dtype, np.floating))
+    return [t for t in floats if t in candidate]
+
+
+def _sample_ratios(
+    rated: Iterable[str], reference: Tensors, candidate: Tensors, count: int
+) -> tuple[float, ...]:
+    worst = [0.0] * count
+    for tensor in rated:
+        expected, found = reference[tensor], candidate[tensor]
+        if expected.shape == found.shape and expected.size:
+            ratios = sample_ratios(expected, found, count)
+            worst = [max(pair) for pair in zip(worst, ratios, strict=True)]
+    return tuple(worst)
+
+
+def _noise(sums: ErrorSums) -> float:
+    if sums.mismatched_non_finite:
+        return math.inf
+    if sums.sq_err == 0:
+        return 0.0
+    return sums.sq_err / sums.ref_sq if sums.ref_sq else math.inf

@@ -1,0 +1,129 @@
+"""How much work each layer is, for the shapes that the samples really have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from qdebug.network.graph import Graph
+from qdebug.network.layers import QUANTIZABLE_OPS, Layer, Layers
+from qdebug.network.samples.subset import SampleSubset
+
+Shape = Sequence[int | str | None]
+Shapes = Mapping[str, Shape]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one execution of a layer computes.
+
+    Attributes:
+        macs: multiply-accumulates of Conv, ConvTranspose, Gemm and MatMul; 0 for other layers.
+        elements: values it writes.
+    """
+
+    macs: float
+    elements: float
+
+
+def work_of(layers: Layers, input_shapes: Mapping[str, Sequence[int]]) -> dict[str, Work]:
+    """The work of every layer, by name, when the model is fed arrays of these shapes.
+
+    An axis that stays unknown counts as 1.
+    """
+    shapes = _shapes(layers.graph, input_shapes)
+    return {layer.name: _work(layers.graph, layer, shapes) for layer in layers}
+
+
+def macs_per_sample(layers: Layers, subset: SampleSubset) -> float:
+    """Multiply-accumulates of one sample, by the first execution."""
+    return sum(w.macs for w in _of_first(layers, subset)) / subset.batches[0].count
+
+
+def elements_per_batch(layers: Layers, subset: SampleSubset) -> float:
+    """Values that the layers write in the first execution."""
+    return sum(w.elements for w in _of_first(layers, subset))
+
+
+def _of_first(layers: Layers, subset: SampleSubset) -> Collection[Work]:
+    batch = subset.batches[0]
+    feeds = subset.samples.feeds(batch.start, batch.count)
+    return work_of(layers, {name: array.shape for name, array in feeds.items()}).values()
+
+
+def shapes_per_sample(graph: Graph) -> Shapes:
+    """Shapes where the leading axis of the inputs, if it is dynamic, is 1, and so are all axes of
+    its name. What follows from other dynamic axes stays dynamic."""
+    unknown = {s.shape[0] for s in graph.inputs if s.shape and not isinstance(s.shape[0], int)}
+    if not unknown:
+        return graph.shapes
+    named = unknown - {None, "?"}
+    return _shapes(
+        graph,
+        {
+            spec.name: [
+                1 if axis in named or (i == 0 and not isinstance(axis, int)) else axis
+                for i, axis in enumerate(spec.shape)
+            ]
+            for spec in graph.inputs
+        },
+    )
+
+
+def _shapes(graph: Graph, input_shapes: Mapping[str, Shape]) -> Shapes:
+    """Shapes inferred anew from those of the inputs; the weights stay behind."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(graph.proto)
+    del proto.graph.value_info[:]
+    for value in proto.graph.input:
+        for dim, size in zip(
+            value.type.tensor_type.shape.dim, input_shapes.get(value.name, ()), strict=False
+        ):
+            if isinstance(size, int):
+                dim.dim_value = size
+    for value in proto.graph.output:  # they may name axes that have a size now
+        value.type.tensor_type.ClearField("shape")
+    return Graph.inferred(proto).shapes
+
+
+def _work(graph: Graph, layer: Layer, shapes: Shapes) -> Work:
+    anchor = graph.by_name[layer.name]
+    out = shapes.get(anchor.outputs[0], ())
+    macs = 0.0
+    if layer.op_type in QUANTIZABLE_OPS and not anchor.domain:
+        left, right = (shapes.get(t, ()) for t in anchor.inputs[:2])
+        macs = product_macs(layer.op_type, left, right, out)
+    return Work(macs, _size(out))
+
+
+def product_macs(op_type: str, left: Shape, right: Shape, out: Shape) -> float:
+    """Multiply-accumulates of a Conv, ConvTranspose, Gemm or MatMul with operands and output of
+    these shapes; an axis without a size counts as 1."""
+    if op_type == "Conv":  # the weight is [out, in / groups, kernel …]
+        return _size(out) * _size(right[1:])
+    if op_type == "ConvTranspose":
+        return _size(left) * _size(right[1:])
+    if op_type == "Gemm":  # either operand may be transposed: √(|A|·|B| / |Y|) is K
+        return _size(out) * math.sqrt(_size(left) * _size(right) / max(_size(out), 1.0))
+    return _size(out) * _size(left[-1:])
+
+
+def known_macs(
+    op_type: str, left: Shape | None, right: Shape | None, out: Shape | None
+) -> float | None:
+    """`product_macs`; None where a shape, or an axis that counts, is unknown."""
+    if left is None or right is None or out is None:
+        return None
+    counts = {"Conv": (right, out), "ConvTranspose": (left, right), "MatMul": (left[-1:], out)}
+    if any(
+        not isinstance(n, int) or n < 0 for s in counts.get(op_type, (left, right, out)) for n in s
+    ):
+        return None
+    return product_macs(op_type, left, right, out)
+
+
+def _size(shape: Shape) -> float:
+    return float(math.prod(n if isinstance(n, int) and n > 0 else 1 for n in shape))

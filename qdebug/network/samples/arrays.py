@@ -1,0 +1,67 @@
+"""Arrays of samples that any reader may give, and what readers of files share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from qdebug.network.samples.samples import SampleArray
+from qdebug.types import Array
+
+
+class ArrayInMemory:
+    """An array that is there already."""
+
+    def __init__(self, array: Array) -> None:
+        self.shape: tuple[int, ...] = array.shape
+        self.dtype: np.dtype[np.generic] = array.dtype
+        self._array = array
+
+    def read(self, start: int, stop: int) -> Array:
+        """A copy of rows start to stop."""
+        return np.array(self._array[start:stop] if self.shape else self._array, order="C")
+
+
+def read_all(array: SampleArray) -> Array:
+    """All of an array of any rank, 0 included."""
+    return array.read(0, array.shape[0] if array.shape else 0)
+
+
+class Cursor(Protocol):
+    """A reader that can only go forward."""
+
+    position: int
+
+
+C = TypeVar("C", bound=Cursor)
+
+
+class Cursors(Generic[C]):
+    """A few open cursors over the same data.
+
+    Going back opens a new one. More than one is kept because threads ask slightly out of order,
+    which would otherwise restart the data at every batch.
+    """
+
+    def __init__(self, open_cursor: Callable[[], C], keep: int = 2) -> None:
+        self._open = open_cursor
+        self._keep = keep
+        self._cursors: list[C] = []
+
+    def before(self, position: int) -> C:
+        """The cursor nearest to `position` from below; a new one when all are past it."""
+        ready = [cursor for cursor in self._cursors if cursor.position <= position]
+        if ready:
+            cursor = max(ready, key=lambda each: each.position)
+            self._cursors.remove(cursor)
+        else:
+            cursor = self._open()
+            del self._cursors[: len(self._cursors) - self._keep + 1]
+        self._cursors.append(cursor)
+        return cursor
+
+    def clear(self) -> None:
+        """Forgets every cursor, so that the next read starts afresh."""
+        self._cursors.clear()

@@ -1,0 +1,54 @@
+"""Files that hold one feed each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from qdebug.network.samples.unchanged import Unchanged
+from qdebug.types import Feeds
+
+
+class FeedFiles:
+    """Files or folders in order, each a feed that `load` reads; `pattern` is that of the names of
+    the files in a folder that hold it."""
+
+    def __init__(
+        self, paths: Sequence[Path], load: Callable[[Path], Feeds], pattern: str = ""
+    ) -> None:
+        self._paths = paths
+        self._load = load
+        self._pattern = pattern
+        self._unchanged: dict[int, Unchanged] = {}
+
+    def read(self, index: int) -> Feeds | None:
+        """Feed `index`.
+
+        Raises:
+            SampleError: a file that is not of its kind, or is not as it was on the first pass.
+        """
+        if index >= len(self._paths):
+            return None
+        path = self._paths[index]
+        if index not in self._unchanged:
+            files = sorted(path.glob(self._pattern)) if self._pattern else [path]
+            self._unchanged[index] = Unchanged(files)
+        with self._unchanged[index].reading():
+            return self._load(path)
+
+    def where(self, index: int) -> str:
+        """The file or folder."""
+        return str(self._paths[index])
+
+
+def files_in(folder: Path, ending: str) -> list[Path]:
+    """The files of a folder whose names end like that, in order."""
+    found = (file for file in folder.iterdir() if file.suffix == ending and file.is_file())
+    return sorted(found, key=natural_key)
+
+
+def natural_key(path: Path) -> tuple[list[int | str], str]:
+    """Sorts `img2` before `img10`; ties are broken by the plain name."""
+    parts = re.split(r"([0-9]+)", path.name)
+    return [int(part) if i % 2 else part for i, part in enumerate(parts)], path.name

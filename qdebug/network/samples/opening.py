@@ -1,0 +1,110 @@
+"""From the DATA argument to samples: which format it is, and whether it fits the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from qdebug.errors import SampleError
+from qdebug.inmemory import InMemory
+from qdebug.network.dataformats import data_usage, format_of_file
+from qdebug.network.samples.feeds import open_feeds
+from qdebug.network.samples.pictures import picture_suffix, refuse_pictures
+from qdebug.network.samples.readers.folder import read_folder
+from qdebug.network.samples.readers.python import open_script, split_spec
+from qdebug.network.samples.samples import Samples, Source
+from qdebug.network.samples.stacked import open_stacked
+from qdebug.types import TensorSpec
+from qdebug.wording import option
+
+
+def open_samples(
+    spec: str,
+    inputs: Sequence[TensorSpec],
+    *,
+    limit: int | None = None,
+    batch_size: int | None = None,
+    limited_by: str = "samples",
+) -> Samples:
+    """Opens the user's DATA argument for a model; see the package for formats and axes.
+
+    Args:
+        spec: a path, `script.py:function`, or what `samples_in_memory` made of an object.
+        inputs: the model's inputs, in the model's order.
+        limit: use at most this many samples.
+        batch_size: samples per execution; default is the model's, or 1.
+        limited_by: the setting that `limit` is; "" for data of which all are taken.
+
+    Raises:
+        SampleError: the data cannot be read, or does not fit the model.
+    """
+    if not inputs:
+        raise SampleError(
+            f"{spec}: the model has no inputs, so samples cannot be given to it.",
+            "Check that this is the model that you mean: 'qdebug inspect' lists its inputs.",
+            code="QD-SAMPLES-NO-INPUTS",
+        )
+    if limit is not None and limit < 1:
+        raise SampleError(
+            f"{option(limited_by or 'samples')} is {limit}; it must be at least 1.",
+            code="QD-SAMPLES-COUNT",
+        )
+    source = spec.value if isinstance(spec, InMemory) else _open_source(spec, inputs)
+    if isinstance(source, Samples):
+        samples = source.first(limit)
+        samples.check_inputs(inputs)
+    elif isinstance(source, Mapping):
+        reader, layout, extras = open_stacked(source, inputs, spec, limit)
+        samples = Samples(reader, layout, extras, inputs, spec)
+    else:
+        feed_reader, layout, extras = open_feeds(source, inputs, spec, limit)
+        samples = Samples(feed_reader, layout, extras, inputs, spec)
+    _check_full_batches(samples, spec, limited_by)
+    return samples if batch_size is None else samples.with_batch_size(batch_size)
+
+
+def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
+    named = split_spec(spec)
+    path = named[0] if named else Path(spec)
+    try:
+        if not path.exists():
+            raise SampleError(
+                f"{path}: no such file or directory.",
+                f"Give {data_usage()}.",
+                code="QD-SAMPLES-NOT-FOUND",
+            )
+        if named:
+            return open_script(*named)
+        return read_folder(path, inputs) if path.is_dir() else _read_file(path, inputs)
+    except OSError as error:
+        raise SampleError(
+            f"{path}: cannot be read ({error}).",
+            "Check its permissions.",
+            code="QD-SAMPLES-DAMAGED",
+        ) from error
+
+
+def _read_file(path: Path, inputs: Sequence[TensorSpec]) -> Source:
+    if picture_suffix([path]):
+        raise refuse_pictures(path, path.suffix, inputs)
+    data_format = format_of_file(path.suffix)
+    if data_format is None:
+        raise SampleError(
+            f"{path}: unknown kind of data.", f"Give {data_usage()}.", code="QD-SAMPLES-FORMAT"
+        )
+    return data_format.reader.read_file(path, inputs)
+
+
+def _check_full_batches(samples: Samples, where: str, limited_by: str) -> None:
+    rest = samples.left_over
+    if not rest:
+        return
+    full = samples.count - rest
+    raise SampleError(
+        f"{where}: {samples.count} samples do not fill the model's batches of "
+        f"{samples.batch_size}.",
+        f"Use {option(limited_by, str(full))}."
+        if full and limited_by
+        else f"Give {full or samples.batch_size} samples, or another multiple.",
+        code="QD-SAMPLES-BATCH",
+    )

@@ -1,0 +1,47 @@
+"""A folder of samples: which format its files have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from qdebug.errors import SampleError
+from qdebug.network.dataformats import FORMATS, data_usage
+from qdebug.network.samples.feed_files import files_in
+from qdebug.network.samples.pictures import picture_suffix, refuse_pictures
+from qdebug.network.samples.samples import Source
+from qdebug.types import TensorSpec
+
+
+def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source:
+    """What a folder holds, by the first format in FORMATS that reads it.
+
+    Raises:
+        SampleError: no format does, or its files are of several kinds.
+    """
+    formats = [each for each in FORMATS if each.in_folders]
+    formats.sort(key=lambda each: bool(each.endings))  # folders inside come before files
+    alone = [each for each in formats if not each.beside_others and _has_files(path, each.endings)]
+    if len(alone) > 1:
+        raise SampleError(
+            f"{path}: holds both {alone[0].endings[0]} and {alone[1].endings[0]} files.",
+            "Keep one kind in the folder.",
+            code="QD-SAMPLES-FORMAT",
+        )
+    for data_format in formats:
+        source = data_format.reader.read_folder(path, inputs)
+        if source is not None:
+            return source
+    if found := picture_suffix(path.iterdir()):
+        error = refuse_pictures(path, found, inputs)
+        raise error
+    names = ", ".join(each.phrase for each in formats)
+    raise SampleError(
+        f"{path}: a folder without any of {names}.",
+        f"Give {data_usage()}.",
+        code="QD-SAMPLES-FORMAT",
+    )
+
+
+def _has_files(path: Path, endings: Sequence[str]) -> bool:
+    return any(files_in(path, ending) for ending in endings)

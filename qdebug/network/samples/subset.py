@@ -1,0 +1,204 @@
+"""Which samples calibrate and which are held out to evaluate the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from qdebug.errors import SampleError, UsageError, given_by
+from qdebug.network.samples import Batch, Samples, open_samples
+from qdebug.types import Feeds, TensorSpec
+from qdebug.wording import counted, option
+
+_LOOKED_AT = 4
+"""Samples that are compared to tell whether two sets are the same."""
+
+
+@dataclass(frozen=True)
+class SampleSubset:
+    """Some executions of a set of samples."""
+
+    samples: Samples
+    batches: tuple[Batch, ...]
+
+    @property
+    def count(self) -> int:
+        """How many samples they hold."""
+        return sum(batch.count for batch in self.batches)
+
+    @property
+    def indices(self) -> list[int]:
+        """The numbers of the samples, in order."""
+        return [i for batch in self.batches for i in range(batch.start, batch.start + batch.count)]
+
+    @property
+    def key(self) -> str:
+        """A key that identifies this subset of these samples, labels included."""
+        return self._key(self.samples.digest)
+
+    @property
+    def inputs_key(self) -> str:
+        """A key that identifies the inputs of this subset."""
+        return self._key(self.samples.inputs_digest)
+
+    def _key(self, digest: str) -> str:
+        return digest if is_whole(self) else f"{digest}:{','.join(map(str, self.indices))}"
+
+
+def whole(samples: Samples) -> SampleSubset:
+    """All samples."""
+    return SampleSubset(samples, tuple(samples.batches()))
+
+
+def finely(samples: Samples, executions: int) -> Samples:
+    """`samples` in at least about this many executions, where the batch size is free."""
+    if not samples.batch_is_free:
+        return samples
+    return samples.with_batch_size(min(samples.batch_size, max(1, samples.count // executions)))
+
+
+def is_whole(subset: SampleSubset) -> bool:
+    """Whether it holds all of its samples."""
+    return len(subset.batches) == len(list(subset.samples.batches()))
+
+
+def first(subset: SampleSubset, count: int | None) -> SampleSubset:
+    """The first batches of `subset`, up to `count` samples, but at least one; None for all."""
+    kept: list[Batch] = []
+    for batch in subset.batches:
+        if kept and count is not None and sum(b.count for b in (*kept, batch)) > count:
+            break
+        kept.append(batch)
+    return SampleSubset(subset.samples, tuple(kept))
+
+
+def spread(subset: SampleSubset, count: int) -> SampleSubset:
+    """Executions of about `count` samples, at least one, spread evenly over `subset`."""
+    batches = subset.batches
+    wanted = max(1, min(len(batches), count * len(batches) // max(1, subset.count)))
+    chosen = tuple(batches[k * len(batches) // wanted] for k in range(wanted))
+    return SampleSubset(subset.samples, chosen)
+
+
+def same_samples(one: Samples, other: Samples) -> bool:
+    """Whether the inputs of one are those of the other, or begin with them, as far as a few tell
+    that lie far apart."""
+    both = [
+        list(x.with_batch_size(1).batches() if x.batch_is_free else x.batches())
+        for x in (one, other)
+    ]
+    least = min(map(len, both))
+    for k in {i * (least - 1) // max(1, _LOOKED_AT - 1) for i in range(_LOOKED_AT)}:
+        mine, its = both[0][k], both[1][k]
+        if (mine.start, mine.count) != (its.start, its.count):
+            return False
+        feeds = (x.feeds(mine.start, mine.count) for x in (one, other))
+        if not _equal(*feeds):
+            return False
+    return least > 0
+
+
+def _equal(one: Feeds, other: Feeds) -> bool:
+    return one.keys() == other.keys() and all(
+        np.array_equal(array, other[name]) for name, array in one.items()
+    )
+
+
+def open_subsets(
+    settings: tuple[str, str],
+    data: str,
+    inputs: Sequence[TensorSpec],
+    *,
+    holdout: str | None,
+    holdout_share: float,
+    limit: int | None,
+    batch_size: int | None,
+    executions: tuple[int, int] = (1, 1),
+) -> tuple[SampleSubset, SampleSubset]:
+    """The samples to work on, and those held out to evaluate the result.
+
+    Args:
+        settings: those that `data` and `holdout` were given by.
+        holdout: data of their own to hold out; None holds out a share of `data`.
+        limit: how many samples of `data` to take; None takes all.
+        executions: at least about this many of `data` where it is split, and of `holdout`.
+
+    Raises:
+        UsageError: `holdout` holds the samples of `data`, or there are too few samples to hold
+            any out.
+        SampleError: data that cannot be read.
+    """
+    setting, other = settings
+    with given_by(setting):
+        samples = open_samples(data, inputs, limit=limit, batch_size=batch_size)
+    if holdout is None:
+        return split(finely(samples, executions[0]), holdout_share, settings)
+    with given_by(other):
+        held_out = open_samples(holdout, inputs, batch_size=batch_size, limited_by="")
+        begins = held_out  # as `samples` do, where those are the first of the same data
+        if samples.count < held_out.count:
+            # Feeds of several samples are not cut: then these are not the same ones.
+            with suppress(SampleError):
+                begins = open_samples(holdout, inputs, limit=samples.count, batch_size=batch_size)
+    if begins.inputs_digest == samples.inputs_digest:
+        raise UsageError(
+            f"{option(other)}: {holdout} holds the same samples as {option(setting)}, so that they "
+            "would check nothing",
+            f"Give other samples, or leave it out: then a share of {option(setting)} is held out.",
+            code="QD-USAGE-HOLDOUT-SAME",
+        )
+    return whole(samples), whole(finely(held_out, executions[1]))
+
+
+def split(
+    samples: Samples, share: float, settings: tuple[str, str] = ("inputs", "holdout")
+) -> tuple[SampleSubset, SampleSubset]:
+    """Calibration and held-out samples, `share` of them held out, spread evenly over the data;
+    `settings` are those that the data, and others to hold out, are given by.
+
+    Raises:
+        UsageError: there are too few samples to hold any out.
+    """
+    calibration: list[Batch] = []
+    held_out: list[Batch] = []
+    batches = list(samples.batches())
+    for number, batch in enumerate(batches):
+        due = int((number + 1) * share) > int(number * share)
+        (held_out if due else calibration).append(batch)
+    if not held_out or not calibration:
+        data, other = settings
+        enough = max(2, math.ceil(1 / share), math.ceil(1 / (1 - share)))
+        few, needed = counted(samples.count, "sample"), counted(enough, "sample")
+        if len(batches) < samples.count:  # a batch is not divided
+            few += f" in {len(batches)} batch{'es' if len(batches) > 1 else ''}"
+            needed = f"{enough} batches"
+        raise UsageError(
+            f"{option(data)}: {few}: too few to hold some out ({option('holdout_share')} is "
+            f"{share:g}), by which the result is checked",
+            f"Give at least {needed}, or other samples as {option(other)}.",
+            code="QD-USAGE-HOLDOUT",
+        )
+    return SampleSubset(samples, tuple(calibration)), SampleSubset(samples, tuple(held_out))
+
+
+def halves(subset: SampleSubset, setting: str = "mix") -> tuple[SampleSubset, SampleSubset]:
+    """Its executions, in turns. `setting` is the one that needs them.
+
+    Raises:
+        UsageError: it is a single one.
+    """
+    if len(subset.batches) < 2:
+        held_out = counted(subset.count, "held-out sample")
+        batch = ", in one batch," if subset.count > 1 else ""
+        raise UsageError(
+            f"{option(setting)}: too few samples: one half of those held out decides and the other "
+            f"half checks, but {held_out}{batch} cannot be halved",
+            f"Give more samples, or hold out more of them ({option('holdout_share')}).",
+            code="QD-USAGE-HOLDOUT",
+        )
+    first, second = subset.batches[::2], subset.batches[1::2]
+    return SampleSubset(subset.samples, first), SampleSubset(subset.samples, second)

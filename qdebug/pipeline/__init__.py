@@ -1,1 +1,0 @@
-"""Joins the stages; nothing else does."""

@@ -1,1 +1,0 @@
-"""`qdebug bisect`: command.py is where to start."""

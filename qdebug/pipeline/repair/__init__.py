@@ -1,1 +1,0 @@
-"""`qdebug repair`: command.py is where to start."""

@@ -1,0 +1,369 @@
+"""What a comparison found; its fields are the JSON of `compare`, schema qdebug.compare/1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from qdebug.metrics.chance import better_than_chance, no_better_than_chance
+from qdebug.metrics.effect import Effect, EffectSummary, gain_db
+from qdebug.metrics.parts import ErrorParts
+from qdebug.metrics.tensor import METRIC, Metrics, sqnr_db
+from qdebug.result import (
+    FailedStage,
+    Hidden,
+    Inline,
+    ModelRef,
+    Result,
+    from_json,
+    in_json,
+)
+from qdebug.results.conditions import Checked
+from qdebug.results.engine import EngineReport
+from qdebug.results.summary import Summary
+from qdebug.types import Fp16Kernels, Precision, Skipped
+
+HARMLESS_DB = 40.0
+"""An error of a hundredth of the signal: an overflow whose readers show less is no culprit."""
+
+
+OWN_ERROR = "its own error"
+OUTPUT_ERROR = "the error at its output"
+DECISIONS = "the decisions"
+VALUES = "the values"
+"""What the share of a cause is a part of."""
+
+
+@dataclass(frozen=True)
+class TensorResult:
+    """A tensor's cumulative error."""
+
+    name: str
+    metrics: Inline[Metrics]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One reason why a layer is wrong, with the numbers that show it.
+
+    Attributes:
+        label: such as clipping, coarse-step or weight-range; docs/reference/causes.md lists all.
+        share: a part, 0 to 1, of what `share_of` names; None for not-as-planned, which is not a
+            part of an error, and for fp16-underflow beside fp16-overflow, which leaves no finite
+            energy to have a part of. Only shares of the same whole add up.
+        evidence: the measured numbers, for people.
+        remedy: what to do.
+        share_of: its own error (the layer's local error energy), the error at its output (the
+            cumulative one), the decisions, or the values.
+        brief: the evidence in a few words, as what opens a report; "" where there are none.
+    """
+
+    label: str
+    share: float | None
+    evidence: str
+    remedy: str
+    share_of: str = OWN_ERROR
+    brief: str = ""
+
+    def __str__(self) -> str:
+        if self.share is None:
+            return self.label
+        return f"{self.label}, {100 * self.share:.0f}% of {self.share_of}"
+
+
+@dataclass(frozen=True)
+class TriedRemedy:
+    """What a remedy gave when it was tried on one layer, with nothing else changed.
+
+    Attributes:
+        what: what was done, such as the exponent that was chosen; "" where the name says it.
+        helps: the outputs are better by more than chance.
+        gain_db: by how much it raised the SQNR of the worst output, in the simulation.
+        metric: the end-to-end metric with it; null without one.
+    """
+
+    remedy: str
+    what: str
+    helps: bool
+    gain_db: float
+    metric: float | None
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """A layer's error.
+
+    Attributes:
+        metrics: cumulative: of its output tensor, reference run against candidate run.
+        local_sqnr_db: of its output when it reads the reference's activations; None for a layer
+            that runs in FP32, or that could not be cut loose.
+        input_clipped_fraction: the largest share of an input's values that its Q/DQ pair clips.
+        rank: 1 is the worst: by the share of the outputs' error that it makes; layers without an
+            effect by local error, and those without either by cumulative error.
+        effect: what its precision costs at the outputs of the simulation; null for a layer that
+            runs in FP32, and where effects were not measured.
+        fp16_predicted: of a layer in FP16, whether its simulated error is a prediction of an
+            engine's: TensorRT's kernels are known to round as it was simulated; null otherwise.
+        readers_sqnr_db: of a layer that holds NaN or Inf of its own, the lowest SQNR among the
+            layers that read them, where all of those are finite; it then ranks by it.
+        error_parts: what its output's error in the simulation consists of; null for a layer that
+            could not be cut loose, and where values are not finite.
+        remedies: what was tried on it, the best first; empty where nothing was.
+    """
+
+    name: str
+    op_type: str
+    precision: Precision
+    tensor: str
+    nodes: tuple[str, ...]
+    metrics: Inline[Metrics]
+    local_sqnr_db: float | None
+    input_clipped_fraction: float | None
+    rank: int = 0
+    causes: tuple[Cause, ...] = ()
+    readers_sqnr_db: float | None = None
+    effect: Effect | None = None
+    fp16_predicted: bool | None = None
+    error_parts: ErrorParts | None = None
+    remedies: tuple[TriedRemedy, ...] = ()
+
+    @property
+    def output_share(self) -> float | None:
+        """The part of the outputs' noise power that keeping the layer in FP32 takes away."""
+        return self.effect.output_share if self.effect else None
+
+    @property
+    @in_json
+    def gain_db(self) -> float | None:
+        """By how much the outputs' SQNR rises when only this layer runs in FP32: the same as
+        `output_share`, in dB."""
+        share = self.output_share
+        return None if share is None else gain_db(share)
+
+    @property
+    def alone_sqnr_db(self) -> float | None:
+        """SQNR of the outputs when only this layer runs as planned; NaN where they are broken."""
+        if self.effect is None or self.effect.alone is None:
+            return None
+        noise = self.effect.alone
+        return math.nan if math.isinf(noise) else sqnr_db(1.0, noise)
+
+    def figure(self, metric: str) -> float | None:
+        """The value of one of LAYER_METRICS, by its name."""
+        value: float | None = getattr(self.metrics if metric in METRIC else self, metric)
+        return value
+
+    def __str__(self) -> str:
+        local = "" if self.local_sqnr_db is None else f"local {self.local_sqnr_db:.1f} dB, "
+        if self.gain_db is not None:
+            local = f"{self.gain_db:+.1f} dB at the outputs in FP32, {local}"
+        causes = f" ({'; '.join(str(cause) for cause in self.causes)})" if self.causes else ""
+        return (
+            f"{self.name}: {self.op_type} in {self.precision}, {local}cumulative "
+            f"{self.metrics.sqnr_db:.1f} dB{causes}"
+        )
+
+    @property
+    def overflows(self) -> bool:
+        """It makes NaN or Inf of what the reference gives it, which is no harmless mask."""
+        local = self.local_sqnr_db
+        return local is not None and math.isnan(local) and not self.harmless
+
+    @property
+    @in_json
+    def harmless(self) -> bool:
+        """It overflows, and the layers that read it show nothing of that: a mask of -Inf."""
+        return self.readers_sqnr_db is not None and self.readers_sqnr_db >= HARMLESS_DB
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first tensor in execution order whose SQNR is under the threshold."""
+
+    tensor: str
+    layer: str | None
+    sqnr_db: float
+    threshold_db: float
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """End-to-end accuracy of both runs.
+
+    Attributes:
+        chance: what guessing would give on average, of `top1`: 1 / classes; null where that is not
+            known.
+        reference_classes: how many different classes FP32 chooses, of the built-in metrics; null
+            for others.
+        step: the smallest change that it can show: one sample of the built-in metrics; of others
+            the smallest that is seen when FP32's outputs are changed, for up to 16 samples; else
+            null.
+    """
+
+    name: str
+    reference: float
+    candidate: float
+    chance: float | None = None
+    reference_classes: int | None = None
+    step: float | None = None
+
+    def reference_is_chance(self, samples: int) -> bool:
+        """Whether FP32 itself is no better than guessing on so many samples."""
+        return no_better_than_chance(self.reference, samples, self.chance)
+
+    def reference_is_right(self, samples: int) -> bool | None:
+        """Whether FP32 does better than guessing (True) or does not (False) on so many samples;
+        None where that cannot be told."""
+        if better_than_chance(self.reference, samples, self.chance):
+            return True
+        return False if self.reference_is_chance(samples) else None
+
+
+@dataclass(frozen=True)
+class TensorMatch:
+    """A tensor of the FP32 model and what stands for it in the quantized model.
+
+    Attributes:
+        how: what they were matched by: name, structure or weight.
+        transformation: what is done to the candidate's values before they are compared, such as
+            "after Relu"; "" for nothing.
+        proven: without rounding, and from the same inputs, they were equal on the samples.
+        reason: why that is not so.
+    """
+
+    tensor: str
+    candidate: str
+    how: str
+    transformation: str
+    proven: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Correspondence:
+    """How the tensors of a quantized model and of its FP32 model were matched.
+
+    Attributes:
+        samples: how many the proof looked at.
+        matches: in execution order.
+        unmatched: tensors of the FP32 model that nothing stands for, and why.
+    """
+
+    samples: int
+    matches: tuple[TensorMatch, ...]
+    unmatched: tuple[Skipped, ...]
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """Whether the gate held.
+
+    Attributes:
+        passed: every condition held, and an engine that was built is what was planned; null where
+        there was nothing to check. conditions: each with the worst value found.
+    """
+
+    passed: bool | None
+    conditions: tuple[Checked, ...]
+
+
+@dataclass(frozen=True)
+class Fp16Coverage:
+    """For how many of the layers in FP16 the simulated error is a prediction of an engine's."""
+
+    layers: int
+    predicted: int
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class CompareResult(Result):
+    """Everything `qdebug compare` measured.
+
+    Attributes:
+        backend: what ran the candidate.
+        precision: the plan's own: what layers run in that it does not name.
+        fp16_kernels: how the simulation computed the layers in FP16; null where there are none.
+        samples: how many were compared; `local_samples` are those of the local errors.
+        metric: the end-to-end metric, null without one.
+        outputs: the model's float outputs; an engine's own where it was executed.
+        layers: every layer whose output was compared, worst first.
+        tensors: every compared tensor, in execution order.
+        skipped: tensors that have no error, and why.
+        correspondence: how the tensors were matched; null where one model was made from the other.
+        effect: how the layers' effects at the outputs were measured; null where they were not.
+        remedy_samples: what remedies were judged on; 0 where none were tried.
+        remedy_metric: the end-to-end metric of the candidate on these; null without one.
+        summary: what the leading layers cost together, in the simulation; null where that was not
+            measured.
+        engine: what is known of the engine; null where none was built.
+        run_file: the file that was written; None for none.
+        failed: stages that ended in an error; what the others measured is here.
+    """
+
+    SCHEMA: ClassVar[str] = "qdebug.compare/1"
+    ROWS: ClassVar[str] = "layers"
+
+    model: ModelRef
+    backend: str
+    precision: str
+    fp16_kernels: Fp16Kernels | None = None
+    samples: int
+    local_samples: int
+    conditions: Hidden[tuple[Checked, ...]] = ()
+    metric: TaskResult | None = None
+    outputs: tuple[TensorResult, ...]
+    layers: tuple[LayerResult, ...]
+    tensors: tuple[TensorResult, ...]
+    first_divergence: Divergence | None
+    effect: EffectSummary | None = None
+    summary: Summary | None = None
+    remedy_samples: int = 0
+    remedy_metric: float | None = None
+    skipped: tuple[Skipped, ...]
+    correspondence: Correspondence | None = None
+    notes: tuple[str, ...] = ()
+    timings_s: Mapping[str, float] = field(default_factory=dict)
+    engine: EngineReport | None = None
+    run_file: Hidden[Path | None] = None
+    failed: tuple[FailedStage, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """See Result.from_dict; `conditions` are those of the verdict."""
+        conditions = from_json(GateVerdict, data["verdict"]).conditions
+        return replace(super().from_dict(data), conditions=conditions)
+
+    @property
+    def passed(self) -> bool:
+        """The gate held, an engine that was built is what was planned, and no stage failed; True
+        without a gate."""
+        as_planned = self.engine is None or self.engine.passed
+        return not self.failed and as_planned and all(c.passed for c in self.conditions)
+
+    @property
+    @in_json
+    def verdict(self) -> GateVerdict:
+        """Whether the gate held."""
+        return GateVerdict(self.passed, self.conditions)
+
+    @property
+    @in_json
+    def fp16_coverage(self) -> Fp16Coverage | None:
+        """Of the layers in FP16; null without any."""
+        known = [x.fp16_predicted for x in self.layers if x.fp16_predicted is not None]
+        return Fp16Coverage(len(known), sum(known)) if known else None
+
+    def headline(self) -> str:
+        """The model, how many layers, what its report opens with (where that was not measured,
+        the worst layer), and whether the gate held."""
+        worst = f", worst {self.layers[0]}" if self.layers else ""
+        if self.summary is not None:
+            worst = f": {self.VIEWS.summary(self).removesuffix('.')}"
+        judged = f", {'passed' if self.passed else 'FAILED'}" if self.conditions else ""
+        return (
+            f"{self.model.name} in {self.precision} on {self.backend}: {len(self.layers)} layers"
+            f"{worst}{judged}"
+        )

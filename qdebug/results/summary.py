@@ -1,0 +1,98 @@
+"""What the layers that cost most cost together, which opens the report of a comparison."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qdebug.result import MaybeText
+from qdebug.results.attribution import RELEVANT_DB as RELEVANT_DB
+
+ENOUGH = 0.8
+"""The leading layers are counted up to this part of the outputs' error, ..."""
+MOST_LEADERS = 5
+"""... but no more of them."""
+
+
+@dataclass(frozen=True)
+class RestoredMetric:
+    """The end-to-end metric: as planned, with the leading layers in FP32 (null where nothing was
+    restored), and all in FP32."""
+
+    name: str
+    planned: float
+    restored: float | None
+    reference: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether the plan keeps that of FP32."""
+        return self.planned == self.reference
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the leading layers cost together: one further run of the simulation kept them in FP32.
+
+    Attributes:
+        samples: all figures are of these.
+        layers: those that were kept in FP32 together, the costliest first; none where the outputs
+            are at 60 dB or better, and the metric is that of FP32: then nothing was restored.
+        of_layers: how many do not run in FP32.
+        output_share: the part of the outputs' noise power that goes with all of them in FP32;
+            negative where it grows; null where the outputs hold NaN or Inf before or after.
+        cause: the main cause of the layers that make most of their error; "" where there is no
+            such.
+        sqnr_db: of the outputs as planned, from their mean noise Σerr²/Σref²; NaN where they hold
+            NaN or Inf.
+        restored_sqnr_db: the same with all of the layers in FP32; null where nothing was restored.
+        metric: the same for the end-to-end metric; null without one.
+        group_layers: how many more leading layers were tried together, and gave less than the
+            first alone, since errors offset each other; 0 where that was not so.
+        group_sqnr_db: of the outputs with these in FP32; null without any.
+    """
+
+    samples: int
+    layers: tuple[str, ...]
+    of_layers: int
+    output_share: float | None
+    cause: MaybeText
+    sqnr_db: float
+    restored_sqnr_db: float | None
+    metric: RestoredMetric | None = None
+    group_layers: int = 0
+    group_sqnr_db: float | None = None
+
+
+def leading(shares: Sequence[float]) -> int:
+    """How many of the first layers are the leading ones, by the estimated part that each makes of
+    the outputs' error: as few as make ENOUGH of it, MOST_LEADERS at most."""
+    total = 0.0
+    for count, share in enumerate(shares[:MOST_LEADERS], start=1):
+        total += max(0.0, share)
+        if total >= ENOUGH:
+            return count
+    return min(len(shares), MOST_LEADERS)
+
+
+def joint_share(before: float, after: float) -> float | None:
+    """The part of the noise `before` that is gone `after`; None where one is not finite, or there
+    was none."""
+    if not (math.isfinite(before) and math.isfinite(after)) or before <= 0:
+        return None
+    return 1 - after / before
+
+
+def common_cause(causes: Sequence[tuple[str, float]]) -> str:
+    """The cause of more than half of the error; "" where there is no such.
+
+    Args:
+        causes: of each layer its main cause, "" for none, and the part of the error that it makes.
+    """
+    parts: dict[str, float] = defaultdict(float)
+    for label, part in causes:
+        parts[label] += max(0.0, part)
+    total = sum(parts.values())
+    return next((label for label in parts if 2 * parts[label] > total), "")

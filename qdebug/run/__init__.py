@@ -1,1 +1,0 @@
-"""Runtimes: what builds and executes a model."""

@@ -1,0 +1,113 @@
+"""The causes that are read off figures alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from qdebug.analyse.causes.calibration import RangeFit
+from qdebug.analyse.causes.quantization import (
+    OperandPart,
+    WeightPart,
+    half_causes,
+    inherited_cause,
+    int8_causes,
+)
+from qdebug.wording import part_of
+
+
+def labels(*figures: float) -> list[tuple[str, float | None]]:
+    return [(cause.label, cause.share) for cause in half_causes(*figures)]
+
+
+@pytest.mark.parametrize(
+    ("largest", "tiny", "sums", "expected"),
+    [
+        (1e5, 0.0, 0.0, [("fp16-overflow", 1.0)]),
+        (1.0, 0.5, 0.0, [("fp16-underflow", 0.5)]),
+        (1.0, 0.0, 0.9, [("fp16-sums", 0.9)]),
+        (1.0, 0.001, 0.01, []),
+    ],
+)
+def test_one_cause_of_an_fp16_layer(
+    largest: float, tiny: float, sums: float, expected: list[tuple[str, float]]
+) -> None:
+    assert labels(largest, tiny, sums, 60.0 if sums else math.inf) == expected
+
+
+@pytest.mark.parametrize(
+    ("sums", "expected"),
+    [
+        (0.0, [("fp16-overflow", 1.0), ("fp16-underflow", None)]),
+        (0.75, [("fp16-sums", 0.75), ("fp16-overflow", 0.25), ("fp16-underflow", None)]),
+    ],
+    ids=["at the output", "inside only"],
+)
+def test_overflow_does_not_hide_other_causes(
+    sums: float, expected: list[tuple[str, float | None]]
+) -> None:
+    assert labels(1e5, 0.5, sums, 60.0 if sums else math.inf) == expected
+
+
+def test_underflow_does_not_hide_what_inexact_sums_add() -> None:
+    found = labels(1.0, 0.4, 0.7, 60.0)
+    assert [label for label, _ in found] == ["fp16-sums", "fp16-underflow"]
+    assert sum(share or 0 for _, share in found) <= 1.0 + 1e-9
+
+
+def operand(tensor: str, energy: float, **more: float) -> OperandPart:
+    given = {"largest": 10.0, "rms": 2.0, "clipped": 0.0, "clipped_energy": 0.0, **more}
+    return OperandPart(tensor, energy, (-10.0, 10.0), 10 / 127, **given)
+
+
+def test_a_label_stands_once_and_shares_of_its_own_error_make_no_more_than_the_whole() -> None:
+    """A product of two activations, both rounded, one clipped too, and a weight."""
+    parts = [operand("a", 3.0), operand("b", 4.0, largest=12.0, clipped=0.1, clipped_energy=0.25)]
+    causes = int8_causes(parts, WeightPart(3.0, 16, 1.0), RangeFit({}))
+    found = {cause.label: cause.share for cause in causes}
+    assert len(found) == len(causes)
+    assert found == pytest.approx({"rounding": 0.6, "weight-rounding": 0.3, "clipping": 0.1})
+    rounding = next(cause for cause in causes if cause.label == "rounding")
+    assert "'a'" in rounding.evidence and "'b'" in rounding.evidence
+    assert {cause.share_of for cause in causes} == {"its own error"}
+    inherited = inherited_cause(1e-6, 1e-2, 1e-2)
+    assert inherited is not None and inherited.share_of == "the error at its output"
+
+
+def test_leaving_int8_is_the_last_advice() -> None:
+    parts = [operand("a", 1.0), operand("b", 1.0, in_eighth=0.999)]
+    causes = [
+        *int8_causes(parts, WeightPart(1.0, 16, 1.0), RangeFit({})),
+        inherited_cause(1e-6, 1e-4, 1e-2),
+    ]
+    assert {c.label for c in causes if c} == {
+        *("rounding", "coarse-step", "weight-rounding", "amplification")
+    }
+    for cause in causes:
+        assert cause is not None
+        before, _, after = cause.remedy.lower().partition("in fp32")
+        assert "qdebug calibrate" in before and "qdebug repair" in before and after
+    half = inherited_cause(1e-6, 1e-4, 1e-2, int8=False)
+    assert half is not None and "calibrate" not in half.remedy
+
+
+def test_more_scales_are_a_flag_only_where_qdebug_quantizes() -> None:
+    for planned in (True, False):
+        part = WeightPart(1.0, 1, 30.0, planned=planned)
+        (cause,) = int8_causes([], part, RangeFit({}))
+        assert cause.label == "weight-range" and ("weights" in cause.remedy) == planned
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [
+        (0.25, "a quarter of it"),
+        (0.19, "a fifth of it"),
+        (0.04, "4% of it"),
+        (1.02, "as large as it"),
+        (2.5, "2.5 times it"),
+    ],
+)
+def test_parts_in_words(ratio: float, told: str) -> None:
+    assert part_of(ratio, "it") == told

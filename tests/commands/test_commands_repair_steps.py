@@ -1,0 +1,343 @@
+"""The order of a repair: what is tried, kept, halved, skipped, and when it ends."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdebug.decide.remedies.remedy import Proposal, Remedy
+from qdebug.decide.remedies.result import Reason
+from qdebug.decide.repair.judge import Judgement, standard_error, verdict_on
+from qdebug.decide.repair.steps import Asked, Attempt, State, Tried, Trying, _proposals
+
+LAYERS = tuple("abcdefgh")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Stands in for a quantized network: the layers that each remedy was applied to."""
+
+    applied: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass
+class Judge:
+    """Judges such networks: `good` layers take noise off, all others add some."""
+
+    good: dict[str, frozenset[str]]
+    metric: Callable[[Network], float | None] = lambda _: None
+    asked: list[Network] = field(default_factory=list)
+
+    def __call__(self, network: Network) -> Judgement:
+        self.asked.append(network)
+        db = 10.0 + sum(
+            1.0 if layer in self.good.get(remedy, ()) else -1.0 for remedy, layer in network.applied
+        )
+        noise = np.full(8, 10 ** (-db / 10) / 8) * np.linspace(0.999, 1.001, 8)
+        metric = self.metric(network)
+        outputs: Any = {"y": Sqnr(db)}
+        left_out = np.zeros(0) if metric is None else metric + np.linspace(-1e-5, 1e-5, 8)
+        return Judgement(outputs, metric, noise, left_out)
+
+    def until(self, _: float) -> Judge:
+        return self
+
+    def verdict(self, before: Judgement, after: Judgement, best: Judgement | None) -> Any:
+        return verdict_on(before, after, best)
+
+    def samples_for(self, verdict: Any) -> int | None:
+        return math.ceil(8 * verdict.times) if math.isfinite(verdict.times) else None
+
+    def best_of(self, one: Judgement | None, other: Judgement) -> Judgement:
+        return other if one is None or (one.metric or 0) < (other.metric or 0) else one
+
+
+def test_a_rewritten_network_that_was_corrected_is_tried_without() -> None:
+    bare: Any = SimpleNamespace(bound=SimpleNamespace(corrections={}))
+    corrected: Any = SimpleNamespace(
+        bound=SimpleNamespace(corrections={"a": None}), with_own_weights=lambda: bare
+    )
+
+    def seen(*, rewrites: bool, adds_work: bool = False) -> list[Any]:
+        remedy: Any = SimpleNamespace(
+            rewrites=rewrites,
+            adds_work=adds_work,
+            propose=lambda *_: iter(
+                [Proposal(corrected, ("a",), "x"), Proposal(bare, ("a",), "y")]
+            ),
+        )
+        nothing: Any = None
+        return [one.result for one in _proposals(remedy, nothing, nothing, ("a",))]
+
+    assert seen(rewrites=True) == [corrected, bare, bare]
+    assert seen(rewrites=False) == seen(rewrites=True, adds_work=True) == [corrected, bare]
+
+
+@dataclass(frozen=True)
+class Sqnr:
+    """Metrics of an output, as far as they are asked for."""
+
+    sqnr_db: float
+
+
+class Samples:
+    count = 64
+
+
+@dataclass(frozen=True)
+class Study:
+    """As far as trying looks at one."""
+
+    samples: Any = Samples
+    progress: Any = lambda _: None
+
+    def until(self, _: float) -> Study:
+        return self
+
+    def most_harmful_first(self, layers: Sequence[str]) -> list[str]:
+        return sorted(layers)
+
+
+def remedy(name: str, layers: Sequence[str] = LAYERS, fewest: int = 1, **more: Any) -> Remedy:
+    def propose(_: Any, network: Any, chosen: Sequence[str]) -> Iterator[Proposal]:
+        changed = network.applied | {(name, layer) for layer in chosen}
+        yield Proposal(replace(network, applied=changed), tuple(chosen))
+
+    return Remedy(name, frozenset(), fewest, lambda _: tuple(layers), propose, **more)
+
+
+def run(judge: Judge, *remedies: Remedy, **how: Any) -> tuple[State, Judgement, str]:
+    known = {one.name: one for one in remedies}
+    settings: dict[str, Any] = {"enough": lambda _: False, "holds": lambda _: False} | how
+    trying = Trying(Study(), judge, known, **settings)
+    network: Any = Network()
+    return trying.run(State(network, tuple(Attempt(one.name) for one in remedies)))
+
+
+def kept(state: State) -> set[str]:
+    network: Any = state.network
+    return {layer for _, layer in network.applied}
+
+
+def test_what_is_asked_for_after_a_rejection_was_likely() -> None:
+    judge = Judge({"two": frozenset("ab"), "three": frozenset(LAYERS)})
+    remedies = [remedy(name) for name in ("one", "two", "three", "four")]
+    known = {one.name: one for one in remedies}
+    here = Trying(Study(), judge, known, lambda _: False, lambda _: False)
+    asked: list[Asked] = []
+    likely: list[list[Asked]] = []
+
+    def elsewhere(one: Asked, ahead: Sequence[Asked]) -> Tried | None:
+        asked.append(one)
+        likely.append(list(ahead))
+        return here.attempt(one)
+
+    state, _, _ = run(judge, *remedies, elsewhere=elsewhere)
+    alone = run(judge, *remedies)[0]
+    assert [replace(s, seconds=0.0) for s in state.steps] == [
+        replace(s, seconds=0.0) for s in alone.steps
+    ]
+    rejected = [k for k, step in enumerate(state.steps[:-1]) if not step.accepted]
+    assert len(rejected) > 3
+    for k in rejected:
+        following = asked[k + 1].remedy, asked[k + 1].layers
+        assert following in [(one.remedy, one.layers) for one in likely[k]]
+
+
+def test_a_remedy_that_helps_everywhere_is_kept_at_once() -> None:
+    judge = Judge({"one": frozenset(LAYERS)})
+    state, found, explanation = run(judge, remedy("one"))
+    assert kept(state) == set(LAYERS) and explanation == ""
+    assert [s.accepted for s in state.steps] == [True] and len(judge.asked) == 2
+    assert found.sqnr_db == pytest.approx(18) and state.steps[0].gain_db == pytest.approx(8)
+    assert state.steps[0].reason is Reason.LESS_NOISE
+
+
+def test_one_that_harms_as_a_whole_is_tried_on_parts() -> None:
+    judge = Judge({"one": frozenset("abc")})
+    state, found, _ = run(judge, remedy("one"))
+    assert kept(state) == {"a", "b", "c", "d"} and found.sqnr_db == pytest.approx(12)
+    assert len(state.steps) <= 7
+    assert state.steps[0].reason is Reason.NO_GAIN and not state.steps[0].accepted
+
+
+def test_one_that_changes_next_to_nothing_is_left_at_that() -> None:
+    judge = Judge({"one": frozenset("abcd")})  # four help, four harm
+    state, _, _ = run(judge, remedy("one"))
+    assert len(state.steps) == 1 and not kept(state)
+
+
+def test_groups_are_judged_apart() -> None:
+    judge = Judge({"one": frozenset("abcdefg")})
+    apart = remedy("one", groups=lambda _, layers: [tuple(layers[:-1]), tuple(layers[-1:])])
+    state, _, _ = run(judge, apart)
+    assert kept(state) == set("abcdefg")
+    assert [(s.layers[-1], s.accepted) for s in state.steps] == [("g", True), ("h", False)]
+
+
+def test_a_metric_that_falls_outweighs_less_noise() -> None:
+    judge = Judge(
+        {"one": frozenset(LAYERS)},
+        metric=lambda network: 0.5 if ("one", "h") in network.applied else 0.9,
+    )
+    state, found, _ = run(judge, remedy("one"))
+    assert "h" not in kept(state) and found.metric == 0.9 and kept(state)
+    assert state.steps[0].reason is Reason.METRIC_FELL
+
+
+def test_it_ends_when_it_is_good_enough() -> None:
+    judge = Judge({"one": frozenset(LAYERS), "two": frozenset(LAYERS)})
+    enough = run(judge, remedy("one"), remedy("two"), enough=lambda found: found.sqnr_db >= 18)
+    assert {step.remedy for step in enough[0].steps} == {"one"}
+    assert [a.remedy for a in enough[0].waiting] == ["two"] and enough[2] == ""
+
+
+def test_a_target_that_holds_is_not_given_up() -> None:
+    judge = Judge({"one": frozenset(LAYERS)})
+    state, _, _ = run(judge, remedy("one"), holds=lambda found: found.sqnr_db < 12)
+    assert found_db(judge, state) < 12
+
+
+def found_db(judge: Judge, state: State) -> float:
+    network: Any = state.network
+    return judge(network).sqnr_db
+
+
+def test_what_does_not_apply_is_said() -> None:
+    state, _, _ = run(Judge({}), remedy("none", ()), remedy("many", fewest=65))
+    reasons = {one.remedy: one.reason for one in state.skipped}
+    assert reasons.keys() == {"none", "many"} and "65" in reasons["many"]
+    assert not state.steps
+
+
+def test_a_time_limit_names_what_was_left_out() -> None:
+    judge = Judge({"one": frozenset(LAYERS)})
+    state, _, explanation = run(judge, remedy("one"), ends_at=time.monotonic() - 1)
+    assert not state.steps and "one" in explanation
+
+
+def test_an_attempt_that_the_time_limit_cuts_is_none() -> None:
+    judge = Judge({"one": frozenset(LAYERS)})
+    state, _, explanation = run(judge, remedy("one"), ends_at=time.monotonic() + 1e-9)
+    assert not state.steps and state.waiting and "one" in explanation
+
+
+def test_the_best_metric_survives_an_interruption() -> None:
+    judge = Judge({"one": frozenset(LAYERS)}, metric=lambda _: 0.9)
+    first: State = run(judge, remedy("one"))[0]
+    assert first.best is not None and first.best.metric == 0.9
+
+
+def test_every_state_is_told() -> None:
+    judge, told = Judge({"one": frozenset("abc")}), []
+    state, _, _ = run(judge, remedy("one"), on_step=told.append)
+    assert told[-1] is state and len(told[0].steps) == 1
+
+
+def judgement(
+    noise: Sequence[float], metric: float | None = None, left_out: Sequence[float] = ()
+) -> Judgement:
+    outputs: Any = {"y": Sqnr(0.0)}
+    return Judgement(outputs, metric, np.array(noise), np.array(left_out))
+
+
+@given(st.lists(st.floats(0.5, 1.5), min_size=4, max_size=12), st.floats(0.5, 2.0))
+def test_the_same_change_the_other_way_round_is_never_better_too(
+    noise: list[float], factor: float
+) -> None:
+    one, other = judgement(noise), judgement([factor * x for x in noise])
+    assert not (verdict_on(one, other, None).better and verdict_on(other, one, None).better)
+
+
+def test_a_difference_within_its_error_is_none() -> None:
+    before = judgement([1.0, 2.0, 1.0, 2.0])
+    assert not verdict_on(before, judgement([2.0, 0.8, 2.0, 0.8]), None).better
+    assert verdict_on(before, judgement([0.9, 1.8, 0.9, 1.8]), None).better
+    assert verdict_on(before, judgement([math.inf] * 4), None).better is False
+    assert verdict_on(judgement([math.inf] * 4), before, None).better
+
+
+def test_the_standard_error_is_the_jackknifes() -> None:
+    rng = np.random.default_rng(0)
+    right = (rng.random(1200) < 0.9).astype(float)
+    groups = [np.delete(right.reshape(12, 100), g, axis=0).mean() for g in range(12)]
+    found = standard_error(judgement([1.0], right.mean(), groups))
+    assert found == pytest.approx(math.sqrt(0.9 * 0.1 / 1200), rel=0.5)
+
+
+def test_one_sample_of_many_decides_nothing() -> None:
+    before = judgement([1.0] * 4, 0.90, [0.90] * 4)
+    lucky = judgement([1.0] * 4, 0.901, [0.9013, 0.9013, 0.9013, 0.9])
+    assert not verdict_on(before, lucky, None).better
+    sure = judgement([1.1] * 4, 0.95, [0.95, 0.9502, 0.9498, 0.95])
+    assert verdict_on(before, sure, None).reason is Reason.METRIC
+    worse = judgement([0.5] * 4, 0.85, [0.85] * 4)
+    assert verdict_on(before, worse, None).reason is Reason.METRIC_FELL
+    drifted = judgement([0.5] * 4, 0.90, [0.90] * 4)
+    best = judgement([1.0] * 4, 0.95, [0.95] * 4)
+    assert verdict_on(before, drifted, best).reason is Reason.METRIC_FELL
+
+
+def test_what_is_within_the_error_of_the_best_metric_has_not_fallen() -> None:
+    """The network before is a little worse than the best, by chance. A change that leaves the
+    metric at that is no fall: the error is that of the difference to the best."""
+    best = judgement([1.0] * 4, 0.955, [0.95, 0.96, 0.95, 0.96])
+    before = judgement([0.9] * 4, 0.951, [0.951] * 4)
+    quieter = judgement([0.8] * 4, 0.951, [0.951] * 4)
+    assert verdict_on(before, quieter, best).reason is Reason.LESS_NOISE
+    surely_best = judgement([1.0] * 4, 0.955, [0.955] * 4)
+    assert verdict_on(before, quieter, surely_best).reason is Reason.METRIC_FELL
+
+
+def test_a_gain_that_too_few_samples_judge_is_undecided_not_none() -> None:
+    """The same executions as often as it takes tell it."""
+    rng = np.random.default_rng(0)
+    before = rng.uniform(0.8, 1.2, 8)
+    after = before * rng.uniform(0.2, 1.4, 8)
+    few = verdict_on(judgement(before), judgement(after), None)
+    assert few.reason is Reason.UNDECIDED and not few.better and 1 < few.times < 100
+    enough = math.ceil(few.times)
+    more = (judgement(np.tile(x, enough).tolist()) for x in (before, after))
+    assert verdict_on(*more, None).better
+    gain = before - after
+    error = gain.std(ddof=1) / math.sqrt(8)
+    assert few.times == pytest.approx((2 * error / gain.mean()) ** 2)
+
+
+def test_what_makes_no_difference_is_not_undecided() -> None:
+    before = judgement([1.0, 2.0, 1.0, 2.0])
+    slight = judgement([0.97, 2.02, 0.95, 2.0])  # 1 % less, within its error
+    assert verdict_on(before, slight, None).reason is Reason.NO_GAIN
+    louder = judgement([1.5, 1.9, 1.5, 1.9])
+    assert verdict_on(before, louder, None).reason is Reason.NO_GAIN
+
+
+def test_one_execution_says_not_how_many_it_takes() -> None:
+    found = verdict_on(judgement([1.0]), judgement([0.2]), None)
+    assert found.reason is Reason.UNDECIDED and math.isinf(found.times)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_best_guess_is_kept_where_the_user_wants_it(keep: bool) -> None:
+    @dataclass
+    class Unsure(Judge):
+        def __call__(self, network: Network) -> Judgement:
+            found = super().__call__(network)
+            if not network.applied:
+                return found
+            return replace(found, noise=found.noise * np.tile([0.1, 9.0], 4))
+
+    state, _, _ = run(Unsure({"one": frozenset(LAYERS)}), remedy("one"), keep_undecided=keep)
+    step = state.steps[0]
+    assert step.accepted is keep and step.reason is Reason.UNDECIDED
+    assert step.samples_needed is not None and step.samples_needed > 8
+    assert kept(state) == (set(LAYERS) if keep else set())

@@ -1,0 +1,158 @@
+"""What compare says of the samples before a figure of theirs can be trusted: FP32 at chance, ranges
+of differently scaled inputs, too few samples, the same samples twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qdebug
+from qdebug.display.summary import sentence
+from qdebug.network.samples import open_samples
+from qdebug.network.samples.subset import same_samples
+from qdebug.types import TensorSpec
+
+DATA = Path(__file__).parents[2] / "calib_data"
+MODEL = str(DATA / "digits_cnn.onnx")
+HELD_OUT = dict(np.load(DATA / "digits_holdout.npz"))
+CALIB = dict(np.load(DATA / "digits_calib.npz"))
+
+
+def compared(inputs: Any, calib: Any = CALIB, **more: Any) -> qdebug.CompareResult:
+    return qdebug.compare(
+        MODEL, inputs=inputs, calib_data=calib, **{"metric": "top1", "effect": "none", **more}
+    )
+
+
+def some(count: int, factor: float = 1.0) -> dict[str, Any]:
+    return {
+        "input": HELD_OUT["input"][:count] * np.float32(factor),
+        "labels": HELD_OUT["labels"][:count],
+    }
+
+
+def notes(result: qdebug.CompareResult, word: str) -> int:
+    return sum(word in note for note in result.notes)
+
+
+def test_fp32_at_chance_is_said_first() -> None:
+    data = some(100)
+    data["labels"] = np.random.default_rng(1).permutation(data["labels"])
+    result = compared(data, effect="fast")
+    assert result.metric is not None and result.metric.chance == 0.1
+    assert result.metric.reference_is_chance(100) and notes(result, "guessing") == 1
+    assert sentence(result).startswith("FP32 itself is no better than guessing")
+    right = compared(some(100), effect="fast")
+    assert right.metric is not None and right.metric.reference_is_right(100)
+    assert notes(right, "guessing") == 0 and "guessing" not in sentence(right)
+
+
+def test_one_class_for_all_samples_is_said() -> None:
+    same = {"input": np.repeat(HELD_OUT["input"][:1], 16, 0)}
+    result = compared(same, metric="agreement")
+    assert result.metric is not None and result.metric.reference_classes == 1
+    assert result.metric.chance is None and notes(result, "same class") == 1
+    assert notes(compared(some(16), metric="agreement"), "same class") == 0
+
+
+@pytest.mark.parametrize(
+    ("inputs", "calib", "metric", "odd"),
+    [
+        (some(100), {"input": CALIB["input"] * 255}, "top1", "so the calibration samples"),
+        (some(100, 255), CALIB, "top1", "so these seem to be"),
+        (some(100), {"input": CALIB["input"] * 255}, None, "only a metric"),
+    ],
+    ids=["calibration", "compared", "unknown"],
+)
+def test_which_samples_are_scaled_wrongly_is_told_where_fp32_proves_it(
+    inputs: Any, calib: Any, metric: str | None, odd: str
+) -> None:
+    result = compared(inputs, calib, metric=metric, effect="fast")
+    (cause, *_) = result.layers[0].causes
+    assert cause.label == "stale-calibration"
+    assert odd in cause.evidence and "255 times" in cause.evidence
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "told"),
+    [(["metric>=0.98"], 50), (["metric>=0.5"], 0), ([], -1), (["metric<=1.02"], 50)],
+)
+def test_a_change_that_so_few_samples_cannot_show_is_told(fail_on: list[str], told: int) -> None:
+    result = compared(some(7), fail_on=fail_on)
+    assert result.metric is not None and result.metric.step == 1 / 7
+    assert notes(result, "steps of 0.1429") == (1 if told else 0)
+    assert told < 1 or notes(result, f"It takes {told} or more") == 1
+    assert notes(compared(some(200), fail_on=fail_on), "steps of") == 0
+
+
+def test_in_what_steps_a_metric_of_the_users_moves_is_measured() -> None:
+    def error_rate(outputs: Any, labels: Any) -> float:
+        wrong = outputs["logits"].argmax(1) != labels["labels"]
+        return float(3 * wrong.mean())
+
+    data = some(8)
+    data["labels"] = np.array([*data["labels"][:7], (data["labels"][7] + 1) % 10])
+    result = compared(data, metric=error_rate, fail_on=["metric<=0.4"])
+    assert result.metric is not None and result.metric.reference == 3 / 8
+    assert result.metric.step == pytest.approx(3 / 8)  # one more that is wrong
+    assert (
+        notes(result, "steps of about 0.3750") == 1 and notes(result, "It takes 120 or more") == 1
+    )
+    many = compared(some(17), metric=error_rate)
+    assert many.metric is not None and many.metric.step is None and notes(many, "steps of") == 0
+
+
+def test_a_condition_that_fp32_does_not_meet_is_told() -> None:
+    data = some(100)
+    data["labels"] = np.where(np.arange(100) < 20, 0, data["labels"])
+    assert notes(compared(data, fail_on=["metric>=0.95"]), "FP32 itself does not meet") == 1
+
+
+def test_one_sample_is_told() -> None:
+    assert notes(compared(some(1)), "one sample was compared") == 1
+    assert notes(compared(some(2)), "one sample was compared") == 0
+
+
+def test_the_same_samples_twice_are_told() -> None:
+    assert notes(compared(some(64), {"input": HELD_OUT["input"][:64]}), "flatters") == 1
+    assert notes(compared(some(64), some(32)), "flatters") == 1  # the first of them
+    assert notes(compared(some(64)), "flatters") == 0
+
+
+def test_samples_are_the_same_by_what_they_hold(tmp_path: Path) -> None:
+    specs = [TensorSpec("x", (4, 3), np.dtype(np.float32))]
+    values = np.arange(96, dtype=np.float32).reshape(32, 3)
+
+    def opened(array: Any, size: int = 4) -> Any:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.npz"
+        np.savez(path, x=array)
+        return open_samples(str(path), specs)
+
+    changed = values.copy()
+    changed[0] += 1
+    one = opened(values)
+    assert not one.batch_is_free
+    assert same_samples(one, opened(values)) and same_samples(one, opened(values[:8]))
+    assert not same_samples(one, opened(changed))
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_a_search_and_a_repair_say_that_fp32_guesses(right: bool) -> None:
+    """A target that follows FP32's score is met by anything where FP32 itself is wrong."""
+    held = np.load(DATA / "digits_holdout.npz")
+    labels = held["labels"] if right else np.random.default_rng(0).permutation(held["labels"])
+    inputs = {"input": held["input"][:200], "labels": labels[:200]}
+    settings: dict[str, Any] = {
+        "calib_data": str(DATA / "digits_calib.npz"),
+        "inputs": inputs,
+        "metric": "top1",
+        "max_drop": 0.01,
+        "cache": False,
+    }
+    found = qdebug.bisect(str(DATA / "digits_cnn.onnx"), **settings)
+    repaired = qdebug.repair(str(DATA / "digits_cnn.onnx"), only=["ranges"], pin=False, **settings)
+    for result in (found, repaired):
+        assert any("no better than guessing" in note for note in result.notes) is not right

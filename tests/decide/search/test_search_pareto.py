@@ -1,0 +1,57 @@
+"""The list of error against cost, its knee, and the point that a user selects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from qdebug.decide.search.oracle import Evaluation
+from qdebug.decide.search.pareto import Point, check_select_point, pareto, selected_index
+from qdebug.decide.search.problem import Item, Measurement, SearchProblem, pins_of
+from qdebug.errors import UsageError
+from qdebug.types import Precision
+
+NAMES = "abcd"
+PROBLEM = SearchProblem(tuple(Item(n, {Precision.FP16: 1.0, Precision.FP32: 2.0}) for n in NAMES))
+
+
+def points(noise: Sequence[float], passing: Sequence[bool]) -> tuple[Point, ...]:
+    """Of sets that pin one layer more each."""
+    history = []
+    for count, (level, passed) in enumerate(zip(noise, passing, strict=True)):
+        pins = pins_of(dict.fromkeys(NAMES[:count], Precision.FP16))
+        history.append(Evaluation(pins, Measurement(level, passed, level)))
+    return pareto(PROBLEM, history)
+
+
+@pytest.mark.parametrize(
+    ("passing", "knee"),
+    [
+        ((False, True, True, True, True), 1),
+        ((False, False, True, True, True), 2),  # the sharpest bend fails the target
+        ((False, False, False, False, True), None),  # an end of the list is no bend
+        ((False,) * 5, 1),  # where no point meets the target
+    ],
+)
+def test_the_knee_meets_the_target_where_any_point_does(
+    passing: Sequence[bool], knee: int | None
+) -> None:
+    found = points((1.0, 1e-3, 5e-4, 2e-4, 1e-4), passing)
+    assert [i for i, point in enumerate(found) if point.knee] == ([] if knee is None else [knee])
+
+
+def test_points_are_selected_by_number_or_as_the_knee() -> None:
+    found = points((1.0, 1e-3, 5e-4), (False, True, True))
+    assert [selected_index(wanted, found) for wanted in ("1", "3", "knee")] == [0, 2, 1]
+    for wanted, among in (("4", found), ("1", ()), ("knee", found[:1])):
+        with pytest.raises(UsageError) as caught:
+            selected_index(wanted, among)
+        assert caught.value.code == "QD-USAGE-POINT"
+
+
+@pytest.mark.parametrize("wanted", ["0", "-1", "best", "", "٣"])
+def test_what_cannot_be_a_point_is_refused_before_the_search(wanted: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_select_point(wanted)
+    assert caught.value.code == "QD-USAGE-POINT"

@@ -1,0 +1,172 @@
+"""End-to-end metrics, the user's own among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import refused
+
+from qdebug.metrics.task import load_metric
+
+FUNCTION = "QD-METRIC-FUNCTION"
+SCORES = {"out": np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]], np.float32)}
+OTHER = {"out": np.array([[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]], np.float32)}
+LABELS = {"labels": np.array([1, 0, 0])}
+
+
+def _file(folder: Path, code: str) -> str:
+    path = folder / "my_metric.py"
+    path.write_text(code, encoding="utf-8")
+    return f"{path}:score"
+
+
+def test_top1() -> None:
+    metric = load_metric("top1")
+    assert metric.needs_labels
+    assert metric(SCORES, LABELS, OTHER) == pytest.approx(2 / 3)
+    assert metric(SCORES, {"whatever": np.array([[1], [0], [1]])}, {}) == 1
+    broken = {"out": np.array([[np.nan, 0.9], [np.nan, np.nan], [np.inf, 0]])}
+    assert metric(broken, LABELS, {}) == pytest.approx(2 / 3)
+
+
+def test_agreement() -> None:
+    metric = load_metric("agreement")
+    assert not metric.needs_labels
+    assert metric(SCORES, {}, OTHER) == pytest.approx(2 / 3)
+    assert metric(SCORES, {}, SCORES) == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ({}, ["'labels'"]),
+        ({"a": np.zeros(3), "b": np.zeros(3)}, ["a, b"]),
+        ({"labels": np.array([1])}, ["3 samples", "(1,)"]),
+        ({"labels": np.eye(3)}, ["3 samples", "(3, 3)"]),
+    ],
+)
+def test_labels_that_do_not_fit(labels: Any, says: list[str]) -> None:
+    with refused("QD-METRIC-LABELS", *says):
+        load_metric("top1")(SCORES, labels, {})
+
+
+def test_labels_are_found_by_name_among_others() -> None:
+    labels = {"ids": np.arange(3), "y": np.array([1, 0, 0])}
+    assert load_metric("top1")(SCORES, labels, {}) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("signature", "body", "value"),
+    [
+        ("outputs", "outputs['out'].shape[0]", 3),
+        ("labels", "labels['labels'].sum()", 1),
+        ("reference, outputs", "(reference['out'] != outputs['out']).sum()", 2),
+        ("outputs, labels, reference", "len(outputs) + len(labels) + len(reference)", 3),
+        ("", "7", 7),
+        ("outputs, k=5", "k", 5),
+        ("**given", "sorted(given) == ['labels', 'outputs', 'reference']", 1),
+        ("outputs, **given", "sorted(given) == ['labels', 'reference']", 1),
+        ("outputs", "np.array([0.5])[0] > 0", 1),
+    ],
+)
+def test_a_functions_parameters_decide_what_it_gets(
+    tmp_path: Path, signature: str, body: str, value: float
+) -> None:
+    spec = _file(tmp_path, f"import numpy as np\ndef score({signature}):\n    return {body}\n")
+    assert load_metric(spec)(SCORES, LABELS, OTHER) == value
+
+
+def test_a_function_of_a_module() -> None:
+    accuracy = load_metric("numpy:array_equal")
+    assert accuracy.needs_labels
+    assert accuracy(SCORES, {"labels": np.array([1, 0, 1])}, {}) == 1
+    raw = load_metric("numpy:vdot")
+    assert raw(SCORES, {"labels": SCORES["out"]}, {}) == pytest.approx(2.08)
+
+
+def test_a_metric_that_raises_shows_its_own_line(tmp_path: Path) -> None:
+    code = (
+        "import numpy as np\n\ndef score(outputs):\n    return np.reshape(outputs['out'], (7, 7))\n"
+    )
+    metric = load_metric(_file(tmp_path, code))
+    with refused("QD-METRIC-RAISED", "ValueError") as caught:
+        metric(SCORES, {}, {})
+    assert caught.value.hint == (
+        "In my_metric.py, line 4: return np.reshape(outputs['out'], (7, 7))"
+    )
+
+
+def test_a_metric_that_expected_dicts_is_told_how_to_get_them(tmp_path: Path) -> None:
+    metric = load_metric(_file(tmp_path, "def score(out, lab):\n    return out['out']\n"))
+    with refused("QD-METRIC-RAISED", "line 2: return out['out']", "parameters outputs and labels"):
+        metric(SCORES, LABELS, {})
+
+
+def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _file(tmp_path, "def score():\n    return [][1]\n")
+    monkeypatch.chdir(tmp_path)
+    with refused("QD-METRIC-RAISED", "line 2: return [][1]"):
+        load_metric("my_metric.py:score")({}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("returned", "found"),
+    [
+        ("float('nan')", " nan"),
+        ("float('inf')", " inf"),
+        ("None", "NoneType"),
+        ("'high'", " str"),
+        ("outputs['out']", "ndarray"),
+    ],
+)
+def test_no_finite_number(tmp_path: Path, returned: str, found: str) -> None:
+    metric = load_metric(_file(tmp_path, f"def score(outputs):\n    return {returned}\n"))
+    with refused("QD-METRIC-VALUE", found):
+        metric(SCORES, {}, {})
+
+
+def test_a_file_with_a_dataclass_and_a_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "my_metric_helper.py").write_text("VALUE = 4\n")
+    code = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "from typing import ClassVar\nfrom my_metric_helper import VALUE\n"
+        "@dataclass\nclass Weights:\n    a: int = VALUE\n    b: ClassVar[int] = 2\n"
+        "def score():\n    return Weights().a\n"
+    )
+    assert load_metric(_file(tmp_path, code))({}, {}, {}) == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "says"),
+    [
+        ("x = 1\n", FUNCTION, ["'score'"]),
+        ("score = 3\n", FUNCTION, ["'score'"]),
+        ("def score(preds): return 1\n", "QD-METRIC-PARAMETERS", ["'preds'", "outputs, labels"]),
+        ("\nraise RuntimeError('no data')\n", FUNCTION, ["RuntimeError", "line 2: raise"]),
+        ("\nimport not_there_at_all\n", FUNCTION, ["'not_there_at_all'", "line 2: import"]),
+        ("\n\ndef score(:\n", FUNCTION, ["SyntaxError", "my_metric.py, line 3: def score(:"]),
+    ],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, code: str, error: str, says: list[str]) -> None:
+    with refused(error, *says):
+        load_metric(_file(tmp_path, code))
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "named"),
+    [
+        ("top5", "QD-METRIC-UNKNOWN", "'top5'"),
+        (":score", "QD-METRIC-UNKNOWN", "':score'"),
+        ("file.py:", "QD-METRIC-UNKNOWN", "'file.py:'"),
+        ("none/file.py:score", FUNCTION, "none/file.py"),
+        ("no_such_module_x:score", FUNCTION, "'no_such_module_x'"),
+        (".relative:score", FUNCTION, "'.relative'"),
+        ("numpy:no_such_function", FUNCTION, "'no_such_function'"),
+    ],
+)
+def test_unknown_metrics(spec: str, code: str, named: str) -> None:
+    with refused(code, named):
+        load_metric(spec)
