@@ -55,6 +55,8 @@ def view(result: BisectResult) -> list[Block]:
     blocks += notes(result.notes)
     checks = ((c.answer.passed, checked_line(result, c, _base(result))) for c in result.checks)
     blocks.append(Checks(tuple(checks)))
+    if weak := proves_nothing(result, _base(result)):
+        blocks.append(Line(weak, "note"))
     if result.explanation:
         blocks.append(Line(printable(result.explanation), "note"))
     blocks.append(Line(_verdict(result), "good" if result.passed else "bad"))
@@ -194,7 +196,8 @@ def _points(result: BisectResult) -> Iterator[Block]:
         yield Line(text, indent=2)
     selecting = option("select_point", "N")
     if any(point.knee for _, point, _ in shown):
-        text = "from here on, more pinning buys little accuracy for its cost."
+        what = _figure_name(result) if result.condition.scope == "metric" else "accuracy"
+        text = f"from here on, more pinning buys little {what} for its cost."
         yield Line(f"{_KNEE}: {text}", indent=2)
         selecting += f" or {option('select_point', 'knee')} (the {_KNEE})"
     yield Line(f"The same command with {selecting} takes another point.", indent=2)
@@ -270,6 +273,7 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
         text = f"{_measured(result, search.achieved)} with {count} of {result.candidates + by_user}"
         text += f" layers {'added' if result.pinned_by_plan else 'pinned'}"
         text += f", {by_user} of them by {option('pin')}" if by_user else ""
+        text += _otherwise(result)
         if result.selected_point is not None:
             yield "selected point", f"{text}: {_point(result.selected_point)}"
         else:
@@ -281,6 +285,16 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
         yield "FP16 layers", FP16_KERNELS[result.fp16_kernels]
     if result.search.history:
         yield "how", result.execution
+
+
+def _otherwise(result: BisectResult) -> str:
+    """The figure of the answer as it was measured once more on the samples searched, in another
+    way; "" where it is the same."""
+    for check in result.checks:
+        found = value_of(result, check.answer.value)
+        if _as_searched(result, check) not in ("", found):
+            return f"; {found} {'on the engine' if result.engine else 'in the simulation'}"
+    return ""
 
 
 def _beside_fp32(
@@ -366,6 +380,9 @@ def checked_line(result: BisectResult, check: Check, base: str) -> str:
         for m in (check.answer, check.baseline)
     )
     text = f"{check.samples} {check.on}{took}: {value}"
+    if (otherwise := _as_searched(result, check)) and otherwise != value:
+        where = "in the search" if result.engine else "on the INT8 kernels of the search"
+        text += f" ({otherwise} {where})"
     of_drop = result.condition.expression != result.condition.words and "FP32" in result.target_text
     if of_drop and check.bound is not None:
         text += f", needs {condition.operator} {value_of(result, check.bound, condition)}"
@@ -373,6 +390,29 @@ def checked_line(result: BisectResult, check: Check, base: str) -> str:
         text += f", FP32 {value_of(result, check.reference_metric, condition)}"
     text += _beside_fp32(result, check.answer.value, check.reference_metric, check.samples)
     return f"{text}, {base} {before}" if result.layers else text
+
+
+def _as_searched(result: BisectResult, check: Check) -> str:
+    """The figure that the search had for what a check ran once more, in another way, on the same
+    samples; "" where there is none."""
+    achieved = result.search.achieved
+    if check.on == HELD_OUT or achieved is None or achieved.held_out:
+        return ""
+    return value_of(result, achieved.value)
+
+
+def proves_nothing(result: BisectResult, base: str) -> str:
+    """That the held-out samples would have let `base` pass, too, so that they say nothing of the
+    pins; "" where they do."""
+    check = result.verified_on
+    if check is None or not result.layers or check.used_in_search:
+        return ""
+    if not (check.answer.passed and check.baseline.passed):
+        return ""
+    return (
+        f"The {counted(check.samples, 'held-out sample')} meet the target with {base}, too: that "
+        "they meet it with the pins proves nothing. Other or more samples may."
+    )
 
 
 def _why(result: BisectResult, layer: PinnedLayer) -> str:
@@ -429,10 +469,13 @@ def _verdict(result: BisectResult) -> str:
         by_hand = f"the {counted(count, 'layer')} of {option('pin')}" if count else "nothing pinned"
         return f"PASSED with {by_hand}{beside}{unknown}: {result.target_text}."
     which = "each of the others" if by_user else "each" if count > 1 else "which is"
-    proof = f"{which} shown to be needed" if result.minimal else "not all shown to be needed"
+    proof = f"{which} needed there" if result.minimal else "not all of them seen to be needed"
     if count == result.candidates:
         proof = f"none left in lower precision, {proof}"
     by_hand = f", {by_user} of them by {option('pin')}" if by_user else ""
     if result.selected_point is not None:
         by_hand += f" (selected {_point(result.selected_point)})"
-    return f"PASSED: {counted(count, 'layer')} pinned{beside}{by_hand}, {proof}{unknown}."
+    held_out = result.verified_on
+    on = f" on {counted(result.samples, 'sample')}"
+    on += f" searched and {held_out.samples} held out" if held_out else ""
+    return f"PASSED{on}: {counted(count, 'layer')} pinned{beside}{by_hand}, {proof}{unknown}."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from qdebug.decide.remedies.result import Figures, Outcome, Proof, Reason, RepairResult, Step
 from qdebug.decide.search.find import Outcome as SearchOutcome
-from qdebug.display.bisect import checked_line, value_of
+from qdebug.display.bisect import checked_line, proves_nothing, value_of
 from qdebug.display.blocks import (
     Block,
     Checks,
@@ -69,6 +69,8 @@ def view(result: RepairResult) -> list[Block]:
     blocks.append(Line())
     blocks += notes(result.notes)
     blocks.append(Checks(tuple(_checks(result))))
+    if result.pinning is not None and (weak := proves_nothing(result.pinning, _alone(result))):
+        blocks.append(Line(weak, "note"))
     if result.explanation:
         blocks.append(Line(printable(result.explanation), "note"))
     blocks.append(Line(_verdict(result), _style(result)))
@@ -280,9 +282,8 @@ def _no_pins(result: RepairResult) -> str:
 def _checks(result: RepairResult) -> Iterator[tuple[bool, str]]:
     """The target on every sample set that it was checked on, with the value that decided."""
     if result.pinning is not None:
-        alone = "nothing pinned" if result.reverted else "remedies alone"
         for check in result.pinning.checks:
-            yield check.answer.passed, checked_line(result.pinning, check, alone)
+            yield check.answer.passed, checked_line(result.pinning, check, _alone(result))
         return
     if result.holds is not None:
         text = _value(result, result.repaired, result.choosing_reference_metric)
@@ -290,6 +291,11 @@ def _checks(result: RepairResult) -> Iterator[tuple[bool, str]]:
     if result.proof.passed is not None:
         text = _value(result, result.proof.repaired, result.proof.reference_metric)
         yield result.proof.passed, f"{result.proof.samples} held-out samples: {text}"
+
+
+def _alone(result: RepairResult) -> str:
+    """What the search for pins started from."""
+    return "remedies alone" if result.applied else "nothing pinned"
 
 
 def _value(result: RepairResult, figures: Figures, full: float | None) -> str:

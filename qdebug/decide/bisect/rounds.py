@@ -360,7 +360,12 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
             on_evaluation=_Watch(setup, options),
         )
         _try_first(setup, one, oracle, options.first)
-        result = find(setup.space.problem, oracle, load_strategy(options.strategy))
+        result = find(
+            setup.space.problem,
+            oracle,
+            load_strategy(options.strategy),
+            knee_by_value=evaluator.condition.scope == "metric",
+        )
         runner = evaluator.runner
         return Searched(
             result,

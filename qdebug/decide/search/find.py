@@ -66,7 +66,9 @@ class SearchResult:
     pareto: tuple[Point, ...]
 
 
-def find(problem: SearchProblem, oracle: Oracle, strategy: Strategy) -> SearchResult:
+def find(
+    problem: SearchProblem, oracle: Oracle, strategy: Strategy, *, knee_by_value: bool = False
+) -> SearchResult:
     """The cheapest pins with which the target holds, as far as `strategy` finds them.
 
     What is returned was evaluated and passed, and nothing cheaper was that passed; whether it is
@@ -74,6 +76,9 @@ def find(problem: SearchProblem, oracle: Oracle, strategy: Strategy) -> SearchRe
     With `PinTo.AUTO`, every item goes to FP16 where the target holds with all of them in FP16; else
     the strategy is asked twice, first for a set in FP32, then for the part of it that FP16 is not
     enough for.
+
+    Args:
+        knee_by_value: see `by_value` of pareto.
 
     Raises:
         QdebugError: what the evaluation or the strategy raised; the journal keeps what was done.
@@ -99,7 +104,7 @@ def find(problem: SearchProblem, oracle: Oracle, strategy: Strategy) -> SearchRe
         history=oracle.history,
         reason=reason,
         cheaper_left=search.cheaper_left if outcome is Outcome.FOUND else None,
-        pareto=pareto(problem, oracle.history),
+        pareto=pareto(problem, oracle.history, by_value=knee_by_value),
     )
 
 

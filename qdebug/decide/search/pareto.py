@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from qdebug.decide.search.oracle import Evaluation
 from qdebug.decide.search.problem import Pinned, SearchProblem
@@ -15,6 +16,7 @@ from qdebug.errors import UsageError
 from qdebug.wording import option
 
 KNEE = "knee"
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -37,46 +39,78 @@ class Point(Pinned):
     held_out: bool = False
 
 
-def pareto(problem: SearchProblem, history: Iterable[Evaluation]) -> tuple[Point, ...]:
+def pareto(
+    problem: SearchProblem, history: Iterable[Evaluation], *, by_value: bool = False
+) -> tuple[Point, ...]:
     """The candidates that none beats, the cheapest first; those without noise are left out.
 
     The knee is the point farthest below the straight line from the first point to the last, with
     the cost and the logarithm of the noise scaled to 0…1 (Satopää et al., Finding a "Kneedle" in a
     Haystack, 2011). It is a point that meets the target; only where none of them does, it may be
     any. There is none where there are fewer than three points or none of these is below the line.
+
+    Args:
+        by_value: the target's figure takes the place of the noise for the knee: that of a metric,
+            which less noise need not make better.
     """
     points = [
-        Point(
-            e.pins,
-            problem.cost(e.pins),
-            e.measurement.noise,
-            e.measurement.value,
-            e.measurement.passed,
-            held_out=e.measurement.held_out,
+        (
+            Point(
+                e.pins,
+                problem.cost(e.pins),
+                e.measurement.noise,
+                e.measurement.value,
+                e.measurement.passed,
+                held_out=e.measurement.held_out,
+            ),
+            e.measurement.slack,
         )
         for e in history
         if e.measurement.noise is not None and not math.isnan(e.measurement.noise)
     ]
     best: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.cost, p.noise, len(p.pins), sorted(p.pins))):
+    slacks: list[float | None] = []
+    for point, slack in sorted(
+        points, key=lambda p: (p[0].cost, p[0].noise, len(p[0].pins), sorted(p[0].pins))
+    ):
         if not best or point.noise < best[-1].noise:
             best.append(point)
-    knee = _knee(best)
+            slacks.append(slack)
+    knee = _knee(best, _shortfall(slacks) if by_value else _noise_levels(best))
     return tuple(replace(point, knee=i == knee) for i, point in enumerate(best))
 
 
-def _knee(points: Sequence[Point]) -> int | None:
-    finite = [i for i, p in enumerate(points) if math.isfinite(p.noise)]
+def _noise_levels(points: Sequence[Point]) -> Floats:
+    """The logarithm of the noise, scaled so that it falls from 1 to 0; NaN where it is infinite."""
+    noise = np.array([p.noise if math.isfinite(p.noise) else math.nan for p in points])
+    finite = noise[np.isfinite(noise)]
+    if len(finite) < 2:
+        return np.full(len(noise), math.nan)
+    floor = max(finite[finite > 0].min() / 10, np.finfo(np.float64).tiny)
+    level = np.log(np.maximum(noise, floor))
+    ends = level[np.isfinite(level)]
+    return np.asarray((level - ends[-1]) / (ends[0] - ends[-1]))
+
+
+def _shortfall(slacks: Sequence[float | None]) -> Floats:
+    """How far the target's figure is from the best one of the list, next to the worst one, which is
+    at 1; NaN where it is not known, or all are alike."""
+    known = np.array([math.nan if s is None else s for s in slacks], np.float64)
+    found = known[np.isfinite(known)]
+    if not found.size or found.max() == found.min():
+        return np.full(len(known), math.nan)
+    return np.asarray((found.max() - known) / (found.max() - found.min()))
+
+
+def _knee(points: Sequence[Point], level: Floats) -> int | None:
+    """`level`: the error of each, scaled to 0…1; NaN where it is not known."""
+    finite = [i for i, x in enumerate(level) if math.isfinite(x)]
     if len(finite) < 3:
         return None
     cost = np.array([points[i].cost for i in finite])
-    noise = np.array([points[i].noise for i in finite])
-    floor = max(noise[noise > 0].min() / 10, np.finfo(np.float64).tiny)
-    level = np.log(np.maximum(noise, floor))
     x = (cost - cost[0]) / (cost[-1] - cost[0])
-    y = (level - level[-1]) / (level[0] - level[-1])
     passed = np.array([points[i].passed for i in finite])
-    below = np.where(passed | ~passed.any(), 1 - x - y, -np.inf)
+    below = np.where(passed | ~passed.any(), 1 - x - level[finite], -np.inf)
     at = int(np.argmax(below))
     return finite[at] if below[at] > 1e-9 else None
 

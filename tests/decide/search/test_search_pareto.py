@@ -41,6 +41,24 @@ def test_the_knee_meets_the_target_where_any_point_does(
     assert [i for i, point in enumerate(found) if point.knee] == ([] if knee is None else [knee])
 
 
+def test_where_the_target_is_a_metric_the_knee_goes_by_it() -> None:
+    """Here the noise falls most with the first layer, and the metric with the third."""
+    history = [
+        Evaluation(
+            pins_of(dict.fromkeys(NAMES[:count], Precision.FP16)),
+            Measurement(metric, metric >= 0.8, noise, slack=metric - 0.8),
+        )
+        for count, (noise, metric) in enumerate(
+            [(1.0, 0.50), (1e-3, 0.55), (8e-4, 0.60), (5e-4, 0.98), (2e-4, 0.97)]
+        )
+    ]
+    found = pareto(PROBLEM, history, by_value=True)
+    assert [point.knee for point in found] == [False, False, False, True, False]
+    alike = [Evaluation(e.pins, Measurement(1.0, True, e.measurement.noise)) for e in history]
+    assert not any(point.knee for point in pareto(PROBLEM, alike, by_value=True))
+    assert any(point.knee for point in pareto(PROBLEM, alike))
+
+
 def test_points_are_selected_by_number_or_as_the_knee() -> None:
     found = points((1.0, 1e-3, 5e-4), (False, True, True))
     assert [selected_index(wanted, found) for wanted in ("1", "3", "knee")] == [0, 2, 1]

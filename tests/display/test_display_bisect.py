@@ -1,0 +1,48 @@
+"""What a person sees of a search: no two figures for one thing without a word on why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qdebug
+from qdebug.display.bisect import checked_line, proves_nothing, view
+from qdebug.display.blocks import Facts
+
+DATA = Path(__file__).parents[2] / "calib_data"
+
+
+@pytest.fixture(scope="module")
+def result() -> Any:
+    return qdebug.bisect(
+        DATA / "digits_cnn.onnx", inputs=DATA / "digits_holdout.npz", samples=60, batch_size=6,
+        weights="per-tensor", target="output.sqnr_db>=10", cache=False,
+    )  # fmt: skip
+
+
+def test_held_out_samples_that_pass_with_nothing_pinned_prove_nothing(result: Any) -> None:
+    held_out = result.verified_on
+    assert result.layers and not held_out.baseline.passed
+    assert proves_nothing(result, "nothing pinned") == ""
+    easy = replace(held_out, baseline=replace(held_out.baseline, passed=True))
+    checks = tuple(easy if check is held_out else check for check in result.checks)
+    said = proves_nothing(replace(result, checks=checks), "nothing pinned")
+    assert f"{held_out.samples} held-out samples" in said and "nothing pinned" in said
+    searched = tuple(replace(check, used_in_search=True) for check in checks)
+    assert proves_nothing(replace(result, checks=searched), "nothing pinned") == ""
+
+
+def test_the_figures_of_the_search_and_of_the_simulation_are_told_apart(result: Any) -> None:
+    simulated = result.checks[0]
+    for value, differs in ((result.achieved, False), (result.achieved + 1, True)):
+        check = replace(simulated, answer=replace(simulated.answer, value=value))
+        seen = replace(result, checks=(check, *result.checks[1:]))
+        (facts,) = [dict(b.rows) for b in view(seen) if isinstance(b, Facts)]
+        figures = f"{result.achieved:.1f}", f"{value:.1f}"
+        assert all(figure in facts["found"] for figure in figures)
+        assert ("in the simulation" in facts["found"]) == differs
+        line = checked_line(seen, check, "nothing pinned")
+        assert (f"({figures[0]} on the INT8 kernels" in line) == differs
