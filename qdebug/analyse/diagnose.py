@@ -17,6 +17,8 @@ from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import Run, executed_batches, open_all, run_of
 from qdebug.execute.lockstep import fed_by_reference
+from qdebug.formats.base import Kind
+from qdebug.formats.registry import FORMAT_OF, SCALED
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer
@@ -84,8 +86,8 @@ def _inherited(
         return (harmless_cause(result.metrics.ref_amax, result.readers_sqnr_db or 0.0),)
     local = 0.0 if result.local_sqnr_db is None else 10 ** (-result.local_sqnr_db / 10)
     inputs = max((noise.get(t, 0.0) for t in pair.reads(result.name)), default=0.0)
-    int8 = result.precision is Precision.INT8
-    cause = inherited_cause(local, inputs, noise.get(result.tensor, 0.0), int8=int8)
+    repairable = result.precision in FORMAT_OF and result.precision in SCALED
+    cause = inherited_cause(local, inputs, noise.get(result.tensor, 0.0), repairable=repairable)
     return (cause,) if cause else ()
 
 
@@ -141,14 +143,15 @@ def _isolated(
 def _fitted(
     pair: ModelPair, largest: Mapping[str, float], fed: Mapping[str, float]
 ) -> dict[str, Fitted]:
-    """The ranges of all quantized activations beside their values: `largest` magnitudes, those of
-    the inputs `fed`."""
+    """The ranges of all activations on an integer grid beside their values: `largest` magnitudes,
+    those of the inputs `fed`. Wide ranges cost a floating-point format nothing."""
     methods = {name: entry.method for name, entry in pair.plan.tensors.items()} if pair.plan else {}
     fitted = {}
     for tensor, grid in pair.grids.items():
         values = largest.get(tensor, fed.get(tensor, 0.0))
         amax = max(-grid.shown[0], grid.shown[1])
-        if values > 0 and amax > 0 and np.isfinite(values):
+        even = grid.format.kind is Kind.INTEGER
+        if even and values > 0 and amax > 0 and np.isfinite(values):
             fitted[tensor] = Fitted(
                 amax=amax,
                 largest=values,

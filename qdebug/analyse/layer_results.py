@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from qdebug.analyse.causes.overflow import contained
 from qdebug.backends.fp16_emulation.coverage import predicted
+from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import ErrorTotals, skipped_tensors
 from qdebug.metrics.effect import Effect, EffectSummary, rank_key
 from qdebug.metrics.tensor import metrics_of, sqnr_db
@@ -242,7 +243,7 @@ def _layer_result(pair: ModelPair, errors: ErrorTotals, layer: Layer) -> LayerRe
         local = math.nan if broken else sqnr_db(energy.ref_sq, energy.error_sq)
     clipped = [_clipped(errors, t) for t in layer.quantized_inputs]
     measured = [c for c in clipped if c is not None]
-    is_int8 = pair.precisions[layer.name] is Precision.INT8
+    is_scaled = pair.precisions[layer.name] in SCALED
     parts = errors.parts.get(layer.name)
     return LayerResult(
         name=layer.name,
@@ -252,7 +253,7 @@ def _layer_result(pair: ModelPair, errors: ErrorTotals, layer: Layer) -> LayerRe
         nodes=tuple(n for node in layer.nodes for n in pair.model.origins.get(node, (node,))),
         metrics=metrics_of(sums),
         local_sqnr_db=local,
-        input_clipped_fraction=max(measured) if measured and is_int8 else None,
+        input_clipped_fraction=max(measured) if measured and is_scaled else None,
         error_parts=parts.noise() if parts else None,
     )
 

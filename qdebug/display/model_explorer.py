@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qdebug.display.exports import ExportedRun
+from qdebug.formats.registry import BITS
 from qdebug.results.compare import LayerResult
 
 _WORST, _BEST = "#b2182b", "#f7f7f7"
 _LESS_IS_WORSE = ((0.0, _WORST), (1.0, _BEST))
 _MORE_IS_WORSE = ((0.0, _BEST), (1.0, _WORST))
-_PRECISIONS = {"int8": "#fdae61", "fp16": "#abd9e9", "fp32": "#f7f7f7"}
+_BY_BITS = {4: "#d7191c", 8: "#fdae61", 16: "#abd9e9", 32: "#f7f7f7"}
 
 
 def render(run: ExportedRun) -> dict[str, bytes]:
@@ -39,7 +40,7 @@ def render(run: ExportedRun) -> dict[str, bytes]:
             run,
             lambda layer: {
                 "value": str(layer.precision),
-                "bgColor": _PRECISIONS[str(layer.precision)],
+                "bgColor": _BY_BITS[BITS[layer.precision]],
             },
         )
     }

@@ -11,6 +11,7 @@ import onnx
 
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, ModelTensor, OnnxNode
 from qdebug.engine_info.tensors import EngineTensor
+from qdebug.formats.registry import FORMATS
 from qdebug.network.graph import Graph, Node
 from qdebug.network.inline import is_control_flow
 from qdebug.network.layers import QUANTIZABLE_OPS, Layer, find_layers
@@ -21,15 +22,9 @@ from qdebug.plan.rewrite.symmetric import quantized_tensors
 from qdebug.wording import counted
 
 _DTYPES = {
-    onnx.TensorProto.FLOAT: "fp32",
-    onnx.TensorProto.FLOAT16: "fp16",
-    onnx.TensorProto.BFLOAT16: "bf16",
+    **{form.onnx_type: str(form.precision) for form in FORMATS},
+    onnx.TensorProto.FLOAT4E2M1: "fp4",
     onnx.TensorProto.DOUBLE: "fp64",
-    onnx.TensorProto.INT8: "int8",
-    onnx.TensorProto.UINT8: "int8",  # counts as the same 8-bit kernel
-    onnx.TensorProto.INT4: "int4",
-    onnx.TensorProto.UINT4: "int4",
-    onnx.TensorProto.FLOAT8E4M3FN: "fp8",
     onnx.TensorProto.INT32: "int32",
     onnx.TensorProto.INT64: "int64",
     onnx.TensorProto.BOOL: "bool",
@@ -208,7 +203,7 @@ def _is_constant(graph: Graph, tensor: str) -> bool:
 
 def dtype_of(kind: int | None) -> str:
     """An onnx.TensorProto type as in `EngineTensor.dtype`; "" for one that has no name there."""
-    return _DTYPES.get(kind, "") if kind is not None else ""  # type: ignore[call-overload]
+    return _DTYPES.get(kind, "") if kind is not None else ""
 
 
 def _tensor(graph: Graph, name: str) -> EngineTensor:

@@ -23,7 +23,7 @@ from qdebug.engine_info.work import bytes_moved
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.wording import counted
 
-PRECISIONS = ("int8", "fp8", "int4", "fp4", "fp16", "bf16", "tf32", "fp32")
+PRECISIONS = ("int8", "fp8", "int4", "fp4", "int16", "fp16", "bf16", "tf32", "fp32")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from qdebug.result import MaybeText
 FLOATS = ("fp32", "tf32", "fp16", "bf16")
 """Floating point types, widest first."""
 
-QUANTIZED = ("int8", "fp8", "int4", "fp4")
+QUANTIZED = ("int8", "fp8", "int4", "fp4", "int16")
 """Types that hold quantized values."""
 
 
@@ -20,8 +20,8 @@ class EngineTensor:
     """An operand of an engine's layer.
 
     Attributes:
-        dtype: "fp32", "fp16", "bf16", "int8", "fp8", "int4", "fp4", "int32", "int64", "bool" …;
-            "" when the file does not say.
+        dtype: "fp32", "fp16", "bf16", "int8", "fp8", "int4", "fp4", "int16", "int32", "int64",
+            "bool" …; "" when the file does not say.
         format: how it lies in memory, in TensorRT's words.
         dims: -1 for a dynamic axis; None when the file does not say.
     """

@@ -21,6 +21,7 @@ from qdebug.backends.sizing import parallelism
 from qdebug.backends.stream import map_in_order
 from qdebug.errors import given_by
 from qdebug.execute.context import Context, simulation_context
+from qdebug.network.codes import check_formats
 from qdebug.network.graph import Graph, reads_of
 from qdebug.network.inline import ELSE, MOST_ITERATIONS, THEN, Taken, body_of, fits, is_control_flow
 from qdebug.network.load import read_model
@@ -83,6 +84,7 @@ def open_model(
         QdebugError: it or the samples cannot be read, or do not fit each other.
     """
     model = prepare_model(read_model(path), opset)
+    check_formats(path, model.graph)
     given = [source for source in sources if source.data is not None]
     if not given or not any(map(is_control_flow, model.graph.proto.graph.node)):
         return model

@@ -23,6 +23,7 @@ from qdebug.execute.align.proof import proven
 from qdebug.execute.context import Context
 from qdebug.execute.control_flow import DataSource, open_model
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
+from qdebug.formats.registry import SCALED
 from qdebug.inmemory import InMemory
 from qdebug.network.graph import Graph
 from qdebug.network.layers import QUANTIZABLE_OPS, find_layers
@@ -98,7 +99,7 @@ def load_model(
 ) -> Model:
     """The user's model at the opset that `plan` needs, for the samples of `sources`."""
     model = open_model(path, required_opset(plan), sources, sessions, progress)
-    if plan.precision is Precision.INT8 and not plan.layers:
+    if plan.precision in SCALED and not plan.layers:
         check_in_fp32(model)
     return model
 
@@ -245,13 +246,12 @@ def unquantized(model: str, asked: Precision, layers: Mapping[str, tuple[str, Pr
         model: the file, for the message.
         layers: name -> operator and the precision it runs in.
     """
-    lower = {Precision.INT8: (Precision.INT8,), Precision.FP16: (Precision.FP16, Precision.INT8)}
-    if asked is Precision.FP32 or any(p in lower[asked] for _, p in layers.values()):
+    if asked is Precision.FP32 or any(p in SCALED or p is asked for _, p in layers.values()):
         return ""
     operators = list(dict.fromkeys(op for op, _ in layers.values()))
     kept = [op for op in operators if op in QUANTIZABLE_OPS]
     name = str(asked).upper()
-    if kept and asked is Precision.INT8:
+    if kept and asked in SCALED:
         return (
             f"{model}: nothing runs in {name}: {', '.join(kept)} could, but no such layer is "
             "quantized"

@@ -217,10 +217,21 @@ FORMAT_OF: Mapping[Precision, Format] = {f.precision: f for f in PLANNED}
 """What a layer is quantized or cast to in each precision that a plan may ask for, in their
 order."""
 
+SCALED = frozenset(f.precision for f in FORMATS if f.needs_scale)
+"""The precisions of layers that read what they multiply through Q/DQ pairs."""
+
+BITS: Mapping[Precision, int] = {f.precision: f.bits for f in FORMATS}
+"""Of one operand of a layer."""
+
 BY_ONNX_TYPE: Mapping[int, Format] = {f.onnx_type: f for f in FORMATS}
 """Their formats by onnx.TensorProto type."""
 
 _ORDER = tuple(FORMAT_OF)
+
+
+def is_planned(form: Format) -> bool:
+    """Whether layers of this format run in a precision that a plan may ask for."""
+    return form.precision in FORMAT_OF
 
 
 def order_of(precision: Precision) -> int:

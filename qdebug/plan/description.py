@@ -157,4 +157,4 @@ def _grid(grid: Grid | None) -> DescribedGrid | None:
     if grid is None:
         return None
     low, high = grid.shown
-    return DescribedGrid(low, high, float(grid.scale.max()))
+    return DescribedGrid(low, high, grid.step)

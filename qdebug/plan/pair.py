@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import onnx
 
 from qdebug.errors import PlanError, UsageError
+from qdebug.formats.base import Format
+from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer, Layers, find_layers
 from qdebug.network.prepare import Model
@@ -195,11 +197,12 @@ def _check_inputs(model: Model, reference: Graph, reference_path: str | None) ->
 
 
 def _found_precision(graph: Graph, reference: Graph, layer: Layer) -> Precision:
-    """What a layer of a quantized model runs in: INT8 where what it computes from the tensors that
-    both models have is dequantized on the way."""
+    """What a layer of a quantized model runs in: the widest format of what is dequantized on the
+    way from the tensors that both models have to its output, since that is what a kernel multiplies
+    in; where nothing is, that of its output."""
     known = {spec.name for spec in reference.inputs} | set(reference.producers)
     own = {t for n in layer.nodes for t in reference.by_name[n].outputs}
-    waiting, seen = [layer.output], set[str]()
+    waiting, seen, formats = [layer.output], set[str](), list[Format]()
     while waiting:
         tensor = waiting.pop()
         node = graph.producers.get(tensor)
@@ -208,10 +211,14 @@ def _found_precision(graph: Graph, reference: Graph, layer: Layer) -> Precision:
         inserted = node.op_type in INSERTED_OPS
         if tensor in known and tensor not in own and not inserted:
             continue
-        if node.op_type == "DequantizeLinear":
-            return Precision.INT8
         seen.add(node.name)
-        waiting += node.reads
+        if node.op_type == "DequantizeLinear":
+            form = format_of_codes(graph, node)
+            formats += [form] if form is not None else []
+        else:
+            waiting += node.reads
+    if formats:
+        return max(formats, key=lambda f: f.bits).precision
     half = graph.types.get(layer.output) == onnx.TensorProto.FLOAT16
     return Precision.FP16 if half else Precision.FP32
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto
 
 from qdebug.errors import PlanError
-from qdebug.formats.base import FloatArray, Format, Kind, Values
-from qdebug.formats.registry import BY_ONNX_TYPE, FP16, FP32, INT8, UINT8
+from qdebug.formats.base import FloatArray, Format, Values
+from qdebug.formats.registry import FP16, FP32, INT8, UINT8
+from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph, Node
 from qdebug.types import Array
 
@@ -106,6 +106,12 @@ class Grid:
         return max(float(low.min()), -_LARGEST_AMAX), min(float(high.max()), _LARGEST_AMAX)
 
     @property
+    def step(self) -> float:
+        """The largest distance between two neighbouring values."""
+        ends = self.scale.astype(np.float64) * self.format.largest
+        return float(self.format.step(ends, self.scale).max())
+
+    @property
     def shown(self) -> tuple[float, float]:
         """The range for people: `bounds` where it was chosen as such."""
         return self.bounds or self.range
@@ -172,8 +178,8 @@ def grid_of(graph: Graph, node: Node) -> Grid | None:
         return None
     if zero is not None and zero.size != scale.size:
         return None
-    form = BY_ONNX_TYPE.get(_code_type(graph, node, zero_name))
-    if form is None or form.kind is not Kind.INTEGER:
+    form = format_of_codes(graph, node)
+    if form is None:
         return None
     axis = None
     if scale.size > 1:
@@ -183,11 +189,3 @@ def grid_of(graph: Graph, node: Node) -> Grid | None:
     flat = scale.astype(np.float32).reshape(-1 if axis is not None else ())
     zeros = wide.astype(np.int64).reshape(flat.shape)
     return Grid(flat, zeros, form, axis)
-
-
-def _code_type(graph: Graph, node: Node, zero: str) -> int:
-    if zero:
-        return graph.initializers[zero].data_type
-    if node.op_type == "DequantizeLinear":
-        return graph.types.get(node.inputs[0], TensorProto.UINT8)
-    return int(graph.attributes(node).get("output_dtype", 0)) or TensorProto.UINT8

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from qdebug.analyse.causes.calibration import RangeFit
-from qdebug.analyse.causes.quantization import OperandPart, WeightPart, half_causes, int8_causes
-from qdebug.formats.base import FloatArray
-from qdebug.formats.registry import FP16
+from qdebug.analyse.causes.quantization import OperandPart, WeightPart, half_causes, rounding_causes
+from qdebug.formats.base import FloatArray, Format, Kind
+from qdebug.formats.registry import FP16, INT8, UINT8
 from qdebug.metrics.sums import error_energy
 from qdebug.metrics.tensor import sqnr_db
+from qdebug.network.codes import format_of_codes
 from qdebug.network.layers import Layer
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.quantize import Grid, dynamic_grid
@@ -111,6 +112,13 @@ def _largest(values: Array) -> float:
     return float(max(values.max(), -values.min())) if values.size else 0.0
 
 
+def _full_digits(grid: Grid | None) -> float:
+    """See `OperandPart.full_digits`."""
+    if grid is None or grid.format.kind is not Kind.FLOAT:
+        return 0.0
+    return grid.format.smallest_normal * float(grid.scale)
+
+
 @dataclass
 class IsolatedLayer:
     """A layer that runs isolated, and sums over the batches it was fed.
@@ -166,7 +174,7 @@ class IsolatedLayer:
         for k, pair in enumerate(self.pairs):
             rest = bare if len(self.pairs) == 1 else self.energies.get(without(k), 0.0)
             parts.append(self._part(pair, max(0.0, whole - rest), fit))
-        return int8_causes(parts, self._weight(bare), fit)
+        return rounding_causes(parts, self._weight(bare), fit)
 
     def _sums(self) -> tuple[float, float]:
         """The share of the error that inexact sums make, and the SQNR without them."""
@@ -197,6 +205,7 @@ class IsolatedLayer:
     def _part(self, pair: Pair, energy: float, fit: RangeFit) -> OperandPart:
         found = self.values.get(pair.source, _Values())
         count = max(found.count, 1)
+        rms = (found.squares / count) ** 0.5
         plan = self.subject.plan
         grid = self.subject.grids.get(pair.source)
         planned = plan.tensors.get(pair.source) if plan else None
@@ -204,9 +213,11 @@ class IsolatedLayer:
             tensor=pair.source,
             energy=energy,
             bounds=grid.shown if grid else (found.low, found.high),
-            step=float(grid.scale) if grid else (found.high - found.low) / 255,
+            step=float(grid.format.step(rms, grid.scale))
+            if grid
+            else (found.high - found.low) / UINT8.largest,
             largest=found.largest,
-            rms=(found.squares / count) ** 0.5,
+            rms=rms,
             clipped=found.beyond / count,
             clipped_energy=min(1.0, found.clip_error / found.error) if found.error else 0.0,
             method=planned.method if planned else "",
@@ -216,6 +227,8 @@ class IsolatedLayer:
             compared=fit.tensors[pair.source].largest if pair.source in fit.tensors else 0.0,
             in_eighth=found.inside / found.nonzero if found.nonzero else 0.0,
             spread=found.spread,
+            format=grid.format if grid else UINT8,
+            full_digits=_full_digits(grid),
         )
 
     def _weight(self, energy: float) -> WeightPart | None:
@@ -233,15 +246,16 @@ class IsolatedLayer:
             ranges = channels.max(axis=1)
             spread = float(ranges.max() / np.median(ranges)) if np.median(ranges) else np.inf
         planned = self.subject.plan is not None
-        return WeightPart(energy, self._scales(), spread, changed, planned)
+        scales, form = self._scales()
+        return WeightPart(energy, scales, spread, changed, planned, form)
 
     def _changed(self) -> str:
         proof = self.subject.proof
         changed = proof.changed if proof else {}
         return next((changed[n] for n in self.layer.nodes if n in changed), "")
 
-    def _scales(self) -> int:
-        """How many scales the candidate has for the weight."""
+    def _scales(self) -> tuple[int, Format]:
+        """How many scales the candidate has for the weight, and the format of its codes."""
         candidate = self.subject.candidate
         node = candidate.by_name.get(self.layer.name)
         for tensor in node.inputs[:2] if node else ():
@@ -251,6 +265,8 @@ class IsolatedLayer:
             if producer is None or producer.op_type != "DequantizeLinear":
                 continue
             scale = candidate.initializers.get(producer.inputs[1])
-            if producer.inputs[0] in candidate.initializers and scale is not None:
-                return int(np.prod(scale.dims))
-        return 1
+            quantizer = candidate.producers.get(producer.inputs[0])
+            stored = producer.inputs[0] if quantizer is None else quantizer.inputs[0]
+            if stored in candidate.initializers and scale is not None:
+                return int(np.prod(scale.dims)), format_of_codes(candidate, producer) or INT8
+        return 1, INT8

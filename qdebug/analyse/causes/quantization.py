@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from qdebug.analyse.causes.calibration import WIDE, RangeFit
 from qdebug.analyse.causes.overflow import FP16_OVERFLOW
 from qdebug.calibrators.registry import NEVER_CLIPPING
-from qdebug.formats.registry import FP16
+from qdebug.formats.base import Format, Kind
+from qdebug.formats.registry import FP16, INT8, is_planned
 from qdebug.plan.quantize import MASK
 from qdebug.results.compare import OUTPUT_ERROR, VALUES, Cause
 from qdebug.wording import option, part_of
@@ -36,7 +37,10 @@ class OperandPart:
         tensor: the activation.
         energy: its part of Σerr² at the layer's output.
         bounds: where the pair clips.
-        step: between two values that the pair can give.
+        step: between two values that the pair can give, around a typical value.
+        format: of the pair's codes.
+        full_digits: the smallest magnitude that keeps all the digits of a floating-point format; 0
+            for an integer format, whose step is the same everywhere.
         largest, rms: of the values, on the samples looked at.
         clipped: share of the values beyond the bounds.
         clipped_energy: share of the pair's own error that clipping makes; rounding makes the rest.
@@ -64,6 +68,8 @@ class OperandPart:
     compared: float = 0.0
     in_eighth: float = 0.0
     spread: float = 1.0
+    format: Format = INT8
+    full_digits: float = 0.0
 
     @property
     def amax(self) -> float:
@@ -72,7 +78,10 @@ class OperandPart:
 
     @property
     def too_wide(self) -> float:
-        """How many times as wide as all its values the range is."""
+        """How many times as wide as all its values the range is, where that makes the step large
+        for all of them."""
+        if self.format.kind is Kind.FLOAT and self.rms >= self.full_digits:
+            return 1.0
         largest = max(self.largest, self.compared)
         return self.amax / largest if largest and not self.dynamic else 1.0
 
@@ -99,6 +108,7 @@ class WeightPart:
         spread: largest over median range of its channels; 1 without channels.
         changed: what is no rounding among the layer's constants, for people; "" for nothing.
         planned: it is quantized here, so that its scales are a setting.
+        format: of its codes.
     """
 
     energy: float
@@ -106,6 +116,7 @@ class WeightPart:
     spread: float
     changed: str = ""
     planned: bool = True
+    format: Format = INT8
 
     @property
     def more_scales(self) -> str:
@@ -115,10 +126,10 @@ class WeightPart:
         return "Quantize the FP32 model again, with a scale for every channel"
 
 
-def int8_causes(
+def rounding_causes(
     parts: Sequence[OperandPart], weight: WeightPart | None, fit: RangeFit
 ) -> tuple[Cause, ...]:
-    """The causes of an INT8 layer's local error, the largest share first.
+    """The causes of the local error of a layer that reads Q/DQ pairs, the largest share first.
 
     Shares are energies measured with and without each pair, as parts of their sum.
 
@@ -236,14 +247,14 @@ def harmless_cause(largest: float, readers_db: float) -> Cause:
 
 
 def inherited_cause(
-    local: float, inputs: float, output: float, *, int8: bool = True
+    local: float, inputs: float, output: float, *, repairable: bool = True
 ) -> Cause | None:
     """Why a layer's output is worse than its own error explains, None where it is not.
 
     Args:
         local, inputs, output: Σerr²/Σref²: of the isolated layer, of the worst tensor it reads, and
             of its output.
-        int8: it runs in INT8, where calibration and repair can help.
+        repairable: it runs in a format that qdebug plans, where calibration and repair can help.
     """
     if not output > 10 * local:  # also False where one is NaN
         return None
@@ -256,7 +267,7 @@ def inherited_cause(
             share,
             f"noise power relative to the signal grows {output / inputs:.3g} times between its "
             "input and its output",
-            f"{less_noise('the layers that feed it', int8=int8)}",
+            f"{less_noise('the layers that feed it', repairable=repairable)}",
             OUTPUT_ERROR,
         )
     return Cause(
@@ -268,9 +279,9 @@ def inherited_cause(
     )
 
 
-def less_noise(what: str, *, int8: bool = True) -> str:
-    """The advice to reduce the error of some layers: in INT8 before it is given up."""
-    if not int8:
+def less_noise(what: str, *, repairable: bool = True) -> str:
+    """The advice to reduce the error of some layers: in their format before it is given up."""
+    if not repairable:
         return f"Keep {what} in FP32."
     return (
         f"Reduce the error of {what}: `qdebug calibrate` compares ranges, `qdebug repair` corrects "
@@ -298,7 +309,9 @@ def _clipping(part: OperandPart, share: float, fit: RangeFit) -> Cause:
         share,
         evidence,
         "Choose a wider range, such as that of minmax or a higher percentile: `qdebug calibrate` "
-        "compares them.",
+        "compares them."
+        if is_planned(part.format)
+        else "Choose a wider range where the model is quantized.",
         brief=f"{100 * part.clipped:.2g}% of the values of its input are beyond the range, up to "
         f"{part.largest:.3g}",
     )
@@ -317,6 +330,11 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
             "It is rounded between the nodes of one layer: leave it in floating point, or fold "
             "BatchNormalization before quantizing."
         )
+    elif not is_planned(part.format):
+        remedy = (
+            "Choose another range where the model is quantized, or keep the layer in higher "
+            "precision."
+        )
     elif stretched:
         remedy = (
             "Try a calibrator that clips outliers, such as mse or percentile (`qdebug calibrate` "
@@ -325,7 +343,7 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     else:
         remedy = (
             "`qdebug calibrate` compares other ranges, `qdebug repair` recovers accuracy within "
-            f"INT8. {_LAST}"
+            f"{part.format.precision.upper()}. {_LAST}"
         )
     if stretched:
         return Cause("coarse-step", share, f"{evidence}; {stretched}", remedy, brief=brief)
@@ -343,8 +361,8 @@ def _steps(part: OperandPart, what: str, *, short: bool = False) -> str:
     most = "up to " if part.dynamic else ""
     size = part_of(part.step / part.rms, "a typical value") if part.rms else "all there is"
     return (
-        f"{what} {reach} while a typical value{rms} is {part.rms:.2g}, so one INT8 step{step} is "
-        f"{most}{size}"
+        f"{what} {reach} while a typical value{rms} is {part.rms:.2g}, so one "
+        f"{part.format.label} step{step} is {most}{size}"
     )
 
 
@@ -352,6 +370,13 @@ def _stretched(part: OperandPart) -> str:
     """What stretches the range beyond the bulk of the values, "" where nothing does."""
     if part.largest > MASK:
         return "it holds a mask, and no range fits a mask and other values at once"
+    if part.format.kind is Kind.FLOAT:
+        if part.rms >= part.full_digits:
+            return ""
+        return (
+            f"beside that range values below {part.full_digits:.2g} lose digits in "
+            f"{part.format.label}"
+        )
     if part.spread > _UNEQUAL:
         return f"its widest channel has {part.spread:.3g} times the range of the median channel"
     if part.in_eighth > _MOST_OF_THEM:
@@ -405,16 +430,20 @@ def _weight(weight: WeightPart, share: float) -> Cause:
         return Cause(
             "weight-rounding",
             share,
-            "its weight is rounded to INT8 with one scale for all channels",
-            f"{weight.more_scales}; then try `qdebug repair`.",
-            brief="its weight is rounded to INT8 with one scale for all channels",
+            f"its weight is rounded to {weight.format.label} with one scale for all channels",
+            f"{weight.more_scales}; then try `qdebug repair`."
+            if is_planned(weight.format)
+            else f"{weight.more_scales}.",
+            brief=f"its weight is rounded to {weight.format.label} with one scale for all channels",
         )
     return Cause(
         "weight-rounding",
         share,
-        f"its weight is rounded to INT8 with {weight.channels} scales",
-        "`qdebug repair` rounds and corrects weights so that the layer's output suffers less "
+        f"its weight is rounded to {weight.format.label} with {weight.channels} scales",
+        "Keep the layer in higher precision, or train the network with its weights quantized."
+        if not is_planned(weight.format)
+        else "`qdebug repair` rounds and corrects weights so that the layer's output suffers less "
         "(`qdebug calibrate` changes the ranges of activations only). Keep the layer in FP32 only "
         "if that is not enough.",
-        brief=f"its weight is rounded to INT8 with {weight.channels} scales",
+        brief=f"its weight is rounded to {weight.format.label} with {weight.channels} scales",
     )

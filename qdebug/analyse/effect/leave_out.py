@@ -18,6 +18,7 @@ from qdebug.backends.ort_fast.prefix_cache import PrefixCache, ResumedSession
 from qdebug.backends.ort_fast.session import PartSessions
 from qdebug.errors import BackendError, ModelError
 from qdebug.execute.context import Context
+from qdebug.formats.registry import SCALED
 from qdebug.network.weights import tensor_of
 from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
@@ -189,9 +190,7 @@ def _of_plan(context: Context, bound: BoundPlan, names: Sequence[str]) -> Candid
 def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
     """Of a model that another tool has quantized: a layer in FP32 is one without its rounding."""
     layers = [
-        x
-        for x in pair.layers
-        if pair.precisions[x.name] is Precision.INT8 and x.output not in pair.refuted
+        x for x in pair.layers if pair.precisions[x.name] in SCALED and x.output not in pair.refuted
     ]
     model = unrounded(pair.reference, pair.candidate, layers)
     if not model.layers:

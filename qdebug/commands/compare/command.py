@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -63,6 +64,7 @@ from qdebug.execute.model_pair import (
     plan_from,
     sources_of,
 )
+from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.metrics.effect import EffectMode
 from qdebug.metrics.task import TaskMetric
@@ -509,4 +511,5 @@ def _with_remedies(
 def _precision(pair: ModelPair) -> str:
     if pair.plan is not None:
         return str(pair.plan.precision)
-    return str(Precision.INT8)
+    scaled = Counter(p for p in pair.precisions.values() if p in SCALED)
+    return str(scaled.most_common(1)[0][0] if scaled else Precision.INT8)

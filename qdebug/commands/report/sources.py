@@ -166,7 +166,7 @@ def _grids(reader: RunReader, described: Description | None) -> dict[str, Descri
     for name, entry in ranges.items():
         if not isinstance(entry.amax, tuple):
             grid = symmetric_grid(entry.amax)
-            found[name] = DescribedGrid(-entry.amax, entry.amax, float(grid.scale))
+            found[name] = DescribedGrid(-entry.amax, entry.amax, grid.step)
     return found
 
 

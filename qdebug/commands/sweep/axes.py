@@ -19,6 +19,7 @@ from qdebug.errors import MetricError, UsageError
 from qdebug.execute.engine.build import open_runtime
 from qdebug.execute.engine.request import STRONG
 from qdebug.execute.model_pair import names_model
+from qdebug.formats.registry import SCALED
 from qdebug.plan.pair import ModelPair
 from qdebug.results.conditions import Condition, parse_condition, parse_value_condition
 from qdebug.results.sweep import ENGINE_VALUES, NEEDED_FOR, Combination, SweepRow, idle_axes
@@ -55,8 +56,8 @@ class BuilderPoint:
         """The point of the whole product."""
         if pair.plan is None:
             return Combination("Q/DQ", "", **self.values)
-        int8 = Precision.INT8 in pair.precisions.values()
-        return Combination(variant.name, str(pair.plan.weights) if int8 else "", **self.values)
+        scaled = not SCALED.isdisjoint(pair.precisions.values())
+        return Combination(variant.name, str(pair.plan.weights) if scaled else "", **self.values)
 
 
 def variants_of(settings: SweepSettings) -> list[Variant]:
@@ -75,7 +76,7 @@ def variants_of(settings: SweepSettings) -> list[Variant]:
     found = []
     for name in precisions:
         base, _, rest = name.partition("+")
-        granular = settings.weights if base in ("", Precision.INT8) else ()
+        granular = settings.weights if base in ("", *SCALED) else ()
         for weights in granular or (None,):
             asked = _compared(
                 settings, precision=base or None, fallback_precision=rest or None, weights=weights

@@ -34,6 +34,7 @@ from qdebug.execute.evaluator import (
     run_of,
 )
 from qdebug.execute.lockstep import measure_options
+from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.candidate import CandidateResult, KernelAgreement
 from qdebug.metrics.task import TaskMetric
@@ -396,7 +397,7 @@ def why_literal(
     """Why candidates run literally whatever kernels give, for the user; "" where they may not."""
     if capture:
         return "Sets of layers are evaluated in the simulation, since tensors inside are measured."
-    if Precision.INT8 not in bound.precisions.values():
+    if SCALED.isdisjoint(bound.precisions.values()):
         return "Sets of layers are evaluated in the simulation: no layer runs in INT8."
     if sessions is None or not sessions.takes(bound.precisions):
         return "Sets of layers are evaluated in the simulation: this plan has no INT8 kernels."

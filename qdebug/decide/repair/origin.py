@@ -10,6 +10,7 @@ from qdebug.config.repair import RepairSettings
 from qdebug.errors import UsageError
 from qdebug.execute.control_flow import DataSource
 from qdebug.execute.model_pair import explicit, open_reference, refuse_reference
+from qdebug.formats.registry import FORMAT_OF
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.network.prepare import Model
 from qdebug.plan.given import own_constants
@@ -71,8 +72,26 @@ def origin_of(
     reference = open_reference(settings.reference, given, sources, sessions)
     model, notes = explicit(given)
     pair = quantized_pair(model, reference.graph, settings.reference)
+    _check_planned(settings.model, pair)
     notes += _unmatched_notes(settings, pair)
     return _as_quantized(settings.model, reference, pair, plan, notes)
+
+
+def _check_planned(path: str, pair: ModelPair) -> None:
+    """Refuse a model that computes in a format that no plan can ask for.
+
+    Raises:
+        UsageError: it does.
+    """
+    others = (x for x in pair.layers if pair.precisions[x.name] not in FORMAT_OF)
+    layer = next(others, None)
+    if layer is not None:
+        raise UsageError(
+            f"{path}: layer '{layer.name}' runs in {pair.precisions[layer.name].upper()}, and a "
+            f"repair makes layers of {', '.join(p.upper() for p in FORMAT_OF)} only",
+            "`qdebug compare` says which layers cost most and why.",
+            code="QD-USAGE-REPAIR-FORMAT",
+        )
 
 
 def _unmatched_notes(settings: RepairSettings, pair: ModelPair) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from qdebug.decide.search.problem import ROUGH_STD, Item, Pins, PinTo, SearchProblem, pins_of
 from qdebug.errors import UsageError
-from qdebug.formats.registry import FORMAT_OF, order_of
+from qdebug.formats.registry import FORMAT_OF, SCALED, order_of
 from qdebug.plan.cost import Costs
 from qdebug.results.compare import LayerResult
 from qdebug.types import Precision
@@ -73,7 +73,7 @@ def search_space(
         UsageError: `pin` and `never_pin` contradict each other, or leave nothing to pin.
     """
     if pin_to is None:
-        pin_to = PinTo.AUTO if Precision.INT8 in base.values() else PinTo.FP32
+        pin_to = PinTo.FP32 if SCALED.isdisjoint(base.values()) else PinTo.AUTO
     highest = Precision.FP32 if pin_to is PinTo.AUTO else Precision(pin_to)
     always = {name: highest for name in pin if order_of(base[name]) < order_of(highest)}
     both = [name for name in always if name in never_pin]

@@ -12,6 +12,7 @@ from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.opening import open_engine_file, open_profile
 from qdebug.engine_info.profile import LayerTime, info_of_profile, with_times
 from qdebug.errors import UsageError, given_by
+from qdebug.formats.registry import FORMAT_OF
 from qdebug.inmemory import InMemory
 from qdebug.network.load import ModelFile
 from qdebug.plan.cost import Costs, latency_costs
@@ -24,7 +25,7 @@ from qdebug.types import Precision
 from qdebug.wording import option
 
 _HOW = "Run `compare` on the GPU with an engine, and write a run file."
-_KNOWN = {"int8": Precision.INT8, "fp16": Precision.FP16, "fp32": Precision.FP32}
+_KNOWN = {str(precision): precision for precision in FORMAT_OF}
 
 
 def read_kernels(profile: str, layers_file: str | None, model: ModelFile) -> tuple[KernelTime, ...]:

@@ -12,7 +12,7 @@ from qdebug.analyse.causes.quantization import (
     WeightPart,
     half_causes,
     inherited_cause,
-    int8_causes,
+    rounding_causes,
 )
 from qdebug.wording import part_of
 
@@ -64,7 +64,7 @@ def operand(tensor: str, energy: float, **more: float) -> OperandPart:
 def test_a_label_stands_once_and_shares_of_its_own_error_make_no_more_than_the_whole() -> None:
     """A product of two activations, both rounded, one clipped too, and a weight."""
     parts = [operand("a", 3.0), operand("b", 4.0, largest=12.0, clipped=0.1, clipped_energy=0.25)]
-    causes = int8_causes(parts, WeightPart(3.0, 16, 1.0), RangeFit({}))
+    causes = rounding_causes(parts, WeightPart(3.0, 16, 1.0), RangeFit({}))
     found = {cause.label: cause.share for cause in causes}
     assert len(found) == len(causes)
     assert found == pytest.approx({"rounding": 0.6, "weight-rounding": 0.3, "clipping": 0.1})
@@ -78,7 +78,7 @@ def test_a_label_stands_once_and_shares_of_its_own_error_make_no_more_than_the_w
 def test_leaving_int8_is_the_last_advice() -> None:
     parts = [operand("a", 1.0), operand("b", 1.0, in_eighth=0.999)]
     causes = [
-        *int8_causes(parts, WeightPart(1.0, 16, 1.0), RangeFit({})),
+        *rounding_causes(parts, WeightPart(1.0, 16, 1.0), RangeFit({})),
         inherited_cause(1e-6, 1e-4, 1e-2),
     ]
     assert {c.label for c in causes if c} == {
@@ -88,14 +88,14 @@ def test_leaving_int8_is_the_last_advice() -> None:
         assert cause is not None
         before, _, after = cause.remedy.lower().partition("in fp32")
         assert "qdebug calibrate" in before and "qdebug repair" in before and after
-    half = inherited_cause(1e-6, 1e-4, 1e-2, int8=False)
+    half = inherited_cause(1e-6, 1e-4, 1e-2, repairable=False)
     assert half is not None and "calibrate" not in half.remedy
 
 
 def test_more_scales_are_a_flag_only_where_qdebug_quantizes() -> None:
     for planned in (True, False):
         part = WeightPart(1.0, 1, 30.0, planned=planned)
-        (cause,) = int8_causes([], part, RangeFit({}))
+        (cause,) = rounding_causes([], part, RangeFit({}))
         assert cause.label == "weight-range" and ("weights" in cause.remedy) == planned
 
 
