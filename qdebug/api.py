@@ -22,7 +22,7 @@ from qdebug.config.repair import RepairSettings
 from qdebug.config.report import ReportSettings
 from qdebug.config.sweep import SweepSettings
 from qdebug.config.view import ViewSettings
-from qdebug.errors import UsageError, about_model
+from qdebug.errors import StoreError, UsageError, about_model
 from qdebug.execute.context import session_settings
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
@@ -178,11 +178,38 @@ def repair(
     checked = _settings(RepairSettings, model, settings)
     with _running(checked, checked.model):
         result = run(checked, progress or ignore_progress)
+    kept = _with_better_kept(checked, result)
+    if kept is not None:
+        return kept
     result = _with_model(checked, "output", lambda r: r.model_proto(), result)
     result = _with_model(checked, "save_fp32", lambda r: r.fp32_proto(), result)
     result = _with_text(checked, "save_plan", lambda r: r.plan_yaml(), result)
     result = _with_text(checked, "trt_cache", lambda r: r.trt_cache(), result)
     return _with_page(checked, checked.model, result)
+
+
+def _with_better_kept(settings: RepairSettings, result: RepairResult) -> RepairResult | None:
+    """`result`, of which no file is written because one of them holds a better one for the same
+    question; None where none does."""
+    from qdebug.plan.repaired import record_in
+    from qdebug.stages import with_failure
+
+    names = ("output", "save_plan", "save_fp32", "trt_cache", "html")
+    files = {name: getattr(settings, name) for name in names if getattr(settings, name)}
+    records = {n: record_in(files[n]) for n in ("output", "save_plan") if n in files}
+    better = [n for n, found in records.items() if found and found.better_than(result.record())]
+    if not better:
+        return None
+    for name in (*better[:1], *(n for n in files if n != better[0])):
+        what, hint = f"{option(name)}: {files[name]}", ""
+        if name == better[0] and (found := records[name]):
+            what += f" holds a better result for the same target ({found.told}), and stays"
+            hint = "Give other paths to write this result, or remove that file."
+        else:
+            what += " is not written either: files of one repair belong together"
+        error = StoreError(what, hint, code="QD-STORE-BETTER-RESULT")
+        result = with_failure(result, option(name), error, file=files[name])
+    return result
 
 
 def inspect(file: Any = None, **settings: Any) -> InspectResult:

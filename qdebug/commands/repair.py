@@ -12,7 +12,7 @@ from qdebug.decide.bisect.grain import Coarse, coarse, told
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.registry import REMEDIES
 from qdebug.decide.remedies.result import Outcome, Proof, RepairResult, Step
-from qdebug.decide.repair.checkpoint import Checkpoints, checkpoints
+from qdebug.decide.repair.checkpoint import Checkpoints, checkpoints, question_of
 from qdebug.decide.repair.judge import Judge, holds
 from qdebug.decide.repair.pins import dropped_pins, fewest_pins, of_no_use, why_dropped
 from qdebug.decide.repair.setup import Setup, prepare
@@ -109,6 +109,7 @@ def _repair(
         explanation=explanation or dropped or _missed(setup, proof, pinning, chosen),
         plan=network.bound.plan,
         network=network,
+        question=question_of(setup),
         given=setup.given.graph.proto if reverted and setup.given and pinning is None else None,
         notes=notes,
     )

@@ -82,7 +82,7 @@ def plan_text(result: RepairResult) -> str:
     header = [f"{_title(result)}.", *(f"{name}: {text}" for name, text in _rows(result))]
     kept = (step for step in result.steps if step.outcome is Outcome.KEPT)
     header += [f"{step.remedy}: {_done(step)}" for step in kept]
-    header.append(_verdict(result))
+    header += [_verdict(result), result.record().comment]
     if result.network.bound.corrections:
         header.append(
             "These figures are of the model with Q/DQ: weights and biases other than those in FP32 "

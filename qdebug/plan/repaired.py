@@ -1,20 +1,59 @@
-"""What a model that `qdebug repair` wrote says of itself, in its metadata."""
+"""What a model or a plan that `qdebug repair` wrote says of itself."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
 import onnx
 
 _KEY = "qdebug.repair"
+_COMMENT = f"# {_KEY}: "
+_FIRST_LINES = 200
+"""Of a plan: the comments at its top."""
+_NOT_OURS = (ValueError, KeyError, TypeError, IndexError)
 
 
-def marked_repaired(proto: onnx.ModelProto, remedies: Sequence[str]) -> onnx.ModelProto:
-    """A copy of a model in which the remedies are noted."""
+@dataclass(frozen=True)
+class Record:
+    """How good a repair is, next to others of the same model for the same target.
+
+    Attributes:
+        question: a digest of what it was to reach, on which samples; "" where that is not known.
+        rank: the smaller the better, item by item.
+        told: the same for people.
+    """
+
+    question: str
+    rank: tuple[float, ...]
+    told: str
+
+    def better_than(self, other: Record) -> bool:
+        """Whether both answer the same question, and this one better."""
+        return bool(self.question) and self.question == other.question and self.rank < other.rank
+
+    @property
+    def text(self) -> str:
+        """As JSON, in one line."""
+        return json.dumps({"question": self.question, "rank": self.rank, "told": self.told})
+
+    @property
+    def comment(self) -> str:
+        """As a comment line of a plan is written, without its sign."""
+        return f"{_KEY}: {self.text}"
+
+
+def marked_repaired(
+    proto: onnx.ModelProto, remedies: Sequence[str], record: Record | None = None
+) -> onnx.ModelProto:
+    """A copy of a model in which the remedies are noted, and how good it is."""
     marked = onnx.ModelProto()
     marked.CopyFrom(proto)
-    marked.metadata_props.add(key=_KEY, value=json.dumps({"remedies": list(remedies)}))
+    noted = {"remedies": list(remedies), **(json.loads(record.text) if record else {})}
+    marked.metadata_props.add(key=_KEY, value=json.dumps(noted))
     return marked
 
 
@@ -23,5 +62,23 @@ def remedies_in(proto: onnx.ModelProto) -> tuple[str, ...]:
     texts = [p.value for p in proto.metadata_props if p.key == _KEY]
     try:
         return tuple(str(name) for name in json.loads(texts[0])["remedies"]) if texts else ()
-    except (ValueError, KeyError, TypeError):  # somebody else's
+    except _NOT_OURS:  # somebody else's
         return ()
+
+
+def record_in(path: str) -> Record | None:
+    """What the model or the plan in a file says of itself; None where it says nothing, or there is
+    no such file."""
+    try:
+        if path.endswith(".onnx"):
+            proto = onnx.load(path, load_external_data=False)
+            texts = [p.value for p in proto.metadata_props if p.key == _KEY]
+        else:
+            with Path(path).open(encoding="utf-8", errors="replace") as file:
+                lines = islice(file, _FIRST_LINES)
+                texts = [x.removeprefix(_COMMENT) for x in lines if x.startswith(_COMMENT)]
+        noted = json.loads(texts[0])
+        rank = tuple(float(value) for value in noted["rank"])
+        return Record(str(noted["question"]), rank, str(noted["told"]))
+    except Exception:  # whatever the file is: it was not written by a repair
+        return None

@@ -476,3 +476,22 @@ def test_what_is_recovered_is_at_most_all(
     proof = Proof(500, 1.0, *figures, "", None, more_is_better=more, metric_is_share=True)
     assert proof.recovered == (recovered and pytest.approx(recovered))
     assert proof.recovered_samples == samples
+
+
+def test_a_better_result_is_not_replaced(desk: Any) -> None:
+    """Of the same question; what is no worse, or answers another one, takes its place."""
+    files = ("-o", "model.onnx", "--save-plan", "plan.yaml")
+    target = ("--target", "output.sqnr_db>=50")
+    assert desk.run("repair", *SMALL, *QUICK, *target, *files).code == 0
+    before = {name: (desk.folder / name).read_bytes() for name in files[1::2]}
+    worse = desk.run("repair", *SMALL, *QUICK, *target, *files, "--no-pin", "--force")
+    assert worse.code == 2 and worse.err.count("QD-STORE-BETTER-RESULT") == 2
+    assert "Wrote" not in worse.out
+    assert before == {name: (desk.folder / name).read_bytes() for name in before}
+    # Also where the better one is a plan alone.
+    plan = desk.run("repair", *SMALL, *QUICK, *target, *files[2:], "--no-pin", "--force")
+    assert plan.code == 2 and before["plan.yaml"] == (desk.folder / "plan.yaml").read_bytes()
+    assert desk.run("repair", *SMALL, *QUICK, *target, *files, "--force").code == 0
+    other = ("--target", "output.sqnr_db>=90")
+    assert desk.run("repair", *SMALL, *QUICK, *other, *files, "--no-pin", "--force").code == 1
+    assert before["model.onnx"] != (desk.folder / "model.onnx").read_bytes()

@@ -16,7 +16,7 @@ from qdebug.network.weights import serialized, write_model
 from qdebug.outputfiles import check_new
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.quantize import scale_of
-from qdebug.plan.repaired import marked_repaired
+from qdebug.plan.repaired import Record, marked_repaired
 from qdebug.plan.trtcache import default_cache_text
 from qdebug.result import FailedStage, Hidden, Json, MaybeText, ModelRef, Result, in_json
 from qdebug.wording import counted, option
@@ -238,6 +238,7 @@ class RepairResult(Result):
         plan: of the repaired network, with what was pinned.
         network: the same, with its weights.
         given: the quantized model that was given, where it is the result.
+        question: a digest of what was asked for; "" where it cannot be told from others.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
@@ -267,6 +268,7 @@ class RepairResult(Result):
     plan: Hidden[PrecisionPlan]
     network: Hidden[Quantized]
     given: Hidden[onnx.ModelProto | None] = None
+    question: Hidden[str] = ""
     notes: tuple[str, ...] = ()
     failed: tuple[FailedStage, ...] = ()
 
@@ -311,8 +313,22 @@ class RepairResult(Result):
         """The network with Q/DQ; large weights are external data (`qdebug.network.weights`)."""
         if self.given is not None:
             return self.given
-        proto = self.network.proto()
-        return marked_repaired(proto, self.applied) if self.applied else proto
+        return marked_repaired(self.network.proto(), self.applied, self.record())
+
+    def record(self) -> Record:
+        """What its files say of how good it is. Ranks differ only where the difference matters."""
+        proof, pinning = self.proof, self.pinning
+        worse = proof.worse(proof.repaired.metric) or 0.0
+        sqnr_db = proof.repaired.sqnr_db
+        failed = self.passed is False
+        pinned_share = pinning.cost.pinned_share if pinning is not None and not failed else 0.0
+        rank = (
+            float(failed),
+            round(pinned_share, 3),
+            round(worse, 4),
+            -round(sqnr_db) if math.isfinite(sqnr_db) else math.inf,
+        )
+        return Record(self.question, rank, self.headline())
 
     def fp32_proto(self) -> onnx.ModelProto:
         """The FP32 network that the plan and the calibration table are for."""

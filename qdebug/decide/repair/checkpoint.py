@@ -90,6 +90,23 @@ def checkpoints(setup: Setup, sequence: tuple[str, ...], cached: bool) -> Checkp
     return Checkpoints(key, setup.start)
 
 
+def question_of(setup: Setup) -> str:
+    """A digest of what a repair is to reach, in which model, on which samples; "" where the metric
+    cannot be told from others."""
+    metric, target = setup.metric.key if setup.metric else "", setup.target
+    if metric is None:
+        return ""
+    parts = [
+        model_digest((setup.given or setup.reference).graph.proto),
+        str(setup.start.bound.plan.precision),
+        setup.choosing.key,
+        setup.proving.key,
+        metric,
+        repr((target.condition, target.allowed, target.more_is_better)) if target else "",
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 def _executions(subset: SampleSubset) -> str:
     """Which samples, and in which executions."""
     return f"{subset.key} {[batch.count for batch in subset.batches]}"
