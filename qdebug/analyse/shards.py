@@ -1,27 +1,28 @@
-"""The lockstep pass over all samples, spread over a cluster: a shard of them is a unit."""
+"""The lockstep pass over all samples, on the workers of an executor: a shard of them is a part.
+
+In this process, where what is kept need not travel, `lockstep.run_within` is the pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 
 from qdebug.analyse.effect.effects import NoiseSink
 from qdebug.analyse.flips import Counted, FlipSink
 from qdebug.analyse.run_file import EvidenceSink, KeptRow, Ratings, RowKeeper
-from qdebug.backends.sizing import Parallelism, Sizing, capture_groups, probe
-from qdebug.execute.cluster.dispatch import Cluster
-from qdebug.execute.cluster.recipe import PairRecipe
-from qdebug.execute.cluster.unit import Place, Shard, SharedSubset, part_of
-from qdebug.execute.context import Context, simulation_context
+from qdebug.backends.sizing import Sizing, capture_groups, probe
+from qdebug.execute.context import Context
 from qdebug.execute.evaluator import OutputKeeper, Sink
+from qdebug.execute.executor import Shard, over_shards, part_of
 from qdebug.execute.lockstep import Due, due_of, open_lockstep
 from qdebug.metrics.accumulate import ErrorTotals
 from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.store.schema import Keep
-from qdebug.types import Array, Fp16Kernels, Tensors, ignore_progress
+from qdebug.types import Array, Tensors
 
 _HELD = 3
 """Executions whose tensors a worker holds: one, the next, and one for decomposed errors."""
@@ -72,66 +73,61 @@ class ShardFound:
 
 @dataclass(frozen=True)
 class RowsOf:
-    """The part of a job that gives the activations of a few samples: they run once more, since
+    """The part that gives the activations of a few samples: they run once more, since
     which are worth keeping is known when all have run, and activations are large."""
 
     samples: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class CompareJob:
-    """The lockstep pass over one group of tensors. See unit.Job.
+def open_pass(
+    stack: ExitStack,
+    *,
+    context: Context,
+    pair: ModelPair,
+    subset: SampleSubset,
+    tensors: Sequence[str],
+    rated: bool,
+    due: Due,
+    every_row: bool,
+    kept: Sequence[tuple[str, Sequence[str]]],
+) -> Callable[[Shard | RowsOf], ShardFound]:
+    """The lockstep pass over one group of tensors, for an executor.
 
-    Attributes:
+    Args:
         rated: samples are rated by the errors of their outputs.
         every_row: the activations of all samples are wanted.
         kept: the run and the outputs of each keeper.
     """
+    one = open_lockstep(stack, context, pair, tensors, rated=rated, decomposed=True)
 
-    pair: PairRecipe
-    subset: SharedSubset
-    fp16_kernels: Fp16Kernels
-    tensors: tuple[str, ...]
-    rated: bool
-    due: Due
-    every_row: bool
-    kept: tuple[tuple[str, tuple[str, ...]], ...]
+    def run(part: Shard | RowsOf) -> ShardFound:
+        keeper, ratings = RowKeeper(), Ratings()
+        rows = EvidenceSink(keeper, Keep("all"), pair.tensors)
+        flips, noise = FlipSink(context, pair), NoiseSink(pair)
+        keepers = [OutputKeeper(run, outputs) for run, outputs in kept]
+        if isinstance(part, Shard):
+            chosen, measured = part_of(subset, part), due
+            sinks: list[Sink] = [flips, noise, *keepers]
+            sinks += [ratings] if rated else []
+            sinks += [rows] if every_row else []
+        else:
+            chosen, measured, sinks = _batches_of(subset, part.samples), Due(), [rows]
+        errors = one.run(chosen, context, due=measured, sinks=sinks, stage="")
+        found = keeper.kept
+        if isinstance(part, RowsOf):  # an execution may hold others
+            found = [row for row in found if row.sample in part.samples]
+        return ShardFound(
+            errors,
+            one.not_float,
+            flips.counted,
+            noise.kept,
+            ratings.badness,
+            found,
+            frozenset(rows.unsplit),
+            [keeper.by_batch if keeper.outputs else {} for keeper in keepers],
+        )
 
-    def open(self, place: Place, stack: ExitStack) -> Callable[[Shard | RowsOf], ShardFound]:
-        """See unit.Job."""
-        pair = self.pair.made(place)
-        subset = self.subset.opened(place, pair.model.graph.inputs)
-        context = worker_context(place, self.fp16_kernels, subset.samples.batch_size)
-        one = open_lockstep(stack, context, pair, self.tensors, rated=self.rated, decomposed=True)
-
-        def run(part: Shard | RowsOf) -> ShardFound:
-            keeper, ratings = RowKeeper(), Ratings()
-            rows = EvidenceSink(keeper, Keep("all"), pair.tensors)
-            flips, noise = FlipSink(context, pair), NoiseSink(pair)
-            keepers = [OutputKeeper(run, outputs) for run, outputs in self.kept]
-            if isinstance(part, Shard):
-                chosen, due = part_of(subset, part), self.due
-                sinks: list[Sink] = [flips, noise, *keepers]
-                sinks += [ratings] if self.rated else []
-                sinks += [rows] if self.every_row else []
-            else:
-                chosen, due, sinks = _batches_of(subset, part.samples), Due(), [rows]
-            errors = one.run(chosen, context, due=due, sinks=sinks, stage="")
-            kept = keeper.kept
-            if isinstance(part, RowsOf):  # an execution may hold others
-                kept = [row for row in kept if row.sample in part.samples]
-            return ShardFound(
-                errors,
-                one.not_float,
-                flips.counted,
-                noise.kept,
-                ratings.badness,
-                kept,
-                frozenset(rows.unsplit),
-                [keeper.by_batch if keeper.outputs else {} for keeper in keepers],
-            )
-
-        return run
+    return run
 
 
 def _batches_of(subset: SampleSubset, samples: Sequence[int]) -> SampleSubset:
@@ -140,66 +136,59 @@ def _batches_of(subset: SampleSubset, samples: Sequence[int]) -> SampleSubset:
     return SampleSubset(subset.samples, tuple(found))
 
 
-def worker_context(place: Place, fp16_kernels: Fp16Kernels, batch_size: int | None) -> Context:
-    """The surroundings of a unit: one runtime thread for each execution in flight."""
-    parallel = Parallelism(place.threads, 1)
-    return simulation_context(parallel, ignore_progress, place.sessions, batch_size, fp16_kernels)
+def run_on_workers(
+    memory_budget: int,
+    local_samples: int | None,
+    context: Context,
+    pair: ModelPair,
+    samples: Samples,
+    sinks: Sinks,
+) -> tuple[ErrorTotals, list[str]]:
+    """The totals of all tensors, and those that cannot be compared. The sinks take what they would
+    take of one process.
 
-
-@dataclass(frozen=True)
-class SpreadPass:
-    """The lockstep pass on the workers of `context`.
-
-    Attributes:
+    Args:
         memory_budget: of each worker, for captured tensors.
+
+    Raises:
+        QdebugError: samples cannot be read, a model does not run, or the workers fail.
     """
-
-    context: Context
-    recipe: PairRecipe
-    pair: ModelPair
-    memory_budget: int
-    local_samples: int | None
-
-    def run(self, samples: Samples, sinks: Sinks) -> tuple[ErrorTotals, list[str]]:
-        """The totals of all tensors, and those that cannot be compared. The sinks take what they
-        would take of one process.
-
-        Raises:
-            QdebugError: samples cannot be read, a model does not run, or the workers fail.
-        """
-        assert self.context.cluster is not None
-        tensors = [t for t in self.pair.tensors if t in self.pair.reference.producers]
-        backend = self.context.backend
-        with closing(backend.open(self.pair.reference.proto, tensors)) as session:
-            sizing = probe(session, samples, self.context.batch_size)
-        sinks.sized(sizing.bytes_per_sample)
-        groups = capture_groups(tensors, sizing.bytes_per_batch, _HELD, self.memory_budget)
-        subset = whole(sizing.samples)
-        jobs = [
-            CompareJob(
-                self.recipe,
-                self.context.cluster.subset(subset),
-                self.context.fp16_kernels,
-                tuple(group),
-                sinks.evidence is not None and sinks.evidence.rates,
-                due_of(self.pair, subset, self.local_samples),
-                sinks.evidence is not None and not sinks.evidence.rates,
-                tuple((k.run, _fitting(k, sizing, len(subset.batches))) for k in sinks.keepers),
-            )
-            for group in groups
-        ]
-        total, not_float = ErrorTotals(), list[str]()
-        for job in jobs:
-            if sinks.evidence and len(jobs) > 1:
-                sinks.evidence.start_group()
-            merged = _Merged(sinks)
-            cluster, progress = self.context.cluster, self.context.progress
-            for found in cluster.over_shards(job, subset, progress, "compare"):
-                merged.add(found)
-            merged.add_rows(cluster, job)
-            total = total.joined(merged.errors)
-            not_float += merged.not_float
-        return total, not_float
+    tensors = [t for t in pair.tensors if t in pair.reference.producers]
+    with closing(context.backend.open(pair.reference.proto, tensors)) as session:
+        sizing = probe(session, samples, context.batch_size)
+    sinks.sized(sizing.bytes_per_sample)
+    groups = capture_groups(tensors, sizing.bytes_per_batch, _HELD, memory_budget)
+    subset = whole(sizing.samples)
+    due = due_of(pair, subset, local_samples)
+    kept = [(k.run, _fitting(k, sizing, len(subset.batches))) for k in sinks.keepers]
+    rated = sinks.evidence is not None and sinks.evidence.rates
+    every_row = sinks.evidence is not None and not sinks.evidence.rates
+    total, not_float = ErrorTotals(), list[str]()
+    for group in groups:
+        if sinks.evidence and len(groups) > 1:
+            sinks.evidence.start_group()
+        work = partial(
+            open_pass,
+            context=context,
+            pair=pair,
+            subset=subset,
+            tensors=group,
+            rated=rated,
+            due=due,
+            every_row=every_row,
+            kept=kept,
+        )
+        merged = _Merged(sinks)
+        for found in over_shards(context, work, subset, "compare"):
+            merged.add(found)
+        if sinks.evidence is not None and rated:
+            # These samples run once more: which are worth keeping is known when all have run.
+            worst = sinks.evidence.worst_of(merged.badness)
+            for found in context.executor.map(work, [RowsOf((sample,)) for sample in worst]):
+                merged.take(found)
+        total = total.joined(merged.errors)
+        not_float += merged.not_float
+    return total, not_float
 
 
 def _fitting(keeper: OutputKeeper, sizing: Sizing, executions: int) -> tuple[str, ...]:
@@ -223,19 +212,13 @@ class _Merged:
         self.sinks.flips.merge(found.flips)
         self.sinks.noise.merge(found.noise)
         self.badness |= found.ratings
-        self._take(found)
+        self.take(found)
         for keeper, by_batch in zip(self.sinks.keepers, found.outputs, strict=True):
             for batch, outputs in by_batch.items():
                 keeper.keep(batch, outputs)
 
-    def add_rows(self, cluster: Cluster, job: CompareJob) -> None:
-        """Have the samples run once more that turned out to be worth keeping."""
-        if self.sinks.evidence is not None and job.rated:
-            worst = self.sinks.evidence.worst_of(self.badness)
-            for found in cluster.map(job, [RowsOf((sample,)) for sample in worst]):
-                self._take(found)
-
-    def _take(self, found: ShardFound) -> None:
+    def take(self, found: ShardFound) -> None:
+        """The activations of samples that are kept."""
         evidence = self.sinks.evidence
         if evidence is None:
             return

@@ -6,24 +6,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 from qdebug.analyse.causes.overflow import overflow_group
 from qdebug.analyse.causes.quantization import ACCUMULATION
-from qdebug.analyse.effect.leave_out import Opened, candidates_of
-from qdebug.analyse.effect.runs import recipe_for
-from qdebug.analyse.shards import worker_context
+from qdebug.analyse.effect.leave_out import candidates_of
 from qdebug.backends.sizing import probe
 from qdebug.errors import BackendError, MetricError, ModelError
-from qdebug.execute.cluster.recipe import PairRecipe
-from qdebug.execute.cluster.unit import Place, Shard, SharedSubset, part_of
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import (
     MetricEvaluator,
     OutputKeeper,
-    Run,
     evaluate,
     run_of,
 )
+from qdebug.execute.executor import part_of
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.task import TaskMetric
@@ -40,7 +37,7 @@ from qdebug.results.summary import (
     joint_share,
     leading,
 )
-from qdebug.types import Fp16Kernels, Tensors
+from qdebug.types import Tensors
 
 
 def with_summary(
@@ -193,57 +190,38 @@ class _Restoration:
         self, names: Sequence[str], meanwhile: Callable[[], object]
     ) -> tuple[float, float | None] | None:
         """The outputs' noise and the metric; None where the runtime takes no such model.
-        `meanwhile`: see `Cluster.map`; not called where this process does all of it."""
+        `meanwhile` is done in this process while others run the model, if there are any."""
         candidates = candidates_of(self.context, self.pair)
         if candidates is None:
             return None
-        with ExitStack() as stack:
-            try:
-                if recipe := recipe_for(self.context, self.pair):
-                    return self._elsewhere(recipe, names, meanwhile)
-                candidate = candidates.open(frozenset(names), None, keep=False)
-                stack.callback(candidate.close)
-                return self._measured(stack, candidate)
-            except (ModelError, BackendError, MetricError):
-                return None
+        try:
+            return self._measured(names, meanwhile)
+        except (ModelError, BackendError, MetricError):
+            return None
 
-    def _measured(self, stack: ExitStack, candidate: Opened) -> tuple[float, float | None]:
-        kept = OutputKeeper(CANDIDATE, self.reference.outputs)
-        subset, reference = self._known() or self._again(stack)
-        totals = evaluate(
-            subset,
-            {REFERENCE: reference, CANDIDATE: run_of(candidate)},
-            {CANDIDATE: Comparison(tensors=self.outputs)},
-            self.context,
-            sinks=[kept] if self.metric else [],
-        )
-        noise = totals[CANDIDATE].noise()
-        if self.metric is None:
-            return noise, None
-        task = MetricEvaluator.of(self.metric, self.samples, self.reference)
-        return noise, task(kept.joined())
-
-    def _elsewhere(
-        self, recipe: PairRecipe, names: Sequence[str], meanwhile: Callable[[], object]
+    def _measured(
+        self, names: Sequence[str], meanwhile: Callable[[], object]
     ) -> tuple[float, float | None]:
-        """The same on the workers of a cluster."""
-        cluster = self.context.cluster
-        assert cluster is not None
+        executor = self.context.executor
         subset, known = self._sized()
         keep = tuple(self.reference.outputs) if self.metric else ()
-        kernels = self.context.fp16_kernels
-        job = RestorationJob(
-            recipe, cluster.subset(subset), kernels, frozenset(names), self.outputs, keep
+        work = partial(
+            open_restoration,
+            context=self.context,
+            pair=self.pair,
+            subset=subset,
+            names=frozenset(names),
+            outputs=self.outputs,
+            keep=keep,
+            runs_reference=not known,
         )
-
-        def given(shard: Shard) -> RestorationPart:
-            batches = subset.batches[shard.start : shard.stop]
-            return RestorationPart(shard, {b: known[b] for b in batches} if known else None)
-
+        shards = executor.shards(len(subset.batches))
+        batches = [part_of(subset, shard).batches for shard in shards]
+        results = executor.map(work, [{b: known.get(b) for b in each} for each in batches])
+        if executor.workers:
+            meanwhile()
         totals, kept = ErrorTotals(), OutputKeeper(CANDIDATE, keep)
-        for errors, outputs in cluster.over_shards(
-            job, subset, self.context.progress, "restored", given, meanwhile=meanwhile
-        ):
+        for errors, outputs in results:
             totals.add(errors)
             kept.by_batch |= outputs
         if self.metric is None:
@@ -261,69 +239,47 @@ class _Restoration:
         with closing(self.context.backend.open(self.pair.reference.proto, ())) as session:
             return whole(probe(session, self.samples, self.context.batch_size).samples), {}
 
-    def _known(self) -> tuple[SampleSubset, Run] | None:
-        """The samples and what FP32 made of them, where that was kept."""
-        known = self.reference.by_batch
-        if not known:
-            return None
-        return SampleSubset(self.samples, tuple(known)), lambda executed: known[executed.batch]
-
-    def _again(self, stack: ExitStack) -> tuple[SampleSubset, Run]:
-        session = self.context.backend.open(self.pair.reference.proto, ())
-        stack.callback(session.close)
-        sized = probe(session, self.samples, self.context.batch_size).samples
-        return whole(sized), run_of(session)
-
-
-@dataclass(frozen=True)
-class RestorationPart:
-    """A shard, and what FP32 made of it; None where it runs again."""
-
-    shard: Shard
-    reference: Mapping[Batch, Tensors] | None
-
-
-@dataclass(frozen=True)
-class RestorationJob:
-    """The run with some layers in FP32, for a cluster. See unit.Job.
-
-    Attributes:
-        names: the layers.
-        outputs: to compare; `keep` are those to return.
-    """
-
-    pair: PairRecipe
-    subset: SharedSubset
-    fp16_kernels: Fp16Kernels
-    names: frozenset[str]
-    outputs: tuple[str, ...]
-    keep: tuple[str, ...]
-
-    def open(self, place: Place, stack: ExitStack) -> Callable[[RestorationPart], Restored]:
-        """See unit.Job."""
-        pair = self.pair.made(place)
-        subset = self.subset.opened(place, pair.reference.inputs)
-        context = worker_context(place, self.fp16_kernels, subset.samples.batch_size)
-        candidates = candidates_of(context, pair)
-        assert candidates is not None  # the client has some
-        candidate = stack.enter_context(closing(candidates.open(self.names, None, keep=False)))
-        session = stack.enter_context(closing(context.backend.open(pair.reference.proto, ())))
-
-        def run(part: RestorationPart) -> Restored:
-            known = part.reference
-            reference = run_of(session) if known is None else lambda one: known[one.batch]
-            kept = OutputKeeper(CANDIDATE, self.keep)
-            totals = evaluate(
-                part_of(subset, part.shard),
-                {REFERENCE: reference, CANDIDATE: run_of(candidate)},
-                {CANDIDATE: Comparison(tensors=self.outputs)},
-                context,
-                sinks=[kept] if self.keep else [],
-            )
-            return totals[CANDIDATE], kept.by_batch
-
-        return run
-
 
 Restored = tuple[ErrorTotals, Mapping[Batch, Tensors]]
-"""What a shard gives: the errors, and the outputs that are kept."""
+"""What some batches give: the errors, and the outputs that are kept."""
+
+
+def open_restoration(
+    stack: ExitStack,
+    *,
+    context: Context,
+    pair: ModelPair,
+    subset: SampleSubset,
+    names: frozenset[str],
+    outputs: Sequence[str],
+    keep: Sequence[str],
+    runs_reference: bool,
+) -> Callable[[Mapping[Batch, Tensors | None]], Restored]:
+    """The run with some layers in FP32, for an executor. A part is some batches, each with what
+    FP32 made of it.
+
+    Args:
+        names: the layers.
+        outputs: to compare; `keep` are those to return.
+        runs_reference: FP32 runs again.
+    """
+    candidates = candidates_of(context, pair)
+    assert candidates is not None  # `_Restoration.run` has some
+    candidate = stack.enter_context(closing(candidates.open(names, None, keep=False)))
+    session = None
+    if runs_reference:
+        session = stack.enter_context(closing(context.backend.open(pair.reference.proto, ())))
+
+    def run(part: Mapping[Batch, Tensors | None]) -> Restored:
+        reference = run_of(session) if session else lambda one: part[one.batch] or {}
+        kept = OutputKeeper(CANDIDATE, keep)
+        totals = evaluate(
+            SampleSubset(subset.samples, tuple(part)),
+            {REFERENCE: reference, CANDIDATE: run_of(candidate)},
+            {CANDIDATE: Comparison(tensors=tuple(outputs))},
+            context,
+            sinks=[kept] if keep else [],
+        )
+        return totals[CANDIDATE], kept.by_batch
+
+    return run

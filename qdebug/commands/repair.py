@@ -16,7 +16,6 @@ from qdebug.decide.repair.checkpoint import Checkpoints, checkpoints, question_o
 from qdebug.decide.repair.judge import Judge, holds
 from qdebug.decide.repair.pins import dropped_pins, fewest_pins, of_no_use, why_dropped
 from qdebug.decide.repair.setup import Setup, prepare
-from qdebug.decide.repair.spread import attempts_elsewhere
 from qdebug.decide.repair.steps import Attempt, State, Trying
 from qdebug.decide.search.outcome import BisectResult
 from qdebug.errors import UsageError
@@ -53,10 +52,7 @@ def _repair(
     kept = checkpoints(setup, sequence, settings.cache)
     state = kept.load()
     resumed = len(state.steps) if state else 0
-    trying = replace(
-        _trying(setup, condition, kept),
-        elsewhere=attempts_elsewhere(stack, setup, condition),
-    )
+    trying = _trying(setup, condition, kept)
     state, found, explanation = trying.run(state or _begin(setup, sequence))
     chosen = holds(condition, setup.start.layers, found)
     proving = _Proving(setup)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Annotated
-
-from annotated_types import Gt, Le
 
 from qdebug.config.option import CLUSTER, Option
 
@@ -47,21 +44,6 @@ def _wrong_with(text: str) -> str:
     return ""
 
 
-def parse_seconds(value: object) -> float:
-    """A time in seconds.
-
-    Raises:
-        ValueError: not a number.
-    """
-    try:
-        found = float(str(value))
-    except ValueError:
-        found = math.nan
-    if math.isnan(found):
-        raise ValueError("must be a number of seconds")
-    return found
-
-
 def local_processes(cluster: str | None) -> int:
     """How many processes of this machine `cluster` asks for; 0 where it is something else."""
     kind, _, count = (cluster or "").partition(":")
@@ -81,27 +63,5 @@ class ClusterSettings:
             metavar="WHERE",
             unset="this process",
             parse=parse_cluster,
-        ),
-    ] = None
-    cluster_config: Annotated[
-        str | None,
-        Option(
-            "Spread the work over workers that a job queue (Slurm, PBS, LSF) or SSH starts, as "
-            "this file says.",
-            CLUSTER,
-            metavar="FILE.yaml",
-            reads=True,
-        ),
-    ] = None
-    unit_timeout: Annotated[
-        float | None,
-        Gt(0),
-        Le(1e6),
-        Option(
-            "Seconds after which a part of the work is given to another worker.",
-            CLUSTER,
-            metavar="SECONDS",
-            unset="600",
-            parse=parse_seconds,
         ),
     ] = None

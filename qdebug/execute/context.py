@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from qdebug.backends.base import Backend
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
@@ -14,12 +14,10 @@ from qdebug.backends.segmentation import DEFAULT_BUDGET
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.sizing import Parallelism
 from qdebug.errors import UsageError
+from qdebug.execute.executor import THIS_PROCESS, Executor
 from qdebug.execute.timelimit import OutOfTimeError
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import option
-
-if TYPE_CHECKING:
-    from qdebug.execute.cluster.dispatch import Cluster
 
 
 class Executing(Protocol):
@@ -45,7 +43,7 @@ class Context:
         simulation: executes candidates.
         batch_size: None where it may be chosen.
         fp16_kernels: those of `simulation`.
-        cluster: takes work off this process; None where it does all of it.
+        executor: executes what can be divided.
         until: of a pass over samples, no batch but the first is begun later, on the clock of
             `time.monotonic`.
         ends_at: on the same clock; no batch at all is begun later, and a pass that is not done
@@ -59,7 +57,7 @@ class Context:
     progress: ProgressCallback
     batch_size: int | None = None
     fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT
-    cluster: Cluster | None = None
+    executor: Executor = THIS_PROCESS
     until: float = math.inf
     ends_at: float = math.inf
     sessions: SessionSettings = DEFAULT_SESSIONS
@@ -83,7 +81,7 @@ def simulation_context(
     sessions: SessionSettings,
     batch_size: int | None = None,
     fp16_kernels: Fp16Kernels = Fp16Kernels.TENSORRT,
-    cluster: Cluster | None = None,
+    executor: Executor = THIS_PROCESS,
 ) -> Context:
     """ONNX Runtime on the CPU for references and candidates; `fp16_kernels` are those of the
     candidates."""
@@ -96,7 +94,7 @@ def simulation_context(
         progress,
         batch_size,
         fp16_kernels,
-        cluster,
+        executor,
         sessions=sessions,
     )
 
@@ -138,6 +136,6 @@ def one_at_a_time(context: Context) -> Context:
         context.sessions,
         context.batch_size,
         context.fp16_kernels,
-        context.cluster,
+        context.executor,
     )
     return replace(simulation, until=context.until, ends_at=context.ends_at)

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from qdebug.backends.base import Session
 from qdebug.backends.segments import sizes_of
-from qdebug.backends.sizing import Parallelism, probe
+from qdebug.backends.sizing import probe
 from qdebug.backends.stream import map_in_order
 from qdebug.calibrators.gather import Accumulator, Added
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import Calibrator
-from qdebug.execute.cluster.unit import Place, Shard, SharedModel, SharedSubset, part_of
-from qdebug.execute.context import Context, one_at_a_time, simulation_context
+from qdebug.execute.context import Context, one_at_a_time
+from qdebug.execute.executor import Shard, over_shards, part_of
 from qdebug.execute.timelimit import check_time
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch
@@ -31,7 +31,7 @@ from qdebug.network.samples.subset import SampleSubset
 from qdebug.network.weights import model_digest
 from qdebug.store.cache import load_calibration, save_calibration
 from qdebug.store.schema import RangeRecord
-from qdebug.types import Progress, ignore_progress
+from qdebug.types import Progress
 
 Float32 = npt.NDArray[np.float32]
 
@@ -87,20 +87,17 @@ def gather_ranges(
     with ExitStack() as stack:
         session = stack.enter_context(closing(_session(context, graph, tensors)))
         subset, held = _sized(context, graph, session, subset)
-        cluster = context.cluster
-        shares: Iterable[Mapping[str, _Share]]
-        if cluster is not None and cluster.knows(graph):
-            wanted = None if tensors is None else tuple(tensors)
-            job = GatherJob(cluster.shared(graph, SharedModel), cluster.subset(subset), wanted)
-            shares = cluster.over_shards(
-                job, subset, context.progress, "calibrate", in_any_parts=True
-            )
-        else:
-            if held * (context.parallel.workers + 1) > context.sessions.segmentation.budget:
-                session.close()
-                context = one_at_a_time(context)
-                session = stack.enter_context(closing(_session(context, graph, tensors)))
-            shares = [_run(context, session, subset, tensors)]
+        own = None if context.executor.workers else session
+        work = partial(
+            open_gathering,
+            context=context,
+            graph=graph,
+            subset=subset,
+            tensors=tensors,
+            held=held,
+            opened=own,
+        )
+        shares = over_shards(context, work, subset, "calibrate", few=True)
         gathered = _gathered(shares, subset)
     if cached:
         save_calibration(_key(graph, subset, tensors, operators), to_records(gathered))
@@ -207,33 +204,37 @@ class _Share(NamedTuple):
         return replace(self.histogram, table=self.histogram.table.astype(np.int64, copy=False))
 
 
-@dataclass(frozen=True)
-class GatherJob:
-    """The pass over the samples, for a cluster. See unit.Job.
+def open_gathering(
+    stack: ExitStack,
+    *,
+    context: Context,
+    graph: Graph,
+    subset: SampleSubset,
+    tensors: Sequence[str] | None,
+    held: int,
+    opened: Session | None = None,
+) -> Callable[[Shard], Mapping[str, _Share]]:
+    """The pass over the samples, for an executor.
 
-    Attributes:
+    Args:
         tensors: which ones to gather; None gathers every float tensor.
+        held: bytes that one execution gives, as far as that is known.
+        opened: the session, where there is one already, which somebody else closes.
     """
+    session = opened
+    if held * (context.parallel.workers + 1) > context.sessions.segmentation.budget:
+        if session is not None:
+            session.close()
+        session, context = None, one_at_a_time(context)
+    if session is None:
+        session = stack.enter_context(closing(_session(context, graph, tensors)))
+    ready = session
 
-    model: SharedModel
-    subset: SharedSubset
-    tensors: tuple[str, ...] | None
+    def run(shard: Shard) -> Mapping[str, _Share]:
+        found = _run(context, ready, part_of(subset, shard), tensors)
+        return {name: share.packed() for name, share in found.items()}
 
-    def open(self, place: Place, stack: ExitStack) -> Callable[[Shard], Mapping[str, _Share]]:
-        """See unit.Job."""
-        graph = self.model.prepared(place).graph
-        subset = self.subset.opened(place, graph.inputs)
-        parallel = Parallelism(place.threads, 1)
-        context = simulation_context(
-            parallel, ignore_progress, place.sessions, subset.samples.batch_size
-        )
-        session = stack.enter_context(closing(_session(context, graph, self.tensors)))
-
-        def run(shard: Shard) -> Mapping[str, _Share]:
-            found = _run(context, session, part_of(subset, shard), self.tensors)
-            return {name: share.packed() for name, share in found.items()}
-
-        return run
+    return run
 
 
 def _run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeGuard
 
@@ -22,6 +23,7 @@ from qdebug.execute.align.absorbed import guess_absorbed
 from qdebug.execute.align.proof import proven
 from qdebug.execute.context import Context
 from qdebug.execute.control_flow import DataSource, open_model
+from qdebug.execute.executor import Executor
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.formats.registry import SCALED
 from qdebug.inmemory import InMemory
@@ -34,6 +36,7 @@ from qdebug.plan.lower import check_ranges, required_opset
 from qdebug.plan.pair import ModelPair, planned_pair, quantized_pair
 from qdebug.plan.plan import (
     BoundPlan,
+    Correction,
     Granularity,
     PrecisionPlan,
     TensorRange,
@@ -489,6 +492,21 @@ def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
     with _of_file(path):
         check_ranges(_bind(PrecisionPlan(Precision.INT8).with_ranges(found, ""), model))
     return found
+
+
+def share_pair(
+    executor: Executor, pair: ModelPair, corrections: Mapping[str, Correction] | None = None
+) -> None:
+    """From now on others make the pair of a plan by lowering it once more, with these
+    `corrections`, where their files are those of the command; a quantized model's graphs travel."""
+    if pair.plan is not None:
+        executor.share(pair, partial(_lowered_again, pair.model, pair.plan, corrections or {}))
+
+
+def _lowered_again(
+    model: Model, plan: PrecisionPlan, corrections: Mapping[str, Correction]
+) -> ModelPair:
+    return planned_pair(model, replace(_bind(plan, model), corrections=corrections))
 
 
 @contextmanager

@@ -13,11 +13,8 @@ that takes 21 evaluations, and 48 at most; sweep a quarter, eight plans, by four
 with ONNX Runtime (`--backend tensorrt-rtx` builds them for a GPU that is not there, and so times
 none); repair an eighth, and it pins nothing, which is bisect's work.
 
-With `--share 0.45` two cores stand for four of 0.45 each: control groups (version 1, so as root)
-limit each process to that share, and all of them to what so many cores have. Nothing else may run.
-
     python scripts/bench/bench_cluster.py [--workers 1 2 4] [--net W1] [--samples 256] [--rounds 1]
-        [--commands compare calibrate bisect] [--share 0.45] [--backend onnxruntime]
+        [--commands compare calibrate bisect] [--backend onnxruntime]
 """
 
 from __future__ import annotations
@@ -26,11 +23,9 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from itertools import product, zip_longest
 from pathlib import Path
 
@@ -57,11 +52,8 @@ def main() -> None:
     parser.add_argument("--net", default="W1", help="see --nets of bench_compare.py")
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS[:3]))
     parser.add_argument("--backend", default="onnxruntime", choices=BUILT_FOR, help="of sweep")
-    parser.add_argument("--share", type=float, help="of a core, for each that is to be there")
     arguments = parser.parse_args()
-    cores, share = _cores(), arguments.share
-    if share:
-        cores *= int(1 / share)
+    cores = _cores()
     print(f"{arguments.net}, {arguments.samples} samples, {len(cores)} cores")
     print(HEAD, flush=True)
     ways = [("one process", 1, [])]
@@ -74,8 +66,8 @@ def main() -> None:
         commands = _commands(model, data, arguments.samples, arguments.backend)
         for command in arguments.commands:
             words = commands[command]()
-            runs = [_Run([*words, *more], cores[:count], folder, share) for _, count, more in ways]
-            if not share and len(cores) >= _ENOUGH and len(ways) > 1 and ways[1][1] == 1:
+            runs = [_Run([*words, *more], cores[:count], folder) for _, count, more in ways]
+            if len(cores) >= _ENOUGH and len(ways) > 1 and ways[1][1] == 1:
                 runs[1].cores = cores[1:2]
                 runs[1].begin()
             for (way, count, _), run in zip(ways, runs, strict=True):
@@ -144,12 +136,10 @@ def _cores() -> list[int]:
 
 
 class _Run:
-    """A whole command on some cores, or on a share of each."""
+    """A whole command on some cores."""
 
-    def __init__(
-        self, words: list[str], cores: list[int], folder: Path, share: float | None
-    ) -> None:
-        self.cores, self._share = cores, share
+    def __init__(self, words: list[str], cores: list[int], folder: Path) -> None:
+        self.cores = cores
         self._folder = Path(tempfile.mkdtemp(dir=folder))
         out = ["-o", str(self._folder / "out"), "--force"] if words[0] != "calibrate" else []
         self._command = [sys.executable, "-m", "qdebug", *words, *out]
@@ -176,8 +166,6 @@ class _Run:
             began = time.perf_counter()
             process = subprocess.Popen(self._command, stdout=out, stderr=subprocess.STDOUT)
             os.sched_setaffinity(0, mine)
-            if self._share:
-                _limit(process, self._share, len(self.cores))
             _, status, usage = os.wait4(process.pid, 0)
             seconds = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -185,46 +173,6 @@ class _Run:
         if process.returncode not in (0, 1) or "Traceback" in said:
             sys.exit(f"{' '.join(self._command)}\n{said}")
         return seconds, usage.ru_utime + usage.ru_stime
-
-
-_GROUP = Path("/sys/fs/cgroup/cpu/qdebug-bench")
-_PERIOD_US, _LOOK_EVERY_S = 10000, 0.02
-
-
-def _limit(process: subprocess.Popen[bytes], share: float, cores: int) -> None:
-    """Give a process, and each that it starts, so much of a core, and all of them `cores` times as
-    much."""
-
-    def group(folder: Path, part: float) -> Path:
-        folder.mkdir(exist_ok=True)
-        (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
-        (folder / "cpu.cfs_quota_us").write_text(str(int(part * _PERIOD_US)))
-        return folder
-
-    def watch() -> None:
-        known: set[int] = set()
-        while process.returncode is None:
-            for pid in _with_descendants(process.pid) - known:
-                known.add(pid)
-                with suppress(OSError):  # it has ended
-                    (group(_GROUP / str(pid), share) / "cgroup.procs").write_text(str(pid))
-            time.sleep(_LOOK_EVERY_S)
-
-    group(_GROUP, share * cores)
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _with_descendants(pid: int) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parent = status.read_text().rpartition(")")[2].split()[1]
-            children.setdefault(int(parent), []).append(int(status.parent.name))
-    found, pending = set(), [pid]
-    while pending:
-        found.add(one := pending.pop())
-        pending += children.get(one, [])
-    return found
 
 
 if __name__ == "__main__":

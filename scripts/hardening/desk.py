@@ -86,10 +86,6 @@ CONFIGS: Mapping[str, Sequence[str]] = {
         *("command: sweep", "model: net.onnx", "inputs: data.npz", "samples: 2"),
         *("precision: [int8, fp32]", "backend: onnxruntime", "fail-on: [output.cosine>=0.5]"),
     ),
-    "cluster.yaml": (
-        *("kind: slurm", "workers: 2", "options:", "  queue: short", "  cores: 1"),
-        *("  memory: 4GB", "  walltime: '00:10:00'", "  job_extra_directives: ['--exclusive']"),
-    ),
 }
 """Configuration files of the desk, and their lines."""
 
@@ -160,7 +156,6 @@ COMMANDS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "calibrate.yaml": (("calibrate", "--config", "calibrate.yaml", "--no-progress"),),
     "repair.yaml": (("repair", "--config", "repair.yaml", "--no-progress"),),
     "sweep.yaml": (("sweep", "--config", "sweep.yaml", "--no-progress"),),
-    "cluster.yaml": ((*_COMPARE, "--cluster-config", "cluster.yaml"),),
     "run.h5": (
         ("report", "run.h5", "-o", "page.html"),
         ("ranges", "run.h5"),

@@ -21,8 +21,6 @@ from qdebug.testing.contract import network
 ONLY_FILES = {
     ("inspect", "profile"),  # of trtexec
     ("bisect", "profile_layers"),  # of trtexec, or a log
-    # How a job queue starts workers.
-    *((c.name, "cluster_config") for c in COMMANDS.values() if hasattr(c.settings, "cluster")),
 }
 FILE_SETTINGS = [
     (command.name, setting)

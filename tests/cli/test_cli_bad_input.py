@@ -210,7 +210,6 @@ def test_script_that_ends_the_program(desk: Any) -> None:
         (["--metric", "math:no_such"], ["QD-METRIC-FUNCTION", "--metric", "'no_such'"]),
         (["--reference", "net.onnx"], ["QD-USAGE-REFERENCE", "--reference", "net.onnx"]),
         (["--method", "mse", "--method=minmax"], ["QD-USAGE-COMMAND-LINE", "--method"]),
-        (["--unit-timeout", "60"], ["QD-USAGE-CLUSTER", "--unit-timeout", "--cluster"]),
         (["--precison", "int8"], ["QD-USAGE-COMMAND-LINE", "--precison", "--precision"]),
         (
             ["--json", "no/where.json"],

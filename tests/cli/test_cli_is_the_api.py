@@ -29,7 +29,6 @@ VALUES = {  # where any text will not do
     "select_point": "knee",
     "time_limit": "9",
     "to": "trtexec",
-    "unit_timeout": "77",
     "workspace": "64M",
 }
 with_settings = pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from qdebug.analyse.effect.runs import (
     PREPARING_MACS,
     Reference,
     Runs,
-    Spread,
     are_apart,
+    preparing,
 )
 from qdebug.analyse.effect.screening import Group, Screened, groups_of, screened
 from qdebug.backends.base import Session
@@ -162,9 +162,9 @@ def noise_alone(
             context,
             candidates,
             few,
-            Reference(pair.reference, session, outputs),
+            Reference(pair, session, outputs),
             cache_bytes,
-            spread=Spread.of(context, pair, few),
+            preparing=preparing(context, pair, few),
             apart=are_apart(pair, few),
         )
         found = _alone_of(runs, groups)
@@ -213,10 +213,9 @@ def measure_effects(
 
         def on(chosen: _Drawn, metric: TaskMetric | None = None) -> Runs:
             few = chosen.subset
-            reference = Reference(pair.reference, session, outputs, metric)
+            reference = Reference(pair, session, outputs, metric)
             cache_bytes = int(memory_budget * _CACHE_SHARE)
-            spread = Spread.of(context, pair, few)
-            how = cache_bytes, chosen.chances, spread
+            how = cache_bytes, chosen.chances, preparing(context, pair, few)
             apart = are_apart(pair, few)
             return Runs(context, candidates, few, reference, *how, apart=apart)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import product
 from typing import NamedTuple
 
@@ -21,23 +21,19 @@ import numpy as np
 from qdebug.analyse.effect.leave_out import Candidates, High, SwitchedSession, candidates_of
 from qdebug.backends.base import Session
 from qdebug.backends.ort_fast.prefix_cache import ResumedSession
-from qdebug.backends.sizing import Parallelism
 from qdebug.backends.stream import map_in_order
 from qdebug.errors import BackendError, ModelError
-from qdebug.execute.cluster.dispatch import Cluster, workers_note
-from qdebug.execute.cluster.recipe import PairRecipe
-from qdebug.execute.cluster.unit import Place, Shard, SharedSubset, cut_evenly, part_of
-from qdebug.execute.context import Context, simulation_context
+from qdebug.execute.context import Context
 from qdebug.execute.evaluator import KeptReference, OutputKeeper, Run, Sink, evaluate, run_of
+from qdebug.execute.executor import Shard, cut_evenly, part_of, workers_note
 from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals, ExecutedBatch
 from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.metrics.task import TaskMetric
-from qdebug.network.graph import Graph
 from qdebug.network.macs import macs_per_sample
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.plan.pair import ModelPair
-from qdebug.types import Array, Fp16Kernels, Progress, ignore_progress
+from qdebug.types import Array, Progress
 
 ALONE, LEFT_OUT = 0.5, 0.8
 """What a sample takes in one run, in FP32 passes, about: the layers before the one in question,
@@ -79,35 +75,18 @@ class Energies(NamedTuple):
 
 @dataclass(frozen=True)
 class Reference:
-    """The FP32 model, which its session runs on samples as they are needed; `outputs` are those to
-    compare."""
+    """The FP32 model of a pair, which its session runs on samples as they are needed; `outputs` are
+    those to compare."""
 
-    graph: Graph
+    pair: ModelPair
     session: Session
     outputs: Sequence[str]
     metric: TaskMetric | None = None
 
     def on(self, context: Context, subset: SampleSubset) -> KeptReference:
         """What it gives. Raises as KeptReference."""
-        graph, session, metric = self.graph, self.session, self.metric
+        graph, session, metric = self.pair.reference, self.session, self.metric
         return KeptReference(context, graph, session, subset, metric, stage="", resize=False)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How the workers of a cluster make the pair, and what it takes them to prepare a candidate of
-    one layer, in FP32 passes of a sample."""
-
-    recipe: PairRecipe
-    preparing: float
-
-    @classmethod
-    def of(cls, context: Context, pair: ModelPair, subset: SampleSubset) -> Spread | None:
-        """None where workers take no part."""
-        recipe = recipe_for(context, pair)
-        if recipe is None:
-            return None
-        return cls(recipe, PREPARING_MACS / max(1.0, macs_per_sample(pair.layers, subset)))
 
 
 class Runs:
@@ -127,16 +106,16 @@ class Runs:
         reference: Reference,
         cache_bytes: int,
         chances: Mapping[int, float] | float = 1.0,
-        spread: Spread | None = None,
+        preparing: float | None = None,
         apart: bool = False,
     ) -> None:
-        """`chances`: that a batch was drawn, by its index, or one for all. `spread`: None where
-        workers take no part. `apart`: see `are_apart`. When the context's time is over, `noise`
-        gives up."""
+        """`chances`: that a batch was drawn, by its index, or one for all. `preparing`: see there,
+        None where workers take no part. `apart`: see `are_apart`. When the context's time is over,
+        `noise` gives up."""
         self._ends_at = context.ends_at
         self._apart = apart
         self._context, self._candidates = context, candidates
-        self._cache_bytes, self._spread = cache_bytes, spread
+        self._cache_bytes, self._preparing = cache_bytes, preparing
         self._subset, self._of, self._outputs = subset, reference, reference.outputs
         self._prefixes = candidates.prefixes(cache_bytes)
         self.names, self.everything = candidates.names, candidates.everything
@@ -164,8 +143,8 @@ class Runs:
             OutOfTimeError: it takes longer than it may.
         """
         before, total = counted or (0, len(sets))
-        if self._spread is not None:
-            return self._elsewhere(self._spread, sets, beside, before, total)
+        if self._preparing is not None:
+            return self._elsewhere(self._preparing, sets, beside, before, total)
         if beside not in self.known:
             self.begin(beside)
         found: list[Array | None] = []
@@ -196,31 +175,33 @@ class Runs:
         self._switched = {}
 
     def _elsewhere(
-        self, spread: Spread, sets: Sequence[High], beside: High, before: int, total: int
+        self, preparing: float, sets: Sequence[High], beside: High, before: int, total: int
     ) -> list[Array | None]:
-        """The same on the workers of a cluster; candidates that share a session stay together."""
-        cluster = self._context.cluster
-        assert cluster is not None
-        job = EffectJob(
-            spread.recipe,
-            cluster.subset(self._subset),
-            self._context.fp16_kernels,
-            tuple(self._outputs),
-            self._cache_bytes,
-            self._chances,
-            beside,
-            self._apart,
+        """The same on several workers; candidates that share a session stay together."""
+        work = partial(
+            open_effects,
+            context=self._context,
+            pair=self._of.pair,
+            subset=self._subset,
+            outputs=tuple(self._outputs),
+            cache_bytes=self._cache_bytes,
+            chances=self._chances,
+            beside=beside,
+            apart=self._apart,
         )
         groups = [tuple(group) for group in self._candidates.groups(beside, sets)]
         grouped = {high for group in groups for high in group}
         groups += [(high,) for high in sets if high not in grouped]
-        parts = self._parts(groups, beside, cluster.workers, spread.preparing)
+        parts = self._parts(groups, beside, preparing)
         found: dict[High, list[Energies | None]] = {}
-        count = self._count(cluster, parts, before, total)
-        with closing(cluster.map(job, parts, count)) as results:
+        done, executions = 0, len(self._subset.batches)
+        with closing(self._context.executor.map(work, parts)) as results:
             for part, energies in zip(parts, results, strict=True):
                 for high, one in zip(part.sets, energies, strict=True):
                     found.setdefault(high, []).append(one)
+                done += len(part.sets) * (part.shard.stop - part.shard.start)
+                now, note = before + done // executions, workers_note(self._context.executor)
+                self._context.progress(Progress("effects", min(total, now), total, note))
                 check_time(self._ends_at)
         together = {high: _joined(each) for high, each in found.items()}
         if beside not in self.known:
@@ -230,10 +211,10 @@ class Runs:
         return [None if (one := together[high]) is None else one.noise for high in sets]
 
     def _parts(
-        self, groups: Sequence[Sequence[High]], beside: High, workers: int, preparing: float
+        self, groups: Sequence[Sequence[High]], beside: High, preparing: float
     ) -> list[EffectPart]:
         """The shards of the samples in order, and of each what to do in how many bundles."""
-        executions = len(self._subset.batches)
+        executions, workers = len(self._subset.batches), self._context.executor.workers
         shards, bundles = 1, len(groups)
         if math.isinf(self._ends_at):  # else each part is to be short
             sizes = executions, self.count, len(groups), sum(map(len, groups))
@@ -245,23 +226,6 @@ class Runs:
                 first = () if k or beside in self.known else (beside,)
                 parts.append(EffectPart(shard, (*first, *sets)))
         return parts
-
-    def _count(
-        self, cluster: Cluster, parts: Sequence[EffectPart], before: int, total: int
-    ) -> Callable[[int], None]:
-        """Reports progress when a part is done, in sets, of which `before` were run before."""
-        executions = len(self._subset.batches)
-        work = [len(p.sets) * (p.shard.stop - p.shard.start) for p in parts]
-        done = 0
-
-        def count(index: int) -> None:
-            nonlocal done
-            done += work[index]
-            now = min(total, before + done // executions)
-            note = workers_note(cluster.workers)
-            self._context.progress(Progress("effects", now, total, note))
-
-        return count
 
     def metrics(self, sets: Sequence[High]) -> list[float]:
         """The end-to-end metric with each set of layers in FP32."""
@@ -339,12 +303,12 @@ def are_apart(pair: ModelPair, subset: SampleSubset) -> bool:
     return convolves and macs_per_sample(pair.layers, subset) * subset.count > preparing
 
 
-def recipe_for(context: Context, pair: ModelPair) -> PairRecipe | None:
-    """How several workers make a pair; None where this process does not share the work."""
-    cluster = context.cluster
-    if cluster is None or not cluster.knows(pair) or cluster.workers < _WORTH_IT:
+def preparing(context: Context, pair: ModelPair, subset: SampleSubset) -> float | None:
+    """What it takes workers to prepare a candidate of one layer, in FP32 passes of a sample; None
+    where this process does all of the work."""
+    if context.executor.workers < _WORTH_IT:
         return None
-    return cluster.shared(pair, PairRecipe)
+    return PREPARING_MACS / max(1.0, macs_per_sample(pair.layers, subset))
 
 
 def _joined(parts: Sequence[Energies | None]) -> Energies | None:
@@ -384,50 +348,36 @@ class EffectPart:
     sets: tuple[High, ...]
 
 
-@dataclass(frozen=True)
-class EffectJob:
-    """Candidates on some samples, for a cluster. See unit.Job.
+def open_effects(
+    stack: ExitStack,
+    *,
+    context: Context,
+    pair: ModelPair,
+    subset: SampleSubset,
+    outputs: Sequence[str],
+    cache_bytes: int,
+    chances: Mapping[int, float] | float,
+    beside: High,
+    apart: bool,
+) -> Callable[[EffectPart], list[Energies | None]]:
+    """Candidates on some samples, for an executor. See Runs; the sets start from `beside`."""
+    graph = pair.reference
+    candidates = candidates_of(context, pair)
+    assert candidates is not None  # there are sets of them
+    session = stack.enter_context(closing(context.backend.open(graph.proto, ())))
 
-    Attributes:
-        outputs, cache_bytes, chances, apart: see Runs.
-        beside: what the sets start from.
-    """
+    @lru_cache(maxsize=1)
+    def begun(shard: Shard) -> Runs:
+        reference = Reference(pair, session, outputs)
+        few = part_of(subset, shard)
+        runs = Runs(context, candidates, few, reference, cache_bytes, chances, apart=apart)
+        runs.begin(beside)
+        return runs
 
-    pair: PairRecipe
-    subset: SharedSubset
-    fp16_kernels: Fp16Kernels
-    outputs: tuple[str, ...]
-    cache_bytes: int
-    chances: Mapping[int, float] | float
-    beside: High
-    apart: bool
+    def run(part: EffectPart) -> list[Energies | None]:
+        runs = begun(part.shard)
+        others = [high for high in part.sets if high != beside]
+        found = dict(zip(others, runs.each(others, beside), strict=True))
+        return [runs.known[h] if h == beside else found[h] for h in part.sets]
 
-    def open(self, place: Place, stack: ExitStack) -> Callable[[EffectPart], list[Energies | None]]:
-        """See unit.Job."""
-        pair = self.pair.made(place)
-        graph = pair.reference
-        subset = self.subset.opened(place, graph.inputs)
-        parallel, size = Parallelism(place.threads, 1), subset.samples.batch_size
-        context = simulation_context(
-            parallel, ignore_progress, place.sessions, size, self.fp16_kernels
-        )
-        candidates = candidates_of(context, pair)
-        assert candidates is not None  # the client has some
-        session = stack.enter_context(closing(context.backend.open(graph.proto, ())))
-
-        @lru_cache(maxsize=1)
-        def begun(shard: Shard) -> Runs:
-            few = part_of(subset, shard)
-            reference = Reference(graph, session, self.outputs)
-            how = self.cache_bytes, self.chances
-            runs = Runs(context, candidates, few, reference, *how, apart=self.apart)
-            runs.begin(self.beside)
-            return runs
-
-        def run(part: EffectPart) -> list[Energies | None]:
-            runs = begun(part.shard)
-            others = [high for high in part.sets if high != self.beside]
-            found = dict(zip(others, runs.each(others, self.beside), strict=True))
-            return [runs.known[h] if h == self.beside else found[h] for h in part.sets]
-
-        return run
+    return run

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from qdebug.execute.cluster.unit import cut_evenly
+from qdebug.execute.executor import cut_evenly
 from qdebug.execute.timelimit import OutOfTimeError
 from qdebug.types import Array
 

@@ -18,10 +18,10 @@ from qdebug.calibrators.registry import METHODS, Calibrator, parse_method
 from qdebug.calibrators.user import load_calibrator
 from qdebug.commands.calibrate.cache_difference import compare_with_cache
 from qdebug.commands.calibrate.quantizable import read_quantizable
-from qdebug.commands.calibrate.shards import evaluated
+from qdebug.commands.calibrate.trial import evaluated
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import given_by
-from qdebug.execute.cluster.machines import open_cluster
+from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import session_settings, simulation_context
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.execute.model_pair import range_notes, ranges_for
@@ -80,17 +80,13 @@ def _calibrate(
     )
     check_metric(metric, pair.model, held_out.samples)
     choosing, judging = halves(held_out) if settings.mix else (None, held_out)
-    where = settings.cluster, settings.cluster_config
-    cluster = open_cluster(
-        stack, *where, limit_s=settings.unit_timeout, sessions=sessions, progress=progress
-    )
+    executor = open_executor(stack, settings)
     kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
-        parallelism(), progress, sessions, settings.batch_size, kernels, cluster
+        parallelism(), progress, sessions, settings.batch_size, kernels, executor
     )
     graph = pair.model.graph
-    if cluster is not None:
-        cluster.model(settings.model, required_opset(pair.plan), pair.model)
+    executor.share_model(pair.model, settings.model, required_opset(pair.plan))
     needed, cached = pair.needed, settings.cache
     given = _Given.read(settings.from_cache, pair.model) if settings.from_cache else None
     gathered = gather_ranges(context, graph, calibration, cached=cached, tensors=needed)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import onnx
 
 from qdebug.backends.options import SessionSettings
 from qdebug.calibrators.weights import mse_weight_amax, weight_amax
-from qdebug.commands.calibrate.trial import Candidate
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError
 from qdebug.execute.control_flow import DataSource, open_model
@@ -23,6 +23,14 @@ from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Feeds, Precision, ProgressCallback, ignore_progress
 
 Ranges = Mapping[str, TensorRange]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model to try, with feeds of its own besides the samples."""
+
+    proto: onnx.ModelProto
+    feeds: Feeds
 
 
 @dataclass(frozen=True)

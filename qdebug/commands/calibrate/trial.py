@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-import onnx
 
 from qdebug.backends.base import Session
+from qdebug.commands.calibrate.quantizable import Candidate, Quantizable, Ranges
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import (
     MetricEvaluator,
@@ -20,20 +21,13 @@ from qdebug.execute.evaluator import (
     open_all,
     run_of,
 )
+from qdebug.execute.executor import Shard, over_shards, part_of
 from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.task import TaskMetric
 from qdebug.network.graph import Graph
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.results.calibrate import Trial
 from qdebug.types import Array, Feeds, Tensors
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A model to try, with feeds of its own besides the samples."""
-
-    proto: onnx.ModelProto
-    feeds: Feeds
 
 
 @dataclass(frozen=True)
@@ -105,29 +99,52 @@ def open_candidates(
     return runs
 
 
-def try_candidates(
-    context: Context,
-    runs: Mapping[str, Run],
-    outputs: Sequence[str],
-    subset: SampleSubset,
+def open_trial(
+    stack: ExitStack,
     *,
+    context: Context,
+    pair: Quantizable,
+    ranges: Mapping[str, Ranges],
+    subset: SampleSubset,
     keep: bool,
-    stage: str = "evaluate",
-) -> Tried:
-    """Run the reference once and every candidate on each batch; compare the outputs.
+) -> Callable[[Shard], Tried]:
+    """The reference and the model in INT8 with each of some ranges, for an executor: run on each
+    batch, and their outputs compared. Nothing is kept but sums, unless `keep` asks for the outputs
+    of all samples."""
+    graph = pair.model.graph
+    runs = open_candidates(stack, context, graph, pair.candidates(ranges))
+    names = [run for run in runs if run != REFERENCE]
 
-    Nothing is kept but sums, unless `keep` asks for the outputs of all samples.
+    def run(shard: Shard) -> Tried:
+        kept = {run: OutputKeeper(run, graph.outputs) for run in runs} if keep else {}
+        by_batch = _ErrorsByBatch({name: [] for name in names})
+        comparisons = {name: Comparison(candidate=name) for name in names}
+        sinks: list[Sink] = [by_batch, *kept.values()]
+        few = part_of(subset, shard)
+        totals = evaluate(few, runs, comparisons, context, sinks=sinks, stage="evaluate")
+        return Tried(totals, by_batch.found, kept)
+
+    return run
+
+
+def evaluated(
+    context: Context,
+    pair: Quantizable,
+    ranges: Mapping[str, Ranges],
+    subset: SampleSubset,
+    metric: TaskMetric | None,
+) -> Trials:
+    """The model in INT8 with each of some ranges, on held-out samples.
 
     Raises:
-        QdebugError: samples cannot be read, or a model does not run.
+        QdebugError: samples cannot be read, a model does not run, or the metric raised.
     """
-    names = [run for run in runs if run != REFERENCE]
-    kept = {run: OutputKeeper(run, outputs) for run in runs} if keep else {}
-    by_batch = _ErrorsByBatch({name: [] for name in names})
-    comparisons = {name: Comparison(candidate=name) for name in names}
-    sinks: list[Sink] = [by_batch, *kept.values()]
-    totals = evaluate(subset, runs, comparisons, context, sinks=sinks, stage=stage)
-    return Tried(totals, by_batch.found, kept)
+    keep = metric is not None
+    work = partial(open_trial, context=context, pair=pair, ranges=ranges, subset=subset, keep=keep)
+    first, *others = over_shards(context, work, subset, "evaluate")
+    for later in others:
+        first.add(later)
+    return first.trials(subset, metric)
 
 
 def _run_of(session: Session, own: Feeds) -> Run:

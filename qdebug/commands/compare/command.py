@@ -39,7 +39,7 @@ from qdebug.analyse.run_file import (
     reuse_notes,
     stored_rows,
 )
-from qdebug.analyse.shards import Sinks, SpreadPass
+from qdebug.analyse.shards import Sinks, run_on_workers
 from qdebug.analyse.summary import with_summary
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.sizing import parallelism
@@ -48,8 +48,7 @@ from qdebug.commands.compare.remedies import with_remedies
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
 from qdebug.errors import UsageError, given_by
-from qdebug.execute.cluster.machines import open_cluster
-from qdebug.execute.cluster.recipe import PairRecipe, recipe_of
+from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.engine.build import check_requested, engine_of, fitted, open_runtime
 from qdebug.execute.engine.request import check_model
@@ -62,6 +61,7 @@ from qdebug.execute.model_pair import (
     load_model,
     names_model,
     plan_from,
+    share_pair,
     sources_of,
 )
 from qdebug.formats.registry import SCALED
@@ -131,9 +131,10 @@ def compare(
         kept = _keepers(settings, gate, pair)
         flips, noise = FlipSink(context, pair), NoiseSink(pair)
         sinks = Sinks(flips, noise, evidence, kept, keeping or (lambda _: None))
-        if recipe := _recipe(settings, context, model, pair):
+        share_pair(context.executor, pair)
+        if context.executor.workers:
             how = settings.memory_budget, settings.local_samples
-            errors, not_float = SpreadPass(context, recipe, pair, *how).run(samples, sinks)
+            errors, not_float = run_on_workers(*how, context, pair, samples, sinks)
         else:
             errors, not_float = _run(settings, context, pair, samples, rows, sinks)
         # The tensors are measured: whatever fails from here on, they are shown and written.
@@ -218,27 +219,14 @@ def _context(
     opset: int,
     progress: ProgressCallback,
 ) -> Context:
-    """Where the work on `model` is done, which was opened at `opset`. Raises as `open_cluster`."""
-    where = settings.cluster, settings.cluster_config
-    sessions = session_settings(settings)
-    cluster = open_cluster(
-        stack, *where, limit_s=settings.unit_timeout, sessions=sessions, progress=progress
-    )
-    if cluster is not None:
-        cluster.model(settings.model, opset, model)
+    """Where the work on `model` is done, which was opened at `opset`. Raises as `open_executor`."""
+    executor = open_executor(stack, settings)
+    executor.share_model(model, settings.model, opset)
     kernels = Fp16Kernels(settings.fp16_kernels)
+    sessions = session_settings(settings)
     return simulation_context(
-        parallelism(), progress, sessions, settings.batch_size, kernels, cluster
+        parallelism(), progress, sessions, settings.batch_size, kernels, executor
     )
-
-
-def _recipe(
-    settings: CompareSettings, context: Context, model: Model, pair: ModelPair
-) -> PairRecipe | None:
-    """How workers make the pair; None without any."""
-    if context.cluster is None:
-        return None
-    return recipe_of(context.cluster, pair, settings, model)
 
 
 def _plan_text(pair: ModelPair, model: str) -> str:
@@ -312,8 +300,7 @@ def _check_reference(settings: CompareSettings) -> None:
     Raises:
         UsageError: there is one, and there are workers.
     """
-    where = settings.cluster, settings.cluster_config
-    if any(where) and settings.reference and not names_model(settings.reference):
+    if settings.cluster and settings.reference and not names_model(settings.reference):
         raise UsageError(
             f"{option('cluster')}: workers do not read the activations of "
             f"{option('reference', settings.reference)}: they run FP32 themselves",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from tempfile import TemporaryFile
 
 from qdebug.analyse.gate import check_metric, refuse_without_arrays
 from qdebug.backends.options import SessionSettings
@@ -27,10 +28,10 @@ from qdebug.commands.sweep.spread import (
     Here,
     Source,
     check_cluster,
-    opened_cluster,
 )
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import QdebugError, given_by
+from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import session_settings, simulation_context
 from qdebug.execute.control_flow import DataSource
 from qdebug.execute.engine.build import check_requested, shapes_of
@@ -46,6 +47,7 @@ from qdebug.metrics.task import load_metric
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import whole
+from qdebug.outputfiles import temporary_folder
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
@@ -90,8 +92,10 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     # Engines take the batches that they were built for, so these are run everywhere.
     batch_size = samples.batch_size if runs else settings.batch_size
     kernels = Fp16Kernels(settings.fp16_kernels)
-    cluster = opened_cluster(stack, settings, sessions, models.known, progress)
-    context = simulation_context(parallel, progress, sessions, batch_size, kernels, cluster)
+    executor = open_executor(stack, settings, gpus=True)
+    for opset, model in models.known.items():
+        executor.share_model(model, settings.model, opset)
+    context = simulation_context(parallel, progress, sessions, batch_size, kernels, executor)
     total = len(variants) * len(fit)
     saved = None
     if settings.save_engines:
@@ -102,13 +106,13 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
         for variant, plan in zip(variants, plans, strict=True)
     )
     source: Source = Here(outputs)
-    if cluster is not None:
-        source = Elsewhere(context, cluster, outputs, metric, settings)
-        pairs = source.evaluated(
-            pairs, [models.of(plan) for plan in plans], list(zip(fit, not_run, strict=True))
-        )
-    # Of a cluster's rows all is known but what engines are executed for.
-    told = progress if runs or cluster is None else ignore_progress
+    if executor.workers:
+        built = stack.enter_context(TemporaryFile(dir=temporary_folder()))  # noqa: SIM115
+        source = Elsewhere(built, context, outputs, metric, settings)
+        graph, given = models.of(plans[0]).graph, list(zip(fit, not_run, strict=True))
+        pairs = source.evaluated(pairs, graph, given, total)
+    # Of rows that workers found all is known but what engines are executed for.
+    told = progress if runs or not executor.workers else ignore_progress
     work = _Work(told, source, outputs, fit, not_run, conditions, total, saved)
     rows: list[SweepRow] = []
     notes: dict[str, list[str]] = {}

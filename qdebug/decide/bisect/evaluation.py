@@ -62,11 +62,6 @@ class Evaluator(AbstractContextManager["Evaluator"]):
     def __exit__(self, *error: object) -> None:
         self.runner.close()
 
-    def expect(self, sets: Sequence[Pins]) -> None:
-        """See search.oracle.Ahead."""
-        if isinstance(self.runner, SpreadRunner):
-            self.runner.expect([dict(pins) for pins in sets])
-
     def __call__(self, sets: Sequence[Pins]) -> Iterator[Measurement]:
         """One measurement for each set, in order, each as soon as it is there."""
         for start in range(0, len(sets), self.at_once):
@@ -104,12 +99,10 @@ def open_evaluator(
     captured = target.captured(layers, setup.model.graph)
     options = RunnerOptions(captured, literal, engines, cache_bytes)
     given = setup.context, setup.model, setup.planned.bound, subset
-    cluster = setup.context.cluster
     runner: CandidateRunner | SpreadRunner
-    if cluster is not None and cluster.knows(setup.model.graph):
-        runner = SpreadRunner(
-            cluster, *given, metric=target.metric, options=options, engine=setup.engine_settings
-        )
+    if setup.context.executor.workers:
+        engine = setup.engine_settings
+        runner = SpreadRunner(*given, metric=target.metric, options=options, engine=engine)
         at_once = runner.at_once
     else:
         options = replace(options, sessions=setup.sessions, ends_at=ends_at)

@@ -37,8 +37,8 @@ from qdebug.decide.search.pareto import selected_index
 from qdebug.decide.search.problem import Measurement, Pins
 from qdebug.decide.search.strategies import load_strategy
 from qdebug.errors import StoreError, UsageError, given_by
-from qdebug.execute.cluster.dispatch import workers_note
 from qdebug.execute.context import emulates_fp16
+from qdebug.execute.executor import workers_note
 from qdebug.results.conditions import Condition
 from qdebug.store.cache import cache_folder
 from qdebug.types import Progress
@@ -504,8 +504,8 @@ class _Watch:
         )
         context = self._setup.context
         notes = [] if self._best is None else [f"{self._best} pinned pass"]
-        if context.cluster is not None:
-            notes.append(workers_note(context.cluster.workers))
+        if context.executor.workers:
+            notes.append(workers_note(context.executor))
         if not self._limit and self._ends_at is not None:
             left = max(0.0, self._ends_at - time.monotonic())
             notes.append(f"at most {duration(left)} left")

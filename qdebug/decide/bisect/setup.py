@@ -26,13 +26,12 @@ from qdebug.decide.search.problem import MEASURED_STD, PinTo
 from qdebug.decide.search.space import SearchSpace, local_noise, search_space
 from qdebug.decide.search.strategies.exhaustive import check_count
 from qdebug.errors import UsageError
-from qdebug.execute.cluster.dispatch import Cluster
-from qdebug.execute.cluster.machines import open_cluster
-from qdebug.execute.cluster.recipe import known_pair
+from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, emulates_fp16, session_settings, simulation_context
 from qdebug.execute.control_flow import DataSource
 from qdebug.execute.engine.build import check_parsed, check_requested, open_runtime
 from qdebug.execute.engine.latency import profiled_costs, read_kernels
+from qdebug.execute.executor import THIS_PROCESS, Executor
 from qdebug.execute.lockstep import Due, Measured, affordable_samples, run_within
 from qdebug.execute.model_pair import (
     CalibratedPlan,
@@ -40,6 +39,7 @@ from qdebug.execute.model_pair import (
     load_model,
     plan_from,
     plan_ranges,
+    share_pair,
     sources_of,
 )
 from qdebug.network.macs import macs_per_sample, work_of
@@ -48,7 +48,7 @@ from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, open_subsets
 from qdebug.plan.cost import Costs, mac_costs
 from qdebug.plan.lower import required_opset
-from qdebug.plan.pair import ModelPair
+from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.select import select_layers
 from qdebug.results.compare import LayerResult
 from qdebug.results.engine import KernelTime
@@ -196,32 +196,19 @@ def prepare(
         refuse_without_arrays(model, "a set of layers")
     sets = (searched.count, "samples searched"), (held_out.count, "held-out samples")
     found = told(coarse_share(target, sets))
-    cluster = _cluster(settings, stack, progress) if stack else None
-    if cluster is not None:
-        cluster.model(settings.model, required_opset(plan), model)
+    executor: Executor = THIS_PROCESS
+    if stack:
+        executor = open_executor(stack, settings, gpus=spec_of(settings.backend).builds)
+    executor.share_model(model, settings.model, required_opset(plan))
     fp16_kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
-        parallelism(), progress, sessions, settings.batch_size, fp16_kernels, cluster
+        parallelism(), progress, sessions, settings.batch_size, fp16_kernels, executor
     )
     limited = replace(context, ends_at=ends_at)
     planned = plan_ranges(settings, limited, plan, model, searched)
     own = engine_settings_of(settings) if engine else None
     start = Start(context, target, model, planned, searched, held_out, engine, kernels, own, found)
     return rated(settings, start, ends_at)
-
-
-def _cluster(
-    settings: BisectSettings, stack: ExitStack, progress: ProgressCallback
-) -> Cluster | None:
-    return open_cluster(
-        stack,
-        settings.cluster,
-        settings.cluster_config,
-        limit_s=settings.unit_timeout,
-        sessions=session_settings(settings),
-        gpus=spec_of(settings.backend).builds,
-        progress=progress,
-    )
 
 
 def rated(
@@ -240,7 +227,9 @@ def rated(
         QdebugError: settings that do not fit the model, or a runtime that failed.
     """
     context, searched = start.context, start.searched
-    pair = known_pair(context.cluster, start.model, start.planned.bound)
+    bound = start.planned.bound
+    pair = planned_pair(start.model, bound)
+    share_pair(context.executor, pair, bound.corrections)
     if start.engine is not None:
         check_parsed(start.engine, pair, searched.samples)
     ratings = known or _ratings(settings, start, pair, ends_at)

@@ -1,10 +1,9 @@
-"""Candidates of a search on the workers of a cluster.
+"""Candidates of a search on the workers of an executor.
 
 Each worker has a part of the samples, runs the reference over it once, and every candidate; errors
 come back by batch and are added up here in their order, so that what is found is that of one
-process bit for bit. Engines are not built once for each part: there each candidate is a unit, and
-what the search is likely to ask for next runs on workers that would be idle; what it does not ask
-for after all is forgotten.
+process bit for bit. Engines are not built once for each part: there each candidate is a part of the
+work.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from qdebug.backends.engine import EngineRuntime
-from qdebug.backends.sizing import Parallelism
 from qdebug.config.engine import EngineSettings
 from qdebug.decide.bisect.candidates import (
     AGREEMENT_SAMPLES,
@@ -29,29 +28,26 @@ from qdebug.decide.bisect.candidates import (
     sessions_of,
     why_literal,
 )
-from qdebug.execute.cluster.dispatch import Cluster
-from qdebug.execute.cluster.unit import Place, SharedModel, SharedSubset, cut_evenly, part_of
-from qdebug.execute.context import Context, simulation_context
+from qdebug.execute.context import Context
 from qdebug.execute.engine.build import fitted, open_runtime
 from qdebug.execute.engine.request import planned_graph
 from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper, sized
+from qdebug.execute.executor import cut_evenly, part_of
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.task import TaskMetric
-from qdebug.network.layers import find_layers
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, spread
-from qdebug.plan.plan import BoundPlan, Correction, PrecisionPlan, bind_plan
-from qdebug.types import Fp16Kernels, Precision, Tensors, ignore_progress
+from qdebug.plan.plan import BoundPlan
+from qdebug.types import Precision, Tensors
 
 Key = tuple[tuple[str, Precision], ...]
 """The overrides of a candidate, in the order of names."""
 
 _MOST_OPEN = 2
-"""Parts that a worker holds: its own, and the few samples or those of a worker that has gone."""
-_MANY_MORE = 2
-"""Workers for each part, with which dividing the samples anew is worth another run of FP32."""
+"""Parts of the samples that a worker holds: its own, and the few samples or those of a worker that
+has gone."""
 
 
 @dataclass(frozen=True)
@@ -85,85 +81,70 @@ class Opened:
     reference_s: float
 
 
-@dataclass(frozen=True)
-class CandidatesJob:
-    """Candidates of a base plan on some samples. See unit.Job.
+def open_candidates(
+    stack: ExitStack,
+    *,
+    context: Context,
+    model: Model,
+    bound: BoundPlan,
+    parts: Sequence[SampleSubset],
+    keep: bool,
+    capture: Sequence[str],
+    cache_bytes: int,
+    engine: EngineSettings | None,
+) -> Callable[[Asked], Opened | PartRun]:
+    """Candidates of a base plan on some samples, for an executor.
 
-    Attributes:
-        plan: with all ranges; `calibrated` and `corrections` are as of BoundPlan.
+    Args:
         parts: of the samples; the last is a few of all, which tell how candidates run.
         keep: return outputs, for a metric.
         engine: the backend that runs candidates in place of the simulation.
     """
+    sessions = sessions_of(context, bound)
+    runners: OrderedDict[int, CandidateRunner] = OrderedDict()
 
-    model: SharedModel
-    plan: PrecisionPlan
-    calibrated: frozenset[str]
-    corrections: Mapping[str, Correction]
-    parts: tuple[SharedSubset, ...]
-    keep: bool
-    capture: tuple[str, ...]
-    cache_bytes: int
-    batch_size: int | None
-    fp16_kernels: Fp16Kernels
-    engine: EngineSettings | None
+    def close() -> None:
+        for runner in runners.values():
+            runner.close()
 
-    def open(self, place: Place, stack: ExitStack) -> Callable[[Asked], Opened | PartRun]:
-        """See unit.Job."""
-        model = self.model.prepared(place)
-        bound = bind_plan(self.plan, model, find_layers(model.graph))
-        bound = replace(bound, calibrated=self.calibrated, corrections=self.corrections)
-        parallel = Parallelism(place.threads, 1)
-        context = simulation_context(
-            parallel, ignore_progress, place.sessions, self.batch_size, self.fp16_kernels
-        )
-        sessions = sessions_of(context, bound)
-        runners: OrderedDict[int, CandidateRunner] = OrderedDict()
+    stack.callback(close)
 
-        def close() -> None:
-            for runner in runners.values():
-                runner.close()
+    def opened(asked: Asked) -> CandidateRunner:
+        if asked.part not in runners:
+            while len(runners) >= _MOST_OPEN:
+                runners.popitem(last=False)[1].close()
+            subset = parts[asked.part]
+            # A candidate says how it runs itself. What an earlier search asked for, which was of
+            # the same work, is not what a later one is told.
+            options = RunnerOptions(
+                capture,
+                asked.literal if asked.overrides is None else True,
+                _engines(context, engine, model),
+                cache_bytes,
+                agree_on=subset.count,
+                sessions=sessions,
+            )
+            runners[asked.part] = CandidateRunner(context, model, bound, subset, options=options)
+        runners.move_to_end(asked.part)
+        return runners[asked.part]
 
-        stack.callback(close)
+    def run(asked: Asked) -> Opened | PartRun:
+        runner = opened(asked)
+        if asked.overrides is None:
+            outputs = runner.reference_outputs if keep else {}
+            return Opened(runner.literal, runner.reason, outputs, runner.reference_s)
+        assert asked.literal is not None
+        return runner.run_part(dict(asked.overrides), literal=asked.literal, keep=keep)
 
-        def opened(asked: Asked) -> CandidateRunner:
-            if asked.part not in runners:
-                while len(runners) >= _MOST_OPEN:
-                    runners.popitem(last=False)[1].close()
-                subset = self.parts[asked.part].opened(place, model.graph.inputs)
-                # A candidate says how it runs itself. What an earlier search asked for, which was
-                # of the same job, is not what a later one is told.
-                options = RunnerOptions(
-                    self.capture,
-                    asked.literal if asked.overrides is None else True,
-                    self._engines(model, place),
-                    self.cache_bytes,
-                    agree_on=subset.count,
-                    sessions=sessions,
-                )
-                runners[asked.part] = CandidateRunner(
-                    context, model, bound, subset, options=options
-                )
-            runners.move_to_end(asked.part)
-            return runners[asked.part]
+    return run
 
-        def run(asked: Asked) -> Opened | PartRun:
-            runner = opened(asked)
-            if asked.overrides is None:
-                outputs = runner.reference_outputs if self.keep else {}
-                return Opened(runner.literal, runner.reason, outputs, runner.reference_s)
-            assert asked.literal is not None
-            return runner.run_part(dict(asked.overrides), literal=asked.literal, keep=self.keep)
 
-        return run
-
-    def _engines(self, model: Model, place: Place) -> Engines | None:
-        if self.engine is None:
-            return None
-        runtime = open_runtime(
-            self.engine, cached=True, threads=place.threads, sessions=place.sessions
-        )
-        return engines_on(runtime, model) if runtime else None
+def _engines(context: Context, settings: EngineSettings | None, model: Model) -> Engines | None:
+    if settings is None:
+        return None
+    threads = context.parallel.workers
+    runtime = open_runtime(settings, cached=True, threads=threads, sessions=context.sessions)
+    return engines_on(runtime, model) if runtime else None
 
 
 def engines_on(runtime: EngineRuntime, model: Model) -> Engines:
@@ -176,8 +157,8 @@ def engines_on(runtime: EngineRuntime, model: Model) -> Engines:
 
 
 class SpreadRunner(AbstractContextManager["SpreadRunner"]):
-    """Evaluates candidates on the workers of a cluster. A context manager, to be called from one
-    thread. See CandidateRunner, of which it has all that a search uses.
+    """Evaluates candidates on workers. A context manager, to be called from one thread. See
+    CandidateRunner, of which it has all that a search uses.
 
     Attributes:
         at_once: how many candidates keep all workers busy.
@@ -186,7 +167,6 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
 
     def __init__(
         self,
-        cluster: Cluster,
         context: Context,
         model: Model,
         bound: BoundPlan,
@@ -202,57 +182,43 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
             engine: the backend whose engines `options` asks for.
         """
         self.subset = subset = sized(context, model.graph, subset, options.capture)
-        self._cluster, self._bound = cluster, bound
-        self._ahead: dict[tuple[Key, bool], list[int]] = {}
-        self._expected: list[Key] = []
-        workers = cluster.workers
+        self._executor, self._bound = context.executor, bound
+        workers = context.executor.workers
         self._parts = 1 if options.engines or len(subset.batches) < workers else workers
-        self._job = CandidatesJob(
-            model=cluster.shared(model.graph, SharedModel),
-            plan=bound.plan,
-            calibrated=bound.calibrated,
-            corrections=bound.corrections,
-            parts=self._divided(),
+        # Where each worker has a part, the second candidate keeps those busy that are done first.
+        self.at_once = workers if self._parts == 1 else 2
+        shards = cut_evenly(len(subset.batches), self._parts)
+        few = spread(subset, AGREEMENT_SAMPLES)
+        self._work = partial(
+            open_candidates,
+            context=context,
+            model=model,
+            bound=bound,
+            parts=[*(part_of(subset, shard) for shard in shards), few],
             keep=metric is not None,
             capture=tuple(options.capture),
             cache_bytes=options.cache_bytes,
-            batch_size=context.batch_size,
-            fp16_kernels=context.fp16_kernels,
             engine=engine if options.engines else None,
         )
         unknown = options.literal is None and not options.engines
         compare = unknown and not why_literal(sessions_of(context, bound), bound, options.capture)
-        with ExitStack() as stack:
-            self._pool = stack.enter_context(cluster.pool(self._job))
-            numbers = self._give(None, True if compare else options.literal)
-            if compare:  # meanwhile, on a few samples
-                numbers.append(self._pool.give(Asked(self._parts)))
-            opened = self._opened(numbers)
-            self.literal, self.reason = opened[-1].literal, opened[-1].reason
-            self.reference_s = max(one.reference_s for one in opened[: self._parts])
-            reference = OutputKeeper(REFERENCE, ())
-            for one in opened[: self._parts]:
-                reference.by_batch |= one.outputs
-            self.task = MetricEvaluator.of(metric, subset.samples, reference) if metric else None
-            self.reference_task = self.task.of_reference() if self.task else None
-            self._stack = stack.pop_all()
+        asked = self._asked(None, True if compare else options.literal)
+        if compare:  # on a few samples
+            asked.append(Asked(self._parts))
+        opened = [one for one in self._run(asked) if isinstance(one, Opened)]
+        self.literal, self.reason = opened[-1].literal, opened[-1].reason
+        self.reference_s = max(one.reference_s for one in opened[: self._parts])
+        reference = OutputKeeper(REFERENCE, ())
+        for one in opened[: self._parts]:
+            reference.by_batch |= one.outputs
+        self.task = MetricEvaluator.of(metric, subset.samples, reference) if metric else None
+        self.reference_task = self.task.of_reference() if self.task else None
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Forget what is on its way; doing so twice does nothing."""
-        self._stack.close()
-
-    @property
-    def at_once(self) -> int:
-        """See SpreadRunner. Where each worker has a part, the second one keeps those busy that are
-        done first."""
-        return self._cluster.workers if self._parts == 1 else 2
-
-    def expect(self, candidates: Sequence[PrecisionOverrides]) -> None:
-        """These may be asked for after the next ones, the likeliest first."""
-        self._expected = list(map(_key, candidates))
+        """Workers close what they have open when they need the room."""
 
     def evaluate_many(
         self, candidates: Sequence[PrecisionOverrides], *, literal: bool = False
@@ -260,65 +226,27 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         """See CandidateRunner.evaluate_many."""
         for one in candidates:
             check_layers(self._bound, one)
-        asked = list(map(_key, candidates))
         literal = literal or self.literal
-        self._divide_anew()
-        given = [self._ahead.pop((one, literal), []) or self._give(one, literal) for one in asked]
-        if self._parts == 1:
-            self._begin_expected(self._cluster.workers - len(given), literal)
-        each = zip(asked, given, strict=True)
-        return [self._result(one, numbers, literal) for one, numbers in each]
+        keys = [tuple(sorted(one.items())) for one in candidates]
+        asked = [part for key in keys for part in self._asked(key, literal)]
+        found = self._run(asked)
+        each = [found[k : k + self._parts] for k in range(0, len(found), self._parts)]
+        return [self._result(key, parts, literal) for key, parts in zip(keys, each, strict=True)]
 
-    def _divided(self) -> tuple[SharedSubset, ...]:
-        """The parts of the samples, and a few of all."""
-        few = spread(self.subset, AGREEMENT_SAMPLES)
-        return tuple(map(self._cluster.subset, (*_parts(self.subset, self._parts), few)))
+    def _asked(self, key: Key | None, literal: bool | None) -> list[Asked]:
+        return [Asked(part, key, literal) for part in range(self._parts)]
 
-    def _divide_anew(self) -> None:
-        """Where many workers have joined, each gets a part, and runs FP32 on it."""
-        workers = self._cluster.workers
-        parts = min(workers, len(self.subset.batches))
-        if self._parts == 1 or workers < _MANY_MORE * self._parts or parts == self._parts:
-            return
-        self._stack.close()
-        self._parts = parts
-        self._job = replace(self._job, parts=self._divided())
-        self._stack = ExitStack()
-        self._pool = self._stack.enter_context(self._cluster.pool(self._job))
-        opened = self._opened(self._give(None, self.literal))
-        self.reference_s = max(one.reference_s for one in opened)
+    def _run(self, asked: Sequence[Asked]) -> list[Opened | PartRun]:
+        def near(one: Asked) -> int | None:
+            return one.part if 1 < self._parts > one.part else None
 
-    def _opened(self, numbers: Sequence[int]) -> list[Opened]:
-        return [one for n in numbers if isinstance(one := self._pool.take(n), Opened)]
+        return list(self._executor.map(self._work, asked, near))
 
-    def _give(self, key: Key | None, literal: bool | None) -> list[int]:
-        homes = range(self._parts)
-        give = self._pool.give
-        return [give(Asked(k, key, literal), k if self._parts > 1 else None) for k in homes]
-
-    def _result(self, key: Key, numbers: Sequence[int], literal: bool) -> CandidateResult:
-        parts = self._taken(numbers)
-        if not literal and any(part.failure for part in parts):
-            parts = self._taken(self._give(key, True))
-        return joined_parts(parts, self.task)
-
-    def _taken(self, numbers: Sequence[int]) -> list[PartRun]:
-        return [one for n in numbers if isinstance(one := self._pool.take(n), PartRun)]
-
-    def _begin_expected(self, idle: int, literal: bool) -> None:
-        """Let idle workers begin with what may be asked for next, and forget what may not."""
-        wanted = [(key, literal) for key in self._expected]
-        over = [one for one in self._ahead if one not in wanted]
-        self._pool.drop([number for one in over for number in self._ahead.pop(one)])
-        for one in wanted[: max(0, idle)]:
-            if one not in self._ahead:
-                self._ahead[one] = self._give(*one)
-        self._expected = []
-
-
-def _key(overrides: PrecisionOverrides) -> Key:
-    return tuple(sorted(overrides.items()))
-
-
-def _parts(subset: SampleSubset, count: int) -> list[SampleSubset]:
-    return [part_of(subset, shard) for shard in cut_evenly(len(subset.batches), count)]
+    def _result(
+        self, key: Key, parts: Sequence[Opened | PartRun], literal: bool
+    ) -> CandidateResult:
+        found = [part for part in parts if isinstance(part, PartRun)]
+        if not literal and any(part.failure for part in found):
+            again = self._run(self._asked(key, True))
+            found = [part for part in again if isinstance(part, PartRun)]
+        return joined_parts(found, self.task)

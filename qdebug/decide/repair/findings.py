@@ -14,12 +14,12 @@ from qdebug.analyse.diagnose import diagnosed
 from qdebug.analyse.effect.effects import noise_alone
 from qdebug.decide.bisect.setup import Ratings, rate_layers
 from qdebug.decide.remedies.quantized import Quantized
-from qdebug.execute.cluster.recipe import known_pair
 from qdebug.execute.context import Context
+from qdebug.execute.model_pair import share_pair
 from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.network.weights import model_digest
-from qdebug.plan.pair import ModelPair
+from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.plan import corrections_digest
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.result import from_json, to_json
@@ -72,7 +72,8 @@ def findings_of(
     known = found
     with suppress(OutOfTimeError):
         check_time(ends_at)
-        pair = known_pair(context.cluster, start.model, start.bound)
+        pair = planned_pair(start.model, start.bound)
+        share_pair(context.executor, pair, start.bound.corrections)
         ratings = found.ratings
         if ratings is None:
             ratings = _ratings(context, pair, fitting, memory_budget, ends_at)

@@ -144,8 +144,6 @@ def _searched(
     left = ends_at - started
     if left <= 0:
         return None
-    if setup.context.cluster is not None:
-        setup.context.cluster.made(network.model)
     start = Start(
         context=setup.context,
         target=setup.target,

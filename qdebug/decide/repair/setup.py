@@ -24,7 +24,7 @@ from qdebug.decide.repair.judge import Judge, Judgement
 from qdebug.decide.repair.origin import origin_of
 from qdebug.decide.repair.study import study_of
 from qdebug.errors import UsageError
-from qdebug.execute.cluster.machines import open_cluster
+from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.control_flow import DataSource
 from qdebug.execute.model_pair import load_model, plan_from, plan_ranges
@@ -129,17 +129,12 @@ def prepare(
     fitting, choosing, proving = _samples(settings, reference, metric)
     counts = (choosing.count, "selection samples"), (proving.count, "held-out samples")
     found = told(coarse_share(target, counts)) if target else None
-    where = settings.cluster, settings.cluster_config
-    cluster = open_cluster(
-        stack, *where, limit_s=settings.unit_timeout, sessions=sessions, progress=progress
-    )
-    if cluster is not None and reference is given:
-        cluster.model(settings.model, required_opset(plan), reference)
-    elif cluster is not None:
-        cluster.made(reference)
+    executor = open_executor(stack, settings)
+    if reference is given:
+        executor.share_model(reference, settings.model, required_opset(plan))
     kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
-        parallelism(), progress, sessions, settings.batch_size, kernels, cluster
+        parallelism(), progress, sessions, settings.batch_size, kernels, executor
     )
     limited = replace(context, ends_at=ends_at)
     more = _direction(limited, reference, choosing, metric, target)

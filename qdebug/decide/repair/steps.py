@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
@@ -61,17 +60,7 @@ class Asked:
 
 
 Tried = tuple[Step, Quantized | None, Judgement | None]
-"""The step, and the changed network with what it is worth: None where there is none, or where it
-was rejected elsewhere."""
-
-
-class Elsewhere(Protocol):
-    """Who takes attempts off this process."""
-
-    def __call__(self, asked: Asked, likely: Sequence[Asked]) -> Tried | None:
-        """See Trying.attempt; `likely` are asked for next if this attempt is rejected, and those
-        after it, too."""
-        ...
+"""The step, and the changed network with what it is worth: None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +95,6 @@ class Trying:
         ends_at: an attempt that has not ended at this time, of `time.monotonic`, is cut off and
             dropped.
         on_step: is told the state after every step.
-        elsewhere: takes attempts off this process; None where it tries them itself.
         keep_undecided: what looks better is kept, too, where too few samples judge it to tell.
     """
 
@@ -117,7 +105,6 @@ class Trying:
     holds: Callable[[Judgement], bool]
     ends_at: float = math.inf
     on_step: Callable[[State], None] = lambda _: None
-    elsewhere: Elsewhere | None = None
     keep_undecided: bool = False
 
     def run(self, state: State) -> tuple[State, Judgement, str]:
@@ -153,10 +140,7 @@ class Trying:
         if attempt.layers is None:
             return self._opened(replace(state, waiting=rest), remedy), current
         asked = self._asked(state, attempt.remedy, attempt.layers, current)
-        if self.elsewhere is None:
-            tried = self.attempt(asked)
-        else:
-            tried = self.elsewhere(asked, self._likely(state, current))
+        tried = self.attempt(asked)
         if tried is None:
             return None
         step, result, after = tried
@@ -186,20 +170,6 @@ class Trying:
         self, state: State, remedy: str, layers: tuple[str, ...], current: Judgement
     ) -> Asked:
         return Asked(state.network, remedy, layers, current, state.best, self.ends_at)
-
-    def _likely(self, state: State, current: Judgement) -> list[Asked]:
-        """What is tried after the first attempt that waits if nothing is accepted: the others that
-        wait, and the first one's parts."""
-        first, *rest = state.waiting
-        found: list[Attempt] = []
-        for one in rest:
-            opened: Sequence[Attempt] = (one,)
-            if one.layers is None:
-                bare = replace(state, waiting=())
-                opened = self._opened(bare, self.remedies[one.remedy]).waiting
-            found += opened
-        found += self._halves(state, first)
-        return [self._asked(state, one.remedy, one.layers or (), current) for one in found]
 
     def attempt(self, asked: Asked) -> Tried | None:
         """What a remedy gives on some layers; None where time ran out before all of it was judged:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qdebug.decide.search.oracle import Ahead
 from qdebug.decide.search.problem import Measurement, Pins
 
 
@@ -27,11 +26,6 @@ class CombinedPredicate:
     at_once: int
     held_out: Callable[[Sequence[Pins]], Mapping[Pins, Measurement]]
     known: Mapping[Pins, Measurement]
-
-    def expect(self, sets: Sequence[Pins]) -> None:
-        """See Ahead."""
-        if isinstance(self.searched, Ahead):
-            self.searched.expect([pins for pins in sets if pins not in self.known])
 
     def __call__(self, sets: Sequence[Pins]) -> Iterator[Measurement]:
         """One measurement for each set, in order, each as soon as it is there."""

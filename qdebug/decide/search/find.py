@@ -124,9 +124,6 @@ class _Question:
     def __call__(self, sets: Sequence[Chosen]) -> list[Measurement]:
         return self.oracle.ask_all([self._pins(chosen) for chosen in sets])
 
-    def expect(self, sets: Sequence[Chosen]) -> None:
-        self.oracle.expect([self._pins(chosen) for chosen in sets])
-
     def _pins(self, chosen: Chosen) -> Pins:
         return self.always | pins_of({**self.low, **{name: self.high[name] for name in chosen}})
 

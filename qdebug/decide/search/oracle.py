@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from qdebug.decide.search.journal import Journal
 from qdebug.decide.search.problem import Measurement, Pinned, Pins
@@ -14,14 +13,6 @@ from qdebug.result import Inline
 Evaluate = Callable[[Sequence[Pins]], Iterable[Measurement]]
 """Measures candidates, one result each, in order. One that yields each result as soon as it exists
 loses the least when it is killed."""
-
-
-@runtime_checkable
-class Ahead(Protocol):
-    """An Evaluate that can begin before it is asked."""
-
-    def expect(self, sets: Sequence[Pins]) -> None:
-        """These may be asked for after the next ones, the likeliest first."""
 
 
 class BudgetSpent(Exception):  # noqa: N818 - it ends a search, which is no error
@@ -106,14 +97,6 @@ class Oracle:
         if left < len(new):
             raise BudgetSpent(f"the limit of {limit} evaluations is reached")
         return [self._memo[pins].measurement for pins in sets]
-
-    def expect(self, sets: Sequence[Pins]) -> None:
-        """These may be asked for after the next ones, the likeliest first: a hint, which changes
-        neither answers nor history."""
-        if isinstance(self._evaluate, Ahead):
-            recorded = self._journal.recorded if self._journal else {}
-            new = [pins for pins in dict.fromkeys(sets) if pins not in self._memo]
-            self._evaluate.expect([pins for pins in new if pins not in recorded])
 
     def _evaluate_new(self, new: Sequence[Pins]) -> None:
         recorded = self._journal.recorded if self._journal else {}

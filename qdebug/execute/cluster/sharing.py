@@ -1,73 +1,207 @@
-"""What a command was given, as files that workers can read: models and samples of any kind, and
-functions of the user's."""
+"""How work travels: what is large, or open, goes by what it was made from, and is made once more
+where it is needed."""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import pickle
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from qdebug.backends.options import SessionSettings
+from qdebug.backends.segmentation import Segmentation
+from qdebug.backends.sizing import Parallelism
 from qdebug.execute.cluster.files import SharedFile, shared_file
-from qdebug.execute.cluster.unit import Place
+from qdebug.execute.context import Context, simulation_context
 from qdebug.inmemory import InMemory
 from qdebug.metrics.task import TaskMetric, load_metric
-from qdebug.network.load import external_files
-from qdebug.network.samples import Samples
+from qdebug.network.graph import Graph
+from qdebug.network.inline import Taken
+from qdebug.network.load import external_files, read_model
+from qdebug.network.prepare import Model, prepare_model, with_taken
+from qdebug.network.samples import Samples, open_samples
 from qdebug.network.samples.readers.python import split_spec
+from qdebug.network.weights import write_temporary
 from qdebug.outputfiles import kept_in
-from qdebug.types import Array
+from qdebug.types import Array, Fp16Kernels, TensorSpec, ignore_progress
 
 
-@dataclass(frozen=True)
-class SharedMetric:
-    """An end-to-end metric, as workers load it.
+class Sharing:
+    """What a command gives to workers, as bytes, and the files that they read for it."""
 
-    Attributes:
-        name: what `load_metric` takes; of a function in a file, the function's name.
-        file: that file.
-        itself: the metric, where its function was given in memory.
-    """
+    def __init__(self, folder: Path) -> None:
+        """`folder` is for files that the command makes for workers."""
+        self._folder = folder
+        self._known: dict[int, tuple[object, tuple[Any, ...]]] = {}
+        self._samples: dict[tuple[object, int], tuple[object, SharedFile]] = {}
 
-    name: str
-    file: SharedFile | None = None
-    itself: TaskMetric | None = None
+    def share(self, what: object, remade: Callable[[], object]) -> None:
+        """See Executor."""
+        data = self.dumps(remade)
+        key = hashlib.sha256(data).hexdigest()
+        # The object is kept, so that no other one gets its number.
+        self._known[id(what)] = what, (_remade, (type(what).__name__, key, data))
 
-    @classmethod
-    def of(cls, metric: TaskMetric) -> SharedMetric:
-        """That of the client."""
-        if metric.function is not None:
-            return cls(metric.name, itself=metric)
-        if metric.file is not None:
-            return cls(metric.name.rpartition(":")[2], shared_file(metric.file))
-        return cls(metric.name)
+    def dumps(self, what: object) -> bytes:
+        """What `pickle.loads` makes `what` of, on a worker.
 
-    def loaded(self, place: Place) -> TaskMetric:
-        """The metric. Raises as `load_metric` does, and NotHere."""
-        if self.itself is not None:
-            return self.itself
-        if self.file is not None:
-            return load_metric(f"{place.path(self.file)}:{self.name}")
-        return load_metric(self.name)
+        Raises:
+            StoreError: a file that workers need cannot be written.
+        """
+        file = io.BytesIO()
+        _Pickler(file, self._reduced).dump(what)
+        return file.getvalue()
+
+    def _reduced(self, what: Any) -> tuple[Any, ...] | None:
+        """What is called to make it, and with what; None for what pickle knows itself."""
+        if (known := self._known.get(id(what))) is not None:
+            return known[1]
+        kind = type(what)
+        if kind is Context:
+            operators = tuple(map(shared_file, what.sessions.operators))
+            segments = what.sessions.segmentation
+            return _context, (what.batch_size, what.fp16_kernels, operators, segments)
+        if kind is Samples:
+            return _opened_samples, (
+                self._sample_file(what),
+                what.inputs,
+                what.count,
+                what.batch_size,
+            )
+        if kind is TaskMetric and what.function is None:
+            file = shared_file(what.file) if what.file else None
+            return _loaded_metric, (what.name.rpartition(":")[2] if file else what.name, file)
+        if kind is Model:
+            self._share_made(what)
+            return self._reduced(what)
+        if kind is Graph:
+            self.share(what, partial(_read_graph, self._model_file(what.proto)))
+            return self._reduced(what)
+        return None
+
+    def share_model(self, model: Model, spec: str, opset: int) -> None:
+        """A model of the user's, from `spec`, converted to at least `opset`."""
+        if isinstance(spec, InMemory):
+            file = self._model_file(spec.value)
+        else:
+            file = shared_file(spec, _external_data(Path(spec)))
+        self.share(model, partial(_prepared, file, opset, model.taken))
+        self.share(model.graph, partial(_graph_of, model))
+
+    def _share_made(self, model: Model) -> None:
+        """A model that the command made: it is ready as it is."""
+        file = self._model_file(model.graph.proto)
+        self.share(model, partial(_made, file, dict(model.origins), model.quantized))
+        self.share(model.graph, partial(_graph_of, model))
+
+    def _model_file(self, proto: onnx.ModelProto) -> SharedFile:
+        folder = self._folder / f"model-{len(self._known)}"
+        folder.mkdir()
+        path, *others = write_temporary(proto, folder / "model.onnx")
+        return shared_file(path, [other.name for other in others], made=True)
+
+    def _sample_file(self, samples: Samples) -> SharedFile:
+        """The file or folder that samples are in. Those of a script or in memory are written to
+        one: an .npz, or a folder of them where feeds are executed as they were given.
+
+        Raises:
+            StoreError: they cannot be written.
+        """
+        where = samples.where
+        key = (id(where) if isinstance(where, InMemory) else str(where), samples.count)
+        if key not in self._samples:
+            if isinstance(where, InMemory) or split_spec(where) or not Path(where).exists():
+                file = self._written(samples, self._folder / f"samples-{len(self._samples)}")
+            else:
+                file = shared_file(where)
+            self._samples[key] = where, file
+        return self._samples[key][1]
+
+    def _written(self, samples: Samples, target: Path) -> SharedFile:
+        with kept_in(self._folder.parent, "the samples for workers"):
+            if samples.is_stacked:
+                target = target.with_suffix(".npz")
+                _write_stacked(samples, target)
+            else:
+                target.mkdir()
+                _write_each(samples, target)
+        return shared_file(target, made=True)
 
 
-def model_file(spec: str, folder: Path) -> SharedFile:
-    """A model with its external data. One in memory is written to `folder`.
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Asks `reduced` first."""
 
-    Raises:
-        StoreError: it cannot be written.
-    """
-    if isinstance(spec, InMemory):
-        data = spec.value.SerializeToString(deterministic=True)
-        path = folder / f"model-{hashlib.sha256(data).hexdigest()}.onnx"
-        with kept_in(folder.parent, "the model for workers"):
-            path.write_bytes(data)
-        return shared_file(path)
-    return shared_file(spec, _external_data(Path(spec)))
+    def __init__(self, file: io.BytesIO, reduced: Callable[[Any], tuple[Any, ...] | None]) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._asked = reduced
+
+    def reducer_override(self, obj: Any) -> Any:
+        found = self._asked(obj)
+        return super().reducer_override(obj) if found is None else found
+
+
+_made_last: dict[str, tuple[str, object]] = {}
+"""What a worker made last, by kind: the works of a command follow each other, and most are about
+one model."""
+
+
+def _remade(kind: str, key: str, data: bytes) -> object:
+    known = _made_last.get(kind)
+    if known is None or known[0] != key:
+        _made_last.pop(kind, None)  # two at a time may be too large
+        known = _made_last[kind] = (key, pickle.loads(data)())
+    return known[1]
+
+
+def _context(
+    batch_size: int | None,
+    fp16_kernels: Fp16Kernels,
+    operators: tuple[SharedFile, ...],
+    segments: Segmentation,
+) -> Context:
+    """That of a worker: one runtime thread for each execution in flight."""
+    from distributed import get_worker
+
+    parallel = Parallelism(max(1, get_worker().state.nthreads), 1)
+    sessions = SessionSettings(tuple(Path(file.checked()) for file in operators), segments)
+    sessions.check()
+    return simulation_context(parallel, ignore_progress, sessions, batch_size, fp16_kernels)
+
+
+def _opened_samples(
+    file: SharedFile, inputs: Sequence[TensorSpec], count: int, batch_size: int
+) -> Samples:
+    return open_samples(file.checked(), inputs, limit=count, batch_size=batch_size)
+
+
+def _loaded_metric(name: str, file: SharedFile | None) -> TaskMetric:
+    return load_metric(f"{file.checked()}:{name}" if file else name)
+
+
+def _prepared(file: SharedFile, opset: int, taken: Taken) -> Model:
+    return with_taken(prepare_model(read_model(file.checked()), opset), taken)
+
+
+def _made(file: SharedFile, origins: Mapping[str, tuple[str, ...]], quantized: bool) -> Model:
+    read = read_model(file.checked())
+    return Model(read, Graph(read.proto), origins, quantized)
+
+
+def _read_graph(file: SharedFile) -> Graph:
+    return Graph(read_model(file.checked()).proto)
+
+
+def _graph_of(model: Model) -> Graph:
+    return model.graph
 
 
 def _external_data(path: Path) -> list[str]:
@@ -78,26 +212,6 @@ def _external_data(path: Path) -> list[str]:
     except (DecodeError, UnicodeDecodeError):
         return []
     return external_files(proto)
-
-
-def sample_file(samples: Samples, target: Path) -> SharedFile:
-    """The file or folder that samples are in; those of a script or in memory are written to
-    `target`, an .npz, or a folder of them where their feeds are executed as they were given.
-
-    Raises:
-        StoreError: they cannot be written.
-    """
-    where = samples.where
-    if not isinstance(where, InMemory) and split_spec(where) is None and Path(where).exists():
-        return shared_file(where)
-    with kept_in(target.parent.parent, "the samples for workers"):
-        if samples.is_stacked:
-            target = target.with_suffix(".npz")
-            _write_stacked(samples, target)
-        else:
-            target.mkdir()
-            _write_each(samples, target)
-    return shared_file(target)
 
 
 def _write_each(samples: Samples, folder: Path) -> None:

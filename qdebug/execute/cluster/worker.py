@@ -1,4 +1,4 @@
-"""What a worker process does: execute units, with what their jobs have opened kept between them."""
+"""What a worker process does: execute parts, with what their work has opened kept between them."""
 
 from __future__ import annotations
 
@@ -8,58 +8,71 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from qdebug import __version__
-from qdebug.backends.options import SessionSettings
 from qdebug.errors import ClusterError
-from qdebug.execute.cluster import files
-from qdebug.execute.cluster.files import SharedFile
-from qdebug.execute.cluster.unit import Last, NotHere, Place, Unit
 
 _MOST_OPEN = 2
-"""Jobs whose sessions a process holds: a search goes back and forth between its samples and those
+"""Works whose sessions a process holds: a search goes back and forth between its samples and those
 held out, other commands go from one to the next."""
 
 
 @dataclass(frozen=True)
-class Sent:
-    """What comes back of a unit: its result, or the file that must be sent first."""
+class Job:
+    """Some work, as it travels.
 
-    result: Any = None
-    missing: SharedFile | None = None
-    worker: str = ""
+    Attributes:
+        key: equal for equal work.
+        work: pickled; see Executor.
+        version: of qdebug, which workers must have too.
+    """
+
+    key: str
+    work: bytes
+    version: str
 
 
 class _Jobs:
-    """The jobs that this process has open, the one used last at the end; `last` is as of Place."""
+    """The jobs that this process has open, the one used last at the end."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.last = Last()
         self._open: OrderedDict[str, tuple[ExitStack, Callable[[Any], Any]]] = OrderedDict()
 
-    def opened(self, unit: Unit[Any], place: Place) -> Callable[[Any], Any]:
-        file = unit.job
-        if file.digest in self._open:
-            self._open.move_to_end(file.digest)
-            return self._open[file.digest][1]
+    def opened(self, job: Job) -> Callable[[Any], Any]:
+        if job.key in self._open:
+            self._open.move_to_end(job.key)
+            return self._open[job.key][1]
         while len(self._open) >= _MOST_OPEN:
             self._open.popitem(last=False)[1][0].close()
-        operators = tuple(Path(place.path(library)) for library in unit.operators)
-        sessions = SessionSettings(operators, unit.segments)
-        sessions.check()
-        job = pickle.loads(Path(place.path(file)).read_bytes())
         with ExitStack() as stack:
-            run: Callable[[Any], Any] = job.open(replace(place, sessions=sessions), stack)
-            self._open[file.digest] = (stack.pop_all(), run)
+            run: Callable[[Any], Any] = pickle.loads(job.work)(stack)
+            self._open[job.key] = stack.pop_all(), run
         return run
 
 
 _jobs = _Jobs()
+
+
+def execute(job: Job, part: bytes) -> Any:
+    """The result of a part; one at a time, which uses all threads of the worker.
+
+    Raises:
+        ClusterError: the worker has another version of qdebug, or sees other files.
+        QdebugError: as the work does.
+    """
+    forget_safe_path()
+    if job.version != __version__:
+        raise ClusterError(
+            f"a worker has qdebug {__version__}, this process {job.version}",
+            "Install the same version everywhere.",
+            code="QD-CLUSTER-VERSION",
+        )
+    with _jobs.lock:
+        return _jobs.opened(job)(pickle.loads(part))
 
 
 _SAFE_PATH, _OURS = "PYTHONSAFEPATH", "qdebug"
@@ -85,50 +98,12 @@ def forget_safe_path() -> None:
         del os.environ[_SAFE_PATH]
 
 
-def execute(unit: Unit[Any]) -> Sent:
-    """The result of a unit; one at a time, which uses all threads of the worker.
-
-    Raises:
-        ClusterError: the worker has another version of qdebug.
-        QdebugError: as the unit does.
-    """
-    from distributed import get_worker
-
-    forget_safe_path()
-    worker = get_worker()
-    if unit.version != __version__:
-        raise ClusterError(
-            f"the worker {worker.address} has qdebug {__version__}, this process {unit.version}",
-            "Install the same version everywhere.",
-            code="QD-CLUSTER-VERSION",
-        )
-    place = Place(_inbox(worker), max(1, worker.state.nthreads), _jobs.last)
-    try:
-        with _jobs.lock:
-            return Sent(_jobs.opened(unit, place)(unit.part), worker=worker.address)
-    except NotHere as missing:
-        return Sent(missing=missing.file, worker=worker.address)
-
-
 def begin() -> None:
-    """Import what most jobs need, which takes a second, while the client reads its files."""
-    threading.Thread(target=warm, name="qdebug-imports", daemon=True).start()
+    """Import what most work needs, which takes a second, while the command reads its files."""
+    threading.Thread(target=_warm, name="qdebug-imports", daemon=True).start()
 
 
-def warm() -> None:
-    """Import what most jobs need."""
+def _warm() -> None:
+    for name in ("qdebug.execute.lockstep", "qdebug.execute.model_pair"):
+        import_module(name)
     import_module("onnxruntime")  # otherwise the first session does
-
-
-def receive(digest: str, name: str, offset: int, data: bytes, dask_worker: Any) -> None:
-    """Take a part of a file; dask gives its worker by that name."""
-    files.receive(_inbox(dask_worker), digest, name, offset, data)
-
-
-def received(digest: str, dask_worker: Any) -> None:
-    """The file is complete."""
-    files.received(_inbox(dask_worker), digest)
-
-
-def _inbox(worker: Any) -> Path:
-    return Path(worker.local_directory) / "qdebug"

@@ -181,6 +181,11 @@ class Samples:
         return self._where
 
     @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs of the model that they are for."""
+        return self._inputs
+
+    @property
     def is_stacked(self) -> bool:
         """Whether they lie on the inputs' leading axis, and are not feeds to execute as given."""
         return self._layout.offsets is None

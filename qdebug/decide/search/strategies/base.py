@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from qdebug.decide.search.problem import ROUGH_STD, Measurement
 
@@ -49,15 +49,6 @@ class Ask(Protocol):
     def __call__(self, sets: Sequence[Chosen]) -> list[Measurement]:
         """Raises BudgetSpent when there may be no further evaluation."""
         ...
-
-
-@runtime_checkable
-class Expects(Protocol):
-    """A question that may be told which sets follow: what is idle may evaluate them meanwhile."""
-
-    def expect(self, sets: Sequence[Chosen]) -> None:
-        """These may be asked for after the next ones, the likeliest first. It changes no answer,
-        and what is never asked for is no evaluation."""
 
 
 class Strategy(Protocol):

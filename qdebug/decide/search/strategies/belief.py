@@ -10,7 +10,7 @@ import numpy as np
 from qdebug.decide.search.knapsack import cheapest
 from qdebug.decide.search.model import Floats, Link, Mask, NoiseModel
 from qdebug.decide.search.problem import ROUGH_STD, Measurement
-from qdebug.decide.search.strategies.base import Ask, Choice, Chosen, Expects, everything
+from qdebug.decide.search.strategies.base import Ask, Choice, Chosen, everything
 
 TRUSTED_FACTOR = 1.6
 """Predictions of noise are trusted while the last ones were within this factor."""
@@ -50,10 +50,8 @@ class Belief:
                 max((choice.noise_std for choice in choices), default=ROUGH_STD),
             )
 
-    def ask(self, sets: Sequence[Chosen], then: Sequence[Chosen] = ()) -> list[Measurement]:
-        """Ask, and learn from the answers; `then` are sets that may be asked for next."""
-        if then and isinstance(self._ask, Expects):
-            self._ask.expect(then)
+    def ask(self, sets: Sequence[Chosen]) -> list[Measurement]:
+        """Ask, and learn from the answers."""
         answers = self._ask(sets)
         for chosen, answer in zip(sets, answers, strict=True):
             if chosen not in self.answers:
@@ -61,9 +59,9 @@ class Belief:
                 self._learn(chosen, answer)
         return answers
 
-    def passes(self, chosen: Chosen, then: Sequence[Chosen] = ()) -> bool:
-        """The verdict on one set; `then` are sets that may be asked for next."""
-        return self.ask([chosen], then)[0].passed
+    def passes(self, chosen: Chosen) -> bool:
+        """The verdict on one set."""
+        return self.ask([chosen])[0].passed
 
     @property
     def failed(self) -> list[Chosen]:

@@ -31,8 +31,8 @@ def prove(belief: Belief, found: Chosen) -> Chosen:
     while True:
         order = belief.removal_order(found)
         for start in range(0, len(order), AT_ONCE):
-            few, later = order[start : start + AT_ONCE], order[start + AT_ONCE :]
-            smaller = _without_some(belief, found, few, [found - {name} for name in later])
+            few = order[start : start + AT_ONCE]
+            smaller = _without_some(belief, found, few)
             if smaller != found:
                 found = smaller
                 break
@@ -40,14 +40,11 @@ def prove(belief: Belief, found: Chosen) -> Chosen:
             return found
 
 
-def _without_some(
-    belief: Belief, found: Chosen, layers: Sequence[str], then: Sequence[Chosen] = ()
-) -> Chosen:
+def _without_some(belief: Belief, found: Chosen, layers: Sequence[str]) -> Chosen:
     """`found` without those of `layers` that it passes without one by one, if it passes without
-    all of these; else without the costliest; itself if there is none. `then` are sets that may be
-    asked for next."""
+    all of these; else without the costliest; itself if there is none."""
     sets = [found - {name} for name in layers]
-    passing = [s for s, m in zip(sets, belief.ask(sets, then), strict=True) if m.passed]
+    passing = [s for s, m in zip(sets, belief.ask(sets), strict=True) if m.passed]
     if len(passing) > 1 and belief.passes(together := frozenset.intersection(*passing)):
         return together
     return min(passing, key=belief.cost, default=found)
@@ -100,12 +97,12 @@ class _Shrinking:
     def _lower_or_split(self, batch: Sequence[str]) -> None:
         """Lower the batch, or all of it up to a layer that is needed."""
         belief, suspects = self._belief, list(batch)
-        while not belief.passes(self.found - set(suspects), self._halves(suspects)):
+        while not belief.passes(self.found - set(suspects)):
             if len(suspects) == 1:
                 self.needed.add(suspects[0])
                 return
             half = self._half(suspects)
-            if belief.passes(self.found - set(half), self._halves(half)):
+            if belief.passes(self.found - set(half)):
                 self.found -= set(half)
                 suspects = suspects[len(half) :]  # what fails without them is known to fail
             else:
@@ -116,14 +113,6 @@ class _Shrinking:
         """The first of a batch with at least two layers, with half of its risk."""
         risks = self._belief.risks
         return _first(batch[:-1], risks, sum(risks[n] for n in batch) / 2)
-
-    def _halves(self, batch: Sequence[str]) -> list[Chosen]:
-        """What is asked for next where lowering a batch fails: half of it, half of that, …."""
-        sets = []
-        while len(batch) > 1:
-            batch = self._half(batch)
-            sets.append(self.found - set(batch))
-        return sets
 
     def _even_chance(self, order: Sequence[str]) -> list[str]:
         """The first layers, such that with a probability of 1/2 none of them is needed.

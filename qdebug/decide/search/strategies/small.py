@@ -19,8 +19,6 @@ DOUBT = 0.05
 """How many cheaper sets that pass may be expected among those not asked for."""
 EACH = 20
 """Sets asked for, for each layer: then the search ends in doubt."""
-_AHEAD = 16
-"""Sets that are named to whom has time to evaluate them ahead."""
 _VOTES = 3
 """Sets that must have failed, where raising a layer was seen to hurt and noise says nothing."""
 
@@ -63,7 +61,7 @@ class _Small:
             few = int(is_open.sum()) <= AT_ONCE
             if is_open.any() and (few or doubt > DOUBT) and not self._spent:
                 sets = [self._chosen(i) for i in self._next(is_open, chances, few)]
-                self._belief.ask(sets, () if few else self._later(chances))
+                self._belief.ask(sets)
                 continue
             asked, best = len(self._belief.answers), self._best
             self._best = prove(self._belief, best)
@@ -132,12 +130,6 @@ class _Small:
             low = parts.reshape(-1, 2, 1 << bit)
             low[:, 1] += low[:, 0]
         return [int(np.argmax(np.where(may_be, parts, -1)))]
-
-    def _later(self, chances: Floats) -> list[Chosen]:
-        """What may be asked for after the next one: the sets that save most times their chance."""
-        worth = chances * (self._belief.cost(self._best) - self._costs)
-        order = np.argsort(-worth, kind="stable")[1 : 1 + _AHEAD]
-        return [self._chosen(int(i)) for i in order if worth[i] > 0]
 
     def _reason(self, is_open: Flags, doubt: float) -> str:
         left = int(is_open.sum())

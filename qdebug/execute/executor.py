@@ -1,0 +1,165 @@
+"""Who executes work that can be divided: this process, or others that an executor gives it to.
+
+Work is a function that opens what all its parts need, and returns a function that executes one
+part. Executing a part twice, anywhere, gives the same. Results come back in the order of the parts,
+so that what is added up does not depend on who was first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from qdebug.network.prepare import Model
+from qdebug.network.samples.subset import SampleSubset
+from qdebug.types import Progress
+from qdebug.wording import counted
+
+if TYPE_CHECKING:
+    from qdebug.execute.context import Context
+
+PartT = TypeVar("PartT")
+ResultT = TypeVar("ResultT")
+Work = Callable[[ExitStack], Callable[[PartT], ResultT]]
+"""Opens what the parts need, which the stack closes; returns what executes a part."""
+
+_FEWEST, _MOST, _EXECUTIONS = 16, 256, 8
+"""Shards of a pass: at least so many, if there are as many executions, and at most; between these
+of 8 executions each, since what comes back of a shard does not depend on how long it is. Their
+number decides in which order sums are added, so it depends on the samples alone, not on who
+computes."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The executions from number `start` to `stop` of those of a pass."""
+
+    start: int
+    stop: int
+
+
+class Executor(Protocol):
+    """Executes the parts of some work."""
+
+    @property
+    def workers(self) -> int:
+        """How many other processes there are now, at least 1; 0 where this process does all."""
+
+    def shards(self, executions: int, *, few: bool = False) -> list[Shard]:
+        """How to divide a pass over so many executions.
+
+        Args:
+            few: the sum over all shards does not depend on how many there are, and each result is
+                large: as few as keep the workers busy.
+        """
+
+    def map(
+        self,
+        work: Work[PartT, ResultT],
+        parts: Iterable[PartT],
+        near: Callable[[PartT], int | None] = lambda _: None,
+    ) -> Generator[ResultT, None, None]:
+        """The results of `parts`, in order. Other processes begin at once; closing the iterator
+        drops what is left.
+
+        Args:
+            near: parts of one number do better on one worker, which keeps something for them.
+
+        Raises:
+            QdebugError: as the work does.
+            ClusterError: workers fail, or see other files than this process.
+        """
+
+    def share(self, what: object, remade: Callable[[], object]) -> None:
+        """From now on other processes make `what`, where work holds it, by calling `remade`: a
+        `functools.partial` of a function of qdebug."""
+
+    def share_model(self, model: Model, spec: str, opset: int) -> None:
+        """The same of the user's model: from the file `spec`, converted to at least `opset`."""
+
+
+class ThisProcess:
+    """Executes each part when its result is asked for. See Executor."""
+
+    workers = 0
+
+    def shards(self, executions: int, *, few: bool = False) -> list[Shard]:
+        """See Executor: all executions are one shard, within which several are in flight."""
+        return [Shard(0, executions)]
+
+    def map(
+        self,
+        work: Work[PartT, ResultT],
+        parts: Iterable[PartT],
+        near: Callable[[PartT], int | None] = lambda _: None,
+    ) -> Generator[ResultT, None, None]:
+        """See Executor."""
+        with ExitStack() as stack:
+            run = work(stack)
+            for part in parts:
+                yield run(part)
+
+    def share(self, what: object, remade: Callable[[], object]) -> None:
+        """See Executor: there is nobody to share with."""
+
+    def share_model(self, model: Model, spec: str, opset: int) -> None:
+        """See Executor: there is nobody to share with."""
+
+
+THIS_PROCESS = ThisProcess()
+
+
+def shards_of(executions: int) -> list[Shard]:
+    """A pass over so many executions, in shards of nearly equal length. See `_FEWEST`."""
+    count = max(_FEWEST, min(_MOST, executions // _EXECUTIONS))
+    return cut_evenly(executions, min(executions, count))
+
+
+def cut_evenly(executions: int, count: int) -> list[Shard]:
+    """A pass over so many executions in `count` shards, whose lengths differ by one at most."""
+    edges = [k * executions // count for k in range(count + 1)] if count else [0]
+    return [Shard(*pair) for pair in pairwise(edges)]
+
+
+def part_of(subset: SampleSubset, shard: Shard) -> SampleSubset:
+    """The executions of a shard."""
+    return SampleSubset(subset.samples, subset.batches[shard.start : shard.stop])
+
+
+def over_shards(
+    context: Context,
+    work: Work[Shard, ResultT],
+    subset: SampleSubset,
+    stage: str,
+    *,
+    few: bool = False,
+) -> Iterator[ResultT]:
+    """What `work` gives for the shards of a pass over `subset`, in order. Raises as Executor.map.
+
+    Args:
+        stage: what the progress of workers is reported as; this process reports its own.
+        few: see Executor.shards.
+    """
+    shards = context.executor.shards(len(subset.batches), few=few)
+    results = context.executor.map(work, shards)
+    return _reported(context, results, [part_of(subset, s).count for s in shards], stage)
+
+
+def _reported(
+    context: Context, results: Iterable[ResultT], counts: Sequence[int], stage: str
+) -> Iterator[ResultT]:
+    done = 0
+    for result, count in zip(results, counts, strict=True):
+        done += count
+        if context.executor.workers:
+            note = workers_note(context.executor)
+            context.progress(Progress(stage, done, sum(counts), note))
+        yield result
+
+
+def workers_note(executor: Executor) -> str:
+    """How many work, for whoever shows progress; "" where this process does."""
+    return counted(executor.workers, "worker") if executor.workers else ""
