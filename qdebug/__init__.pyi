@@ -373,6 +373,7 @@ def inspect(
     diff: str | os.PathLike[str] | onnx.ModelProto | None = None,
     expect: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,
     fail_on: Sequence[str] = (),
+    csv: str | os.PathLike[str] | None = None,
     html: str | os.PathLike[str] | None = None,
     force: bool = False,
 ) -> InspectResult:

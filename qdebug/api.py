@@ -225,9 +225,11 @@ def inspect(file: Any = None, **settings: Any) -> InspectResult:
             fit, an engine of another model, an unknown condition.
     """
     from qdebug.commands.inspect import inspect as run
+    from qdebug.display.inspect import layers_to_csv
 
     checked = _settings(InspectSettings, file, settings)
-    return _with_page(checked, checked.model, run(checked))
+    result = _with_text(checked, "csv", layers_to_csv, run(checked))
+    return _with_page(checked, checked.model, result)
 
 
 def sweep(

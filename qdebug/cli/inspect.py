@@ -17,7 +17,7 @@ def run(settings: InspectSettings, shown: ShownInspection) -> int:
         shown.json_to,
         result,
         lambda: view(result, top=shown.top, detailed=detailed),
-        [settings.html],
+        [settings.csv, settings.html],
         force=settings.force,
     )
     return exit_code(result, passed=result.passed)

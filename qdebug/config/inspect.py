@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from qdebug.config.candidate import FORCE, HTML
-from qdebug.config.option import GATE, WHAT, ModelLike, Option, PlanLike
+from qdebug.config.option import GATE, WHAT, WRITE, ModelLike, Option, PlanLike
 
 
 @dataclass(frozen=True)
@@ -89,5 +89,15 @@ class InspectSettings:
             metavar="CONDITION",
         ),
     ] = ()
+    csv: Annotated[
+        str | None,
+        Option(
+            "Write a row for each layer as CSV, which spreadsheets open.",
+            WRITE,
+            metavar="FILE.csv",
+            suffixes=(".csv",),
+            writes="new",
+        ),
+    ] = None
     html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False

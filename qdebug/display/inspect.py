@@ -6,12 +6,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from qdebug.display.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
+from qdebug.display.blocks import (
+    Block,
+    Column,
+    Facts,
+    Line,
+    Style,
+    Table,
+    conditions,
+    notes,
+    table_of,
+)
 from qdebug.display.engine import audit_blocks, doubt
+from qdebug.display.tables import csv_text
+from qdebug.engine_info.breakdown import Group
 from qdebug.engine_info.diff import Side
 from qdebug.engine_info.layers import EngineLayer, EventKind, InfoSource, Role
+from qdebug.engine_info.lints import LINTS
 from qdebug.engine_info.summary import Summary
 from qdebug.engine_info.tensors import QUANTIZED, EngineTensor
+from qdebug.engine_info.timing import ExecutionTimes
 from qdebug.results.inspect import EngineDiff, InspectResult
 from qdebug.results.words import first_names, number
 from qdebug.wording import counted, option, printable
@@ -41,6 +55,8 @@ def view(result: InspectResult, *, top: int = _TOP, detailed: bool = False) -> l
         *_interface(result),
         Facts(tuple(_facts(result))),
         Line(),
+        *_breakdown(result, detailed),
+        *_lints(result, None if detailed else _FEW),
         *_layers(result, top, detailed),
         *(Line(line, "note") for line in _findings(result, None if detailed else _FEW)),
         *_events(result, detailed),
@@ -56,6 +72,46 @@ def view(result: InspectResult, *, top: int = _TOP, detailed: bool = False) -> l
         verdict, style = ("PASSED", _GOOD) if result.passed else ("FAILED", _BAD)
         blocks.append(Line(verdict + doubt(result.audit), style))
     return blocks
+
+
+def layers_to_csv(result: InspectResult) -> str:
+    """A line for each layer that works, in execution order, with a mark by which spreadsheets know
+    UTF-8; empty where the file does not tell."""
+    bounds = {bound.layer: bound for bound in result.bounds}
+    total = result.summary.ms
+    rows = []
+    for number_of, layer in enumerate(result.info.working, 1):
+        bound = bounds.get(layer.name)
+        ms = layer.time_ms
+        rows.append(
+            {
+                "number": number_of,
+                "layer": layer.name,
+                "nodes": " ".join(layer.onnx_nodes),
+                "type": layer.layer_type,
+                "role": layer.role.value,
+                "precision": layer.precision,
+                "ms": ms,
+                "time_share": None if ms is None or not total else ms / total,
+                "macs": layer.macs,
+                "weight_bytes": layer.weight_bytes,
+                "activation_bytes": layer.activation_bytes,
+                "operations_per_byte": bound and bound.intensity,
+                "limited_by": bound and bound.limit,
+                "least_ms": bound and bound.bound_ms,
+                "reads": _kinds(layer.inputs),
+                "writes": _kinds(layer.outputs),
+                "formats": " → ".join(_formats(side) for side in (layer.inputs, layer.outputs)),
+                "tactic": layer.tactic,
+                "sparse": layer.sparse,
+                "origin": layer.origin,
+            }
+        )
+    return "\ufeff" + csv_text(rows)
+
+
+def _formats(tensors: Sequence[EngineTensor]) -> str:
+    return ", ".join(dict.fromkeys(t.format for t in tensors if t.format))
 
 
 _GOOD: Style = "good"
@@ -93,6 +149,20 @@ def _facts(result: InspectResult) -> Iterator[tuple[str, str]]:
     if summary.ms is not None:
         parts = [f"{number(s.ms, 3)} in {s.precision} conv/matmul" for s in summary.shares if s.ms]
         yield "time", ", ".join([f"{number(summary.ms, 3)} ms", *parts])
+    executions = result.info.executions
+    if executions is not None:
+        yield "executions", _executions(executions)
+    if result.info.device is not None and result.info.device.name:
+        yield "GPU", printable(result.info.device.name)
+
+
+def _executions(found: ExecutionTimes) -> str:
+    times = [
+        f"{number(ms, 3)} ms {words}"
+        for ms, words in ((found.compute_ms, "of computing"), (found.latency_ms, "with copies"))
+        if ms is not None
+    ]
+    return f"median of {found.count}: {', '.join(times)}"
 
 
 def _opaque(result: InspectResult) -> str:
@@ -111,10 +181,83 @@ def _reformats(summary: Summary) -> str:
     moving = len(summary.reformats)
     told = f"{counted(moving, 'layer')} only to move or convert data" if moving else "none"
     cost = [f"{number(summary.reformat_ms, 3)} ms"] if summary.reformat_ms is not None else []
-    cost += [f"{_si(summary.reformat_bytes)}B"] if summary.reformat_bytes else []
+    cost += [in_bytes(summary.reformat_bytes)] if summary.reformat_bytes else []
     cost_told = f" ({', '.join(cost)})" if moving and cost else ""
     views = f"; {summary.views} more cost nothing (NoOp)" if summary.views else ""
     return told + cost_told + views
+
+
+def _breakdown(result: InspectResult, detailed: bool) -> Iterator[Block]:
+    """Where the time of an engine goes."""
+    if not result.info.measured or result.info.source is InfoSource.ONNX:
+        return
+    yield Line("Time by precision, and by type of layer", "title")
+    groups = [*result.by_precision, *result.by_type]
+    marks = ["precision"] * len(result.by_precision) + ["type"] * len(result.by_type)
+    yield _group_table(list(zip(marks, groups, strict=True)), "of")
+    if detailed and result.by_tactic:
+        yield Line("Time by kernel", "title")
+        yield _group_table([("kernel", group) for group in result.by_tactic], "of")
+    yield from _roofline(result)
+    yield Line()
+
+
+def _group_table(rows: Sequence[tuple[str, Group]], head: str) -> Table:
+    return table_of(
+        rows,
+        [
+            (Column("", "name"), lambda r: r[1].name or "unknown"),
+            (Column(head, "op"), lambda r: r[0]),
+            (Column("layers", "number"), lambda r: str(r[1].layers)),
+            (Column("ms", "number"), lambda r: number(r[1].ms, 3)),
+            (Column("share", "number"), lambda r: _or_dash(r[1].share, _percent)),
+            (Column("MACs", "number", drop=1), lambda r: _or_dash(r[1].macs, _si)),
+            (Column("weights", "number", drop=2), lambda r: _or_dash(r[1].weight_bytes, in_bytes)),
+            (
+                Column("activations", "number", drop=3),
+                lambda r: _or_dash(r[1].activation_bytes, in_bytes),
+            ),
+        ],
+    )
+
+
+def _or_dash(value: float | None, words: Callable[[float], str]) -> str:
+    return "–" if value is None else words(value)
+
+
+def _roofline(result: InspectResult) -> Iterator[Line]:
+    """How much of what the GPU can do at most the products reach."""
+    known = [b for b in result.bounds if b.bound_ms is not None and b.reached is not None]
+    ms = {x.name: x.time_ms or 0.0 for x in result.info.layers}
+    spent = sum(ms[b.layer] for b in known)
+    if not known or not spent or result.info.device is None:
+        return
+    least = sum(b.bound_ms or 0.0 for b in known)
+    memory = sum(b.limit == "memory" for b in known)
+    yield Line(
+        f"On {printable(result.info.device.name or 'this GPU')}, {counted(known, 'product')} take "
+        f"{number(spent, 3)} ms, and at its peak at least {number(least, 3)} ms "
+        f"({_percent(least / spent)}); its memory limits {memory} of them.",
+        "note",
+    )
+
+
+def _lints(result: InspectResult, most: int | None) -> Iterator[Block]:
+    found = result.lints
+    if not found:
+        return
+    yield Line("What costs time", "title")
+    for each in found[:most]:
+        ms = "" if each.ms is None else f", {number(each.ms, 3)} ms"
+        what = LINTS[each.code]
+        yield Line(f"{what} ({len(each.layers)}{ms}): {printable(each.evidence)}.", "note", 2)
+        if most is None:
+            yield Line(first_names(list(each.layers), most), "muted", 4)
+        if each.advice:
+            yield Line(printable(each.advice), "fine", 4)
+    if most is not None and len(found) > most:
+        yield Line(f"{len(found) - most} more ({option('verbose')} shows them).", "muted", 2)
+    yield Line()
 
 
 def _by_precision(counts: Mapping[str, int]) -> str:
@@ -134,25 +277,30 @@ def _macs(result: InspectResult) -> Iterator[tuple[str, str]]:
     if macs and all(s.macs is not None for s in shares):
         parts = [f"{_percent((s.macs or 0) / macs)} {s.precision}" for s in shares]
         told = f": {', '.join(parts)}" if len(shares) > 1 else ""
-        yield "MACs", f"{_si(macs)} {_unit(result)}{told}{without}"
+        batch = _batch(result)
+        each = f", {_si(macs / batch)} per sample" if isinstance(batch, int) and batch > 1 else ""
+        yield "MACs", f"{_si(macs)} {_unit(batch)}{each}{told}{without}"
     elif info.model_inputs:
         dynamic = _dynamic(result)
         why = f": {dynamic} of the input may have any size" if dynamic else ""
         yield "MACs", f"unknown{why or ': shapes inside the network depend on its data'}"
 
 
-def _unit(result: InspectResult) -> str:
-    """What the work is for: a sample, or an execution where a batch is fixed."""
+def _batch(result: InspectResult) -> int | str:
+    """The samples of an execution, or the name of the axis that they are along."""
     info = result.info
-    if not info.nodes:  # the work is that of the layers, whose batch their operands have
-        product = next((x for x in info.layers if x.macs is not None and x.inputs), None)
-        dims = product.inputs[0].dims if product else None
-        first: int | str = dims[0] if dims else 1
-    else:
-        first = next((t.shape[0] for t in info.model_inputs if t.shape), 1)
-    if isinstance(first, int):
-        return "per sample" if first == 1 else f"per execution (batch of {first})"
-    return "per sample" if first in ("?", *_BATCH) else f"for {first} = 1"
+    if info.nodes:
+        return next((t.shape[0] for t in info.model_inputs if t.shape), 1)
+    # The work is that of the layers, whose batch their operands have.
+    product = next((x for x in info.layers if x.macs is not None and x.inputs), None)
+    return product.inputs[0].dims[0] if product and product.inputs[0].dims else 1
+
+
+def _unit(batch: int | str) -> str:
+    """What the work is for: a sample, or an execution where a batch is fixed."""
+    if isinstance(batch, int):
+        return "per sample" if batch == 1 else f"per execution (batch of {batch})"
+    return "per sample" if batch in ("?", *_BATCH) else f"for {batch} = 1"
 
 
 def _dynamic(result: InspectResult) -> str:
@@ -338,6 +486,11 @@ def _side(side: Side | None) -> str:
     if side.time_ms is not None:
         parts.append(f"{number(side.time_ms, 3)} ms")
     return " ".join(parts)
+
+
+def in_bytes(value: float) -> str:
+    """A size, such as "1.2 MB"."""
+    return f"{_si(value)}{'' if value >= 1e3 else ' '}B"
 
 
 def _si(value: float) -> str:

@@ -17,7 +17,7 @@ from qdebug.engine_info.compiled import (
 )
 from qdebug.engine_info.device import Device
 from qdebug.engine_info.metadata import is_quantizer
-from qdebug.engine_info.tensors import QUANTIZED, EngineTensor, dtype_of_kernel, widest
+from qdebug.engine_info.tensors import QUANTIZED, EngineTensor, dtype_of_kernel, total_bytes, widest
 from qdebug.engine_info.timing import ExecutionTimes
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.result import Hidden, Json, MaybeText, in_json
@@ -114,6 +114,25 @@ class EngineLayer:
             if words and _MOVING_OR_CAST.issuperset(words):
                 return Role.REFORMAT
         return Role.OTHER
+
+    @cached_property
+    @in_json
+    def weight_bytes(self) -> float | None:
+        """What it holds: weights and scales, as far as the file lists them."""
+        return total_bytes(self.constants)
+
+    @cached_property
+    @in_json
+    def activation_bytes(self) -> float | None:
+        """What it reads and writes."""
+        return total_bytes((*self.inputs, *self.outputs))
+
+    @property
+    def bytes_moved(self) -> float | None:
+        """All that goes from and to the memory in one execution, at least."""
+        held = 0.0 if not self.constants else self.weight_bytes
+        moved = self.activation_bytes
+        return None if held is None or moved is None else held + moved
 
     @property
     def takes_no_time(self) -> bool:
@@ -229,6 +248,19 @@ class UnmappedNode:
     op_type: str
 
 
+@dataclass(frozen=True)
+class UnequalScales:
+    """A Concat of quantized tensors whose scales differ: all but one are rescaled.
+
+    Attributes:
+        node: its name in the model.
+        scales: of what it joins, in order.
+    """
+
+    node: str
+    scales: tuple[float, ...]
+
+
 class EventKind(StrEnum):
     """What a line of a build log is about."""
 
@@ -261,6 +293,7 @@ class EngineInfo:
         nodes: of the model that was built, where the file names them.
         events: of a build log.
         notes: what the file does not say, and what to do to have it say so.
+        unequal_scales: of Concat nodes, where the model is at hand.
         device: the GPU that it was built or measured on, where a file names it.
         executions: times of whole executions, where they were given.
     """
@@ -275,6 +308,7 @@ class EngineInfo:
     notes: tuple[str, ...] = ()
     model_inputs: tuple[ModelTensor, ...] = ()
     model_outputs: tuple[ModelTensor, ...] = ()
+    unequal_scales: Hidden[tuple[UnequalScales, ...]] = ()
     device: Device | None = None
     executions: ExecutionTimes | None = None
 

@@ -9,7 +9,14 @@ from dataclasses import replace
 
 import onnx
 
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, ModelTensor, OnnxNode
+from qdebug.engine_info.layers import (
+    EngineInfo,
+    EngineLayer,
+    InfoSource,
+    ModelTensor,
+    OnnxNode,
+    UnequalScales,
+)
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.formats.registry import FORMATS
 from qdebug.network.graph import Graph, Node
@@ -66,6 +73,7 @@ def info_of_graph(graph: Graph) -> EngineInfo:
         notes=_notes(graph),
         model_inputs=tuple(_described(graph, spec.name) for spec in graph.inputs),
         model_outputs=tuple(_described(graph, name) for name in graph.outputs),
+        unequal_scales=_unequal_scales(graph),
     )
 
 
@@ -143,8 +151,27 @@ def _macs(shapes: Shapes, node: Node) -> float | None:
 
 
 def with_nodes(info: EngineInfo, graph: Graph) -> EngineInfo:
-    """`info` with the nodes of the model it was built from, if its source does not name them."""
-    return info if info.nodes else replace(info, nodes=nodes_of_graph(graph))
+    """`info` with the nodes of the model it was built from, if its source does not name them, and
+    the scales that its Concats join."""
+    nodes = info.nodes or nodes_of_graph(graph)
+    return replace(info, nodes=nodes, unequal_scales=_unequal_scales(graph))
+
+
+def _unequal_scales(graph: Graph) -> tuple[UnequalScales, ...]:
+    """The Concats all of whose inputs are dequantized, by scales that differ."""
+    found = []
+    for node in graph.nodes:
+        if node.op_type != "Concat":
+            continue
+        makers = [graph.producers.get(tensor) for tensor in node.inputs]
+        scales = [
+            None if m is None or m.op_type != "DequantizeLinear" else graph.constant(m.inputs[1])
+            for m in makers
+        ]
+        values = [float(s.reshape(-1)[0]) for s in scales if s is not None and s.size == 1]
+        if len(values) == len(scales) and len(set(values)) > 1:
+            found.append(UnequalScales(node.name, tuple(values)))
+    return tuple(found)
 
 
 def _layer(graph: Graph, layer: Layer) -> EngineLayer:

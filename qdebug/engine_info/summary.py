@@ -19,7 +19,6 @@ from qdebug.engine_info.layers import (
     EventKind,
     Role,
 )
-from qdebug.engine_info.work import bytes_moved
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.wording import counted
 
@@ -92,7 +91,7 @@ def summarize(info: EngineInfo) -> Summary:
     computing = {name for name in info.of_node if info.computes(name)}
     moving = [layer for layer in info.layers if layer.role is Role.REFORMAT]
     reformats = tuple(layer for layer in moving if not layer.takes_no_time)
-    moved = [n for n in map(bytes_moved, reformats) if n is not None]
+    moved = [x.bytes_moved for x in reformats if x.bytes_moved is not None]
     return Summary(
         layers=len(info.working),
         shares=_shares(info, products) if info.detailed else (),

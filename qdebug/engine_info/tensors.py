@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from qdebug.result import MaybeText
@@ -30,6 +31,35 @@ class EngineTensor:
     dtype: MaybeText = ""
     format: MaybeText = ""
     dims: tuple[int, ...] | None = None
+
+    @property
+    def bytes(self) -> float | None:
+        """Its size, without the padding of its format; None where type or dims are unknown, or an
+        axis is dynamic."""
+        bits, size = _BITS.get(self.dtype), size_of(self.dims)
+        return None if bits is None or size is None else size * bits / 8
+
+
+_BITS = {
+    **dict.fromkeys(("fp64", "int64"), 64),
+    **dict.fromkeys(("fp32", "tf32", "int32"), 32),
+    **dict.fromkeys(("fp16", "bf16"), 16),
+    **dict.fromkeys(("int8", "uint8", "fp8", "bool"), 8),
+    **dict.fromkeys(("int4", "fp4"), 4),
+}
+
+
+def size_of(dims: Sequence[int] | None) -> float | None:
+    """How many elements there are; None where an axis is unknown or dynamic."""
+    if dims is None or any(d < 0 for d in dims):
+        return None
+    return float(math.prod(dims))
+
+
+def total_bytes(tensors: Iterable[EngineTensor]) -> float | None:
+    """The size of several tensors; None where one is unknown, or there are none."""
+    found = [t.bytes for t in tensors]
+    return sum(b or 0.0 for b in found) if found and None not in found else None
 
 
 def canonical_dtype(text: str) -> str:

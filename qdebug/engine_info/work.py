@@ -7,18 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qdebug.engine_info.layers import EngineLayer, Role
-from qdebug.engine_info.tensors import EngineTensor
+from qdebug.engine_info.tensors import size_of
 
 WEIGHTS = "Weights"
 """The name of the constant that stands for a layer's weights where the file only counts them."""
-
-_BITS = {
-    **dict.fromkeys(("fp64", "int64"), 64),
-    **dict.fromkeys(("fp32", "tf32", "int32"), 32),
-    **dict.fromkeys(("fp16", "bf16"), 16),
-    **dict.fromkeys(("int8", "uint8", "fp8", "bool"), 8),
-    **dict.fromkeys(("int4", "fp4"), 4),
-}
 
 
 def with_macs(layer: EngineLayer) -> EngineLayer:
@@ -28,8 +20,8 @@ def with_macs(layer: EngineLayer) -> EngineLayer:
 
 
 def _macs(layer: EngineLayer) -> float | None:
-    out = _size(layer.outputs[0].dims) if layer.outputs else None
-    first = _size(layer.inputs[0].dims) if layer.inputs else None
+    out = size_of(layer.outputs[0].dims) if layer.outputs else None
+    first = size_of(layer.inputs[0].dims) if layer.inputs else None
     if out is None or first is None:
         return None
     kind = layer.layer_type.lower()
@@ -42,7 +34,7 @@ def _macs(layer: EngineLayer) -> float | None:
 def _of_convolution(layer: EngineLayer, transposed: bool) -> float | None:
     """Each weight is used once at each place of the output, or of the input of a transposed one."""
     weights = next((t for t in layer.constants if t.name == WEIGHTS), None)
-    count = _size(weights.dims) if weights else None
+    count = size_of(weights.dims) if weights else None
     dims = (layer.inputs if transposed else layer.outputs)[0].dims or ()
     if count is None or len(dims) < 3:
         return None
@@ -71,22 +63,3 @@ def _of_gemm(
         return float(result * counted / out[-1])
     alone = not any(x is None or len(x) > 1 for x in others)
     return float(result * data[-1]) if alone and data[:-1] == out[:-1] else None
-
-
-def bytes_of(tensor: EngineTensor) -> float | None:
-    """The size of a tensor in bytes, without the padding of its format; None where it is unknown
-    or dynamic."""
-    bits, size = _BITS.get(tensor.dtype), _size(tensor.dims)
-    return None if bits is None or size is None else size * bits / 8
-
-
-def bytes_moved(layer: EngineLayer) -> float | None:
-    """What a layer reads, holds and writes, in bytes; None where a size is unknown."""
-    found = [bytes_of(t) for t in (*layer.inputs, *layer.constants, *layer.outputs)]
-    return sum(x or 0.0 for x in found) if found and None not in found else None
-
-
-def _size(dims: Sequence[int] | None) -> float | None:
-    if dims is None or any(d < 0 for d in dims):
-        return None
-    return float(math.prod(dims))

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from qdebug.engine_info.audit import Audit
+from qdebug.engine_info.breakdown import Group, by_precision, by_tactic, by_type
 from qdebug.engine_info.diff import Diff
 from qdebug.engine_info.layers import EngineInfo
+from qdebug.engine_info.lints import Lint, lint
+from qdebug.engine_info.roofline import Bound, bounds
 from qdebug.engine_info.summary import Share, Summary, gate_values, unknown_products
 from qdebug.result import FailedStage, Hidden, Inline, Json, MaybeText, Result, in_json
 from qdebug.results.compare import GateVerdict
@@ -120,6 +123,36 @@ class InspectResult(Result):
         """The layers that only move or convert data."""
         found = self.summary
         return Reformats(len(found.reformats), found.views, found.reformat_ms, found.reformat_bytes)
+
+    @property
+    @in_json
+    def by_precision(self) -> tuple[Group, ...]:
+        """All layers that work, by the precision that they compute in."""
+        return by_precision(self.info)
+
+    @property
+    @in_json
+    def by_type(self) -> tuple[Group, ...]:
+        """All layers that work, by their type in TensorRT's words."""
+        return by_type(self.info)
+
+    @property
+    @in_json
+    def by_tactic(self) -> tuple[Group, ...]:
+        """The layers whose kernel is named, by the kernel."""
+        return by_tactic(self.info)
+
+    @property
+    @in_json
+    def lints(self) -> tuple[Lint, ...]:
+        """What costs time, and what to do about it; most time first."""
+        return lint(self.info)
+
+    @property
+    @in_json
+    def bounds(self) -> tuple[Bound, ...]:
+        """What bounds the products whose work and bytes are known."""
+        return bounds(self.info)
 
     @property
     @in_json

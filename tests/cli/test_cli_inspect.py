@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from collections.abc import Callable
@@ -173,6 +174,26 @@ def test_a_gate_on_a_share_fails_with_the_layers_that_may_hide_products(desk: An
     assert [(s["precision"], s["products"]) for s in done.json["products"]] == [("int8", 1)]
     (condition,) = done.json["verdict"]["conditions"]
     assert condition["value"] is None and condition["reason"].startswith("1 layer ")
+
+
+def test_the_table_is_written_as_csv_that_spreadsheets_open(told: Any) -> None:
+    done = told.run("inspect", "layers.json", "--profile", "profile.json", "--csv", "layers.csv")
+    assert done.code == 0
+    text = Path("layers.csv").read_bytes()
+    assert text.startswith(b"\xef\xbb\xbf")
+    rows = list(csv.DictReader(io.StringIO(text.decode("utf-8-sig"))))
+    assert [(r["layer"], r["precision"], float(r["ms"])) for r in rows] == [
+        ("conv1 + relu1", "int8", 1), ("conv2", "fp16", 6), ("fc", "int8", 3)
+    ]  # fmt: skip
+    assert float(rows[1]["time_share"]) == 0.6
+    assert float(rows[0]["macs"]) == 108 * 64
+    told.refused(
+        "inspect",
+        "layers.json",
+        "--csv",
+        "layers.csv",
+        says=["QD-STORE-OUTPUT-EXISTS", "layers.csv"],
+    )
 
 
 def test_a_profile_of_another_engine_is_refused_with_the_count(told: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from qdebug.engine_info.layers import EngineInfo, InfoSource, Role
+from qdebug.engine_info.lints import lint
 from qdebug.engine_info.opening import open_engine_file, open_profile
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import gate_values, summarize
@@ -103,6 +104,21 @@ def test_a_brief_log_of_tensorrt_10_tells_types_and_tactics() -> None:
     assert types[1:4] == [("fp32", "fp32"), ("fp32", "fp16"), ("fp16", "fp16")]
     assert info.layers[4].tactic == "0xf9ae51e35ff7f5db"
     assert [x.role for x in info.layers].count(Role.OPAQUE) == len(info.hidden) == 3
+
+
+@needs_files
+@pytest.mark.parametrize(
+    ("name", "codes"),
+    [
+        # Residuals without Q/DQ pairs of their own, and then with them.
+        ("A100_qat_resnet-qat.graph.json", {"quantizer-alone": 7, "wide-output": 2}),
+        ("tf_RTX-3090_qat_resnet-qat.graph.json", {"quantizer-alone": 0, "no-tensor-cores": 1}),
+        ("A100_fp16_resnet.graph.json", {"quantizer-alone": 0, "converting-copy": 2}),
+    ],
+)
+def test_what_costs_time(name: str, codes: Mapping[str, int]) -> None:
+    found = {x.code: len(x.layers) for x in lint(opened(name))}
+    assert {code: found.get(code, 0) for code in codes} == codes
 
 
 @needs_files
