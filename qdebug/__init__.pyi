@@ -310,6 +310,7 @@ def repair(
     reference: str | os.PathLike[str] | onnx.ModelProto | None = None,
     holdout_share: float = 0.4,
     samples: int | None = None,
+    calib_samples: int | None = None,
     precision: Literal["int8", "fp16", "fp32"] | None = None,
     fallback_precision: Literal["fp16", "fp32"] | None = None,
     weights: Literal["per-channel", "per-tensor"] | None = None,

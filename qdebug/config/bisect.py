@@ -15,6 +15,7 @@ from qdebug.config.option import (
     SEARCH,
     WRITE,
     DataLike,
+    ModelLike,
     Option,
     Positive,
     RunLike,
@@ -63,6 +64,15 @@ TIME_LIMIT = Option(
 class BisectSettings(CandidateSettings, ClusterSettings):
     """The settings of `qdebug bisect`, besides those that it shares with other commands."""
 
+    model: Annotated[
+        ModelLike,
+        Option(
+            "The FP32 ONNX model. Where a plan is given, the one that it names.",
+            metavar="MODEL",
+            positional=True,
+            reads=True,
+        ),
+    ]
     holdout: Annotated[
         DataLike | None,
         Option(

@@ -30,7 +30,6 @@ from qdebug.config.candidate import (
     MEMORY_BUDGET,
     METHOD,
     METRIC,
-    SAMPLES,
     SEGMENTS,
     WEIGHTS,
     FallbackName,
@@ -133,7 +132,24 @@ class RepairSettings(ClusterSettings):
     ] = None
     calibration: Annotated[CalibrationLike | None, CALIBRATION] = None
     method: Annotated[str, METHOD] = DEFAULT_METHOD
-    samples: Annotated[Positive | None, SAMPLES] = None
+    samples: Annotated[
+        Positive | None,
+        Option(
+            "Use the first N samples only, of --inputs and of --calib-data each.",
+            SAMPLED,
+            metavar="N",
+            unset="all",
+        ),
+    ] = None
+    calib_samples: Annotated[
+        Positive | None,
+        Option(
+            "Calibrate and fit on the first N samples only.",
+            SAMPLED,
+            metavar="N",
+            unset="that of --samples",
+        ),
+    ] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()

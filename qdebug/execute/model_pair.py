@@ -119,7 +119,9 @@ def _to_calibrate_on(setting: str, data: str | None, limit: int | None) -> DataS
     return DataSource(setting, data, limit, limited_by="calib_samples")
 
 
-def check_not_quantized(model: Model, why: str) -> None:
+def check_not_quantized(
+    model: Model, why: str, hint: str = "Give the FP32 model that it was made from."
+) -> None:
     """Refuse a model that carries Q/DQ nodes; `why` says what that means here.
 
     Raises:
@@ -129,7 +131,7 @@ def check_not_quantized(model: Model, why: str) -> None:
         raise UsageError(
             f"{model.file.path} is quantized already (it has QuantizeLinear or DequantizeLinear "
             f"nodes): {why}",
-            "Give the FP32 model that it was made from.",
+            hint,
             code="QD-USAGE-QUANTIZED-MODEL",
         )
 

@@ -115,7 +115,14 @@ def test_what_no_remedy_gives_is_pinned(desk: Any) -> None:
 
 
 def test_remedies_that_make_pins_dearer_are_dropped_and_both_figures_told(desk: Any) -> None:
-    options = ("--samples", "32", "--only", "bias-correction", "--target", "output.sqnr_db>=30")
+    options = (
+        "--calib-samples",
+        "32",
+        "--only",
+        "bias-correction",
+        "--target",
+        "output.sqnr_db>=30",
+    )
     done = desk.run("repair", *CNN[:-2], *options, "--json", "found.json")
     found = json.loads((desk.folder / "found.json").read_text())
     assert done.code == 0 and found["passed"] and found["reverted"] and not found["accepted"]
@@ -143,6 +150,18 @@ def test_pins_are_no_dearer_than_those_of_bisect(desk: Any, least_db: int) -> No
     shares = [(one or {"cost": {"pinned_share": 0}})["cost"]["pinned_share"]
               for one in (with_remedies["pinning"], alone)]  # fmt: skip
     assert shares[0] <= shares[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "fitting", "judging"),
+    [(["--samples", "6"], 6, 6), (["--samples", "6", "--calib-samples", "4"], 4, 6)],
+)
+def test_only_so_many_samples_are_used(
+    desk: Any, flags: list[str], fitting: int, judging: int
+) -> None:
+    found = desk.run("repair", *SMALL, *QUICK, *flags, "--json", "-").json
+    assert found["calibration_samples"] == fitting
+    assert found["choosing_samples"] + found["proof"]["samples"] == judging
 
 
 def test_without_pins_a_target_out_of_reach_is_told(desk: Any) -> None:

@@ -70,7 +70,8 @@ def slow_metric(clock: Clock) -> Callable[..., float]:
 def repaired(limit: float | None, target: str = "metric>=0.9999", **more: Any) -> Any:
     return qdebug.repair(
         NETWORK, calib_data=DATA / "digits_calib.npz", inputs=DATA / "digits_holdout.npz",
-        samples=24, weights="per-tensor", cache=False, target=target, time_limit=limit, **more,
+        calib_samples=24, weights="per-tensor", cache=False, target=target, time_limit=limit,
+        **more,
     )  # fmt: skip
 
 

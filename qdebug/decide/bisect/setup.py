@@ -179,7 +179,13 @@ def prepare(
     model = load_model(
         settings.model, plan, (*sources_of(settings), held_out_data), sessions, progress
     )
-    check_not_quantized(model, "its precisions are fixed, so nothing can be searched")
+    check_not_quantized(
+        model,
+        "its precisions are fixed, so nothing can be searched",
+        "Give the FP32 model that it was made from. (`qdebug repair` with "
+        f"{option('reference', 'FP32.onnx')} starts from the ranges and the rounding of a "
+        "quantized model, and pins layers, too.)",
+    )
     kernels = _profiled(settings, model)
     searched, held_out = open_subsets(
         ("inputs", "holdout"),

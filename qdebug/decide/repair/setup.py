@@ -119,8 +119,8 @@ def prepare(
     plan = plan_from(search)
     _refuse_fp32(plan)
     sources = (
-        DataSource("calib_data", settings.calib_data, settings.samples, settings.batch_size),
-        DataSource("inputs", settings.inputs, None, settings.batch_size),
+        DataSource("calib_data", settings.calib_data, _to_fit(settings)[0], settings.batch_size),
+        DataSource("inputs", settings.inputs, settings.samples, settings.batch_size),
     )
     sessions = session_settings(settings)
     given = load_model(settings.model, plan, sources, sessions, progress)
@@ -233,6 +233,13 @@ def _refuse_nothing_lower(settings: RepairSettings, reference: Model, start: Qua
     )
 
 
+def _to_fit(settings: RepairSettings) -> tuple[int | None, str]:
+    """How many of the calibration data are used, and by which setting."""
+    if settings.calib_samples is not None:
+        return settings.calib_samples, "calib_samples"
+    return settings.samples, "samples"
+
+
 def _samples(
     settings: RepairSettings, reference: Model, metric: TaskMetric | None
 ) -> tuple[SampleSubset, SampleSubset, SampleSubset]:
@@ -242,13 +249,16 @@ def _samples(
         UsageError: nothing could judge a repair by them.
         QdebugError: they cannot be read, or the metric lacks labels.
     """
+    limit, limited_by = _to_fit(settings)
     fitting, held_out = open_subsets(
         ("calib_data", "inputs"),
         settings.calib_data,
         reference.graph.inputs,
         holdout=settings.inputs,
         holdout_share=settings.holdout_share,
-        limit=settings.samples,
+        limit=limit,
+        limited_by=limited_by,
+        holdout_limit=settings.samples,
         batch_size=settings.batch_size,
         executions=(_EXECUTIONS, 2 * _EXECUTIONS),
     )

@@ -118,13 +118,16 @@ def open_subsets(
     limit: int | None,
     batch_size: int | None,
     executions: tuple[int, int] = (1, 1),
+    limited_by: str = "samples",
+    holdout_limit: int | None = None,
 ) -> tuple[SampleSubset, SampleSubset]:
     """The samples to work on, and those held out to evaluate the result.
 
     Args:
         settings: those that `data` and `holdout` were given by.
         holdout: data of their own to hold out; None holds out a share of `data`.
-        limit: how many samples of `data` to take; None takes all.
+        limit: how many samples of `data` to take; None takes all. `limited_by` is the setting.
+        holdout_limit: the same of `holdout`.
         executions: at least about this many of `data` where it is split, and of `holdout`.
 
     Raises:
@@ -134,11 +137,16 @@ def open_subsets(
     """
     setting, other = settings
     with given_by(setting):
-        samples = open_samples(data, inputs, limit=limit, batch_size=batch_size)
+        samples = open_samples(
+            data, inputs, limit=limit, batch_size=batch_size, limited_by=limited_by
+        )
     if holdout is None:
         return split(finely(samples, executions[0]), holdout_share, settings)
     with given_by(other):
-        held_out = open_samples(holdout, inputs, batch_size=batch_size, limited_by="")
+        by = "" if holdout_limit is None else "samples"
+        held_out = open_samples(
+            holdout, inputs, limit=holdout_limit, batch_size=batch_size, limited_by=by
+        )
         begins = held_out  # as `samples` do, where those are the first of the same data
         if samples.count < held_out.count:
             # Feeds of several samples are not cut: then these are not the same ones.
