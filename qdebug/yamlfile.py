@@ -66,7 +66,7 @@ def parse_yaml(text: str, name: str, schema: type[SchemaT], error: type[QdebugEr
     wrong = _with_code(error)
     root, data = _parse(name, text, wrong)
     if root is None:
-        raise wrong(f"{name}:1: the file is empty")
+        raise wrong(f"{name}:1: the file is empty", "Run what writes it again, until it ends.")
     if not isinstance(data, dict):
         raise wrong(f"{name}:{_line_of(root, ())}: the file is not a mapping of keys to values")
     if str(data.get("schema")) in _OTHER_FILES and str(data["schema"]) not in _expected(schema):

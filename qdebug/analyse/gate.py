@@ -152,11 +152,11 @@ def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str
     return tuple(notes)
 
 
-def guessing_notes(task: MetricEvaluator, score: float, samples: int) -> tuple[str, ...]:
+def guessing_note(task: MetricEvaluator, score: float, samples: int) -> str:
     """A note, where FP32's `score` is what guessing gives: then a target that follows it says
-    nothing. Of a function of the user's that is not known."""
+    nothing; else "". Of a function of the user's that is not known."""
     guessed = no_better_than_chance(score, samples, _chance_of(task))
-    return (_guessing(task.metric.name),) if guessed else ()
+    return _guessing(task.metric.name) if guessed else ""
 
 
 def _chance_of(task: MetricEvaluator) -> float | None:

@@ -7,6 +7,7 @@ from qdebug.cli.common import emit, exit_code, progress_bars, resumable
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.commands import ShownWithProgress
 from qdebug.display.bisect import view
+from qdebug.display.blocks import TERMS
 
 
 def run(settings: BisectSettings, shown: ShownWithProgress) -> int:
@@ -18,5 +19,5 @@ def run(settings: BisectSettings, shown: ShownWithProgress) -> int:
     if result.engine:
         written += [settings.save_engine, settings.save_log]
     written.append(settings.html)
-    emit(shown.json_to, result, lambda: view(result), written, force=settings.force)
+    emit(shown.json_to, result, lambda: [*view(result), TERMS], written, force=settings.force)
     return exit_code(result, passed=result.passed)

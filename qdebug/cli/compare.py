@@ -10,7 +10,8 @@ from qdebug import api
 from qdebug.cli.common import emit, exit_code, progress_bars
 from qdebug.config.commands import ShownWithLayers
 from qdebug.config.compare import CompareSettings
-from qdebug.display.compare import TERMS, run_file_line, view
+from qdebug.display.blocks import TERMS
+from qdebug.display.compare import run_file_line, view
 from qdebug.errors import UsageError
 from qdebug.types import Progress, ProgressCallback
 from qdebug.wording import option

@@ -6,7 +6,7 @@ from qdebug import api
 from qdebug.cli.common import emit, exit_code, progress_bars, resumable
 from qdebug.config.commands import ShownWithProgress
 from qdebug.config.repair import RepairSettings
-from qdebug.display.blocks import Block, Line
+from qdebug.display.blocks import TERMS, Block, Line
 from qdebug.display.repair import view
 from qdebug.wording import option
 
@@ -25,7 +25,7 @@ def run(settings: RepairSettings, shown: ShownWithProgress) -> int:
 
     def blocks() -> list[Block]:
         lost = f"No model was written ({option('output', 'model.int8.onnx')} keeps it)."
-        return [*view(result), *([] if any(written) else [Line(lost, "muted")])]
+        return [*view(result), *([] if any(written) else [Line(lost, "muted")]), TERMS]
 
     emit(shown.json_to, result, blocks, written, force=settings.force)
     return exit_code(result, passed=result.passed is not False)

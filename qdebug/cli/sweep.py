@@ -6,6 +6,7 @@ from qdebug import api
 from qdebug.cli.common import emit, exit_code, progress_bars, resumable
 from qdebug.config.commands import ShownWithProgress
 from qdebug.config.sweep import SweepSettings
+from qdebug.display.blocks import TERMS
 from qdebug.display.sweep import view
 from qdebug.errors import BackendError
 
@@ -26,7 +27,7 @@ def run(settings: SweepSettings, shown: ShownWithProgress) -> int:
     emit(
         shown.json_to,
         result,
-        lambda: view(result, detailed=detailed),
+        lambda: [*view(result, detailed=detailed), TERMS],
         written,
         force=settings.force,
     )

@@ -65,7 +65,8 @@ def _repair(
         chosen = holds(condition, setup.start.layers, baseline)
     pinning, given_up, notes = None, None, setup.notes
     notes = (*notes, too_coarse.note) if too_coarse else notes
-    notes = (*notes, *judge.guessing_notes())
+    suspect = judge.guessing_note()
+    notes = (*notes, suspect) if suspect else notes
     fewest = None
     if setup.target is not None and settings.pin and not (chosen and proof.passed):
         fewest = fewest_pins(setup, network, ends_at, state.steps)
@@ -108,6 +109,7 @@ def _repair(
         question=question_of(setup),
         given=setup.given.graph.proto if reverted and setup.given and pinning is None else None,
         notes=notes,
+        suspect=suspect,
     )
 
 

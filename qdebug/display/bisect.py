@@ -34,6 +34,7 @@ from qdebug.wording import counted, option, printable
 _MOST_ENGINE_ROWS = 8
 _MOST_NAMED = 3
 _KNEE = "best trade-off"
+_STALE = "stale-calibration"
 _LONGEST_FIGURE = 16
 _MOST_POINTS = 12
 _DECIMALS = {"dB": 1, "ratio": 4}
@@ -42,7 +43,8 @@ _DECIMALS = {"dB": 1, "ratio": 4}
 
 def view(result: BisectResult) -> list[Block]:
     """The target, what was found and what it costs, with the evidence; the verdict last."""
-    blocks: list[Block] = [Line(_title(result), "title"), Facts(tuple(_rows(result)))]
+    blocks: list[Block] = [Line(_title(result), "title"), *suspects(result)]
+    blocks.append(Facts(tuple(_rows(result))))
     if result.layers:
         beside = ", besides those of the plan" if result.pinned_by_plan else ""
         heading = Line(f"Layers to keep in higher precision{beside}", "title")
@@ -52,7 +54,7 @@ def view(result: BisectResult) -> list[Block]:
     blocks.append(Line())
     if result.engine is not None:
         blocks += engine_blocks(result.engine, _MOST_ENGINE_ROWS)
-    blocks += notes(result.notes)
+    blocks += notes(text for text in result.notes if text != result.suspect)
     checks = ((c.answer.passed, checked_line(result, c, _base(result))) for c in result.checks)
     blocks.append(Checks(tuple(checks)))
     if weak := proves_nothing(result, _base(result)):
@@ -144,9 +146,19 @@ def _before_pinning(result: BisectResult) -> Iterator[Line]:
         )
 
 
+def suspects(result: BisectResult) -> Iterator[Block]:
+    """What to check before any layer is pinned: the samples, and whether the ranges are theirs."""
+    if result.suspect:
+        yield from notes([result.suspect])
+    causes = (c for layer in result.layers for c in layer.causes if c.label == _STALE)
+    if (cause := next(causes, None)) is not None:
+        text = f"First suspect ({_STALE}): {printable(cause.evidence)}. {cause.remedy}"
+        yield Line(text, "note")
+
+
 def _reasons(result: BisectResult) -> Iterator[Line]:
     """What to do instead of pinning: each remedy once, with the layer that shows it best."""
-    said: set[str] = set()
+    said = {_STALE}
     for layer in result.layers:
         for cause in layer.causes[:1]:
             if cause.label not in said:
@@ -171,7 +183,7 @@ def _points(result: BisectResult) -> Iterator[Block]:
     yield table_of(
         shown,
         [
-            (Column("#", "number"), lambda x: str(x[0] or "–")),
+            (Column("point", "number"), lambda x: str(x[0] or "–")),
             (
                 Column("added" if result.pinned_by_plan else "pinned", "number"),
                 lambda x: str(len(x[1].pins)),
@@ -185,7 +197,8 @@ def _points(result: BisectResult) -> Iterator[Block]:
     )
     to = result.cost.all_pinned_to
     yield Line(
-        f"cost: of pinning everything to {to}. outputs dB: SQNR, the mean over the outputs.",
+        f"cost: with every layer pinned to {to} it is 100%. outputs dB: SQNR, the mean over the "
+        "outputs.",
         indent=2,
     )
     if result.condition.name:
@@ -362,8 +375,9 @@ def _cost(result: BisectResult) -> str:
     cost = result.cost
     more = cost.plan / cost.base - 1 if cost.base else 0.0
     return (
-        f"{share(cost.pinned_share)} of pinning everything to {cost.all_pinned_to}: "
-        f"{number(cost.plan, 3)} {cost.unit}, {share(more)} more than with {_base(result)}"
+        f"{share(cost.pinned_share)} of what pinning every layer to {cost.all_pinned_to} would "
+        f"add; in all {number(cost.plan, 3)} {cost.unit}, {share(more)} more than with "
+        f"{_base(result)}"
     )
 
 
@@ -389,7 +403,7 @@ def checked_line(result: BisectResult, check: Check, base: str) -> str:
     if check.reference_metric is not None:
         text += f", FP32 {value_of(result, check.reference_metric, condition)}"
     text += _beside_fp32(result, check.answer.value, check.reference_metric, check.samples)
-    return f"{text}, {base} {before}" if result.layers else text
+    return f"{text} ({before} with {base})" if result.layers else text
 
 
 def _as_searched(result: BisectResult, check: Check) -> str:

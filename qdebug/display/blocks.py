@@ -107,6 +107,10 @@ def failures(stages: Iterable[FailedStage]) -> list[Block]:
     return [Line(f"Incomplete: {x.stage}: {x.message} [{x.code}]", "bad") for x in stages]
 
 
+TERMS = Line("Terms: docs/reference/glossary.md", "muted")
+"""Where the words that the screens use are explained; the last line of what a command measured."""
+
+
 def notes(texts: Iterable[str]) -> list[Block]:
     """What the reader must know."""
     return [Line(f"Note: {printable(text)}", "note") for text in texts]

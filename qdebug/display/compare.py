@@ -91,10 +91,6 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
     return blocks
 
 
-TERMS = Line("Terms: docs/reference/glossary.md", "muted")
-"""Where the words that the screens use are explained."""
-
-
 def _title(result: CompareResult) -> str:
     engine = result.engine
     how = f"on {engine.library}" if engine and engine.executed else "simulated on ONNX Runtime"

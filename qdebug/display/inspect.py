@@ -260,6 +260,9 @@ def _lints(result: InspectResult, most: int | None) -> Iterator[Block]:
     yield Line()
 
 
+_FIXES = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
+
+
 def _by_precision(counts: Mapping[str, int]) -> str:
     """How many layers there are, and how many in each precision."""
     told = counted(sum(counts.values()), "layer")
@@ -282,8 +285,10 @@ def _macs(result: InspectResult) -> Iterator[tuple[str, str]]:
         yield "MACs", f"{_si(macs)} {_unit(batch)}{each}{told}{without}"
     elif info.model_inputs:
         dynamic = _dynamic(result)
-        why = f": {dynamic} of the input may have any size" if dynamic else ""
-        yield "MACs", f"unknown{why or ': shapes inside the network depend on its data'}"
+        why = "shapes inside the network depend on its data"
+        if dynamic:
+            why = f"{dynamic} of the input may have any size; {_FIXES} fixes it"
+        yield "MACs", f"unknown: {why}"
 
 
 def _batch(result: InspectResult) -> int | str:

@@ -49,7 +49,9 @@ _REASONS = {
 
 def view(result: RepairResult) -> list[Block]:
     """What was tried and what it gave, what had to be pinned, and the proof; the verdict last."""
-    blocks: list[Block] = [Line(_title(result), "title"), Facts(tuple(_rows(result)))]
+    blocks: list[Block] = [Line(_title(result), "title")]
+    blocks += notes([result.suspect] if result.suspect else [])
+    blocks.append(Facts(tuple(_rows(result))))
     if result.steps:
         on = counted(result.choosing_samples, "selection sample")
         blocks += [Line(), Line(f"Remedies in the order tried, on {on}", "title"), _steps(result)]
@@ -67,7 +69,7 @@ def view(result: RepairResult) -> list[Block]:
     if result.pinning is not None:
         blocks += [Line(), *_pins(result)]
     blocks.append(Line())
-    blocks += notes(result.notes)
+    blocks += notes(text for text in result.notes if text != result.suspect)
     blocks.append(Checks(tuple(_checks(result))))
     if result.pinning is not None and (weak := proves_nothing(result.pinning, _alone(result))):
         blocks.append(Line(weak, "note"))
@@ -112,7 +114,7 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
     if result.applied:
         yield "repaired", f"{_figures(result, proof.repaired)}{_regained(result)}"
     else:
-        yield "repaired", "the same: no remedy is in the result"
+        yield "repaired", "unchanged: no remedy was kept"
     if result.pinning is not None and result.pinning.found:
         check = result.pinning.verified_on
         if check is not None and check.answer.value is not None and result.pinning.layers:
@@ -185,13 +187,13 @@ def _undecided(result: RepairResult) -> str:
             before = needed.get(step.remedy, step.samples_needed)
             needed[step.remedy] = min(before, step.samples_needed)
     names = [
-        f"{name} (about {needed[name]} would)" if name in needed else name
+        f"{name} (about {needed[name]} would do)" if name in needed else name
         for name in result.best_guess
     ]
     few = f"{counted(result.choosing_samples, 'selection sample')} are too few to tell"
     return (
-        f"{few} whether the gain of {', '.join(names)} is real. The best guess is that it is: "
-        f"{option('keep_undecided')} keeps it."
+        f"{few} whether these remedies help: {', '.join(names)}. The best guess is that they do: "
+        f"{option('keep_undecided')} keeps them."
     )
 
 
@@ -236,7 +238,7 @@ def _done(step: Step) -> str:
     if step.reason is Reason.NO_GAIN and (step.gain_db or 0.0) <= -_SEEN:
         reason = "more error"
     if step.samples_needed is not None:
-        reason += f": it takes about {step.samples_needed}"
+        reason += f": about {step.samples_needed} would do"
     return f"{reason}; {printable(step.what)}" if step.what else reason
 
 
@@ -252,8 +254,10 @@ def _pins(result: RepairResult) -> Iterator[Block]:
         return
     cost = share(pinning.cost.pinned_share)
     named = first_names(pinning.pinned, _MOST_NAMED)
-    besides = "in place of the remedies" if result.reverted else "besides"
-    text = f"Pinned {besides}: {counted(count, 'layer')}, {cost} of the cost of pinning all"
+    instead = " in place of the remedies" if result.reverted else ""
+    text = (
+        f"{counted(count, 'layer')} pinned{instead}, at {cost} of the cost of pinning every layer"
+    )
     yield Line(f"{text}: {named}", "title")
     if pinning.search.outcome is SearchOutcome.UNFINISHED and not pinning.minimal:
         tried = counted(pinning.history, "set")

@@ -32,6 +32,7 @@ REASONS = {
 """A clause for each cause that a comparison without an engine finds."""
 _BUILT_IN = tuple(m.name for m in BUILT_IN)
 """Metrics of which more is better, and which are shares of the samples."""
+_STALE = "stale-calibration"
 _MOST_NAMES = 3
 _MUCH_DB = 3.0
 """Layers that bring less do not explain the error: it is halved at 3 dB."""
@@ -43,9 +44,12 @@ def sentence(result: CompareResult) -> str:
     if summary is None:
         return ""
     where = " in the simulation" if result.engine and result.engine.executed else ""
-    said = [_chance(result), _lost(result, summary, where)]
+    suspect = _stale(result)
+    said = [_chance(result), _lost(result, summary, where), suspect]
     if summary.layers:
-        said += [_restored(result, summary), _cause(result, summary)]
+        said.append(_restored(result, summary))
+        if not suspect or summary.cause != _STALE:
+            said.append(_cause(result, summary))
     return " ".join(filter(None, said))
 
 
@@ -71,8 +75,17 @@ def _chance(result: CompareResult) -> str:
         return ""
     return (
         f"FP32 itself is no better than guessing: {printable(task.name)} {task.reference:.4f}, "
-        f"where chance gives {task.chance:.4f}."
+        f"where chance gives {task.chance:.4f}. Check the preprocessing and the labels first."
     )
+
+
+def _stale(result: CompareResult) -> str:
+    """That the ranges are not those of the samples: until that is mended no layer is to blame."""
+    found = (c for x in result.layers for c in x.causes if c.label == _STALE)
+    cause = next(found, None)
+    if cause is None:
+        return ""
+    return f"First suspect ({_STALE}): {printable(cause.brief or REASONS[_STALE])}. {cause.remedy}"
 
 
 def _lost(result: CompareResult, summary: Summary, where: str) -> str:
@@ -117,6 +130,9 @@ def _restored(result: CompareResult, summary: Summary) -> str:
         of = f"of the {counted(summary.of_layers - effect.grouped_layers, 'layer')} measured singly"
     keeping = f"eeping {len(summary.layers)} {of} in FP32 ({_joined(summary.layers)})"
     before, after = summary.sqnr_db, summary.restored_sqnr_db
+    if after == math.inf and len(summary.layers) == summary.of_layers and summary.metric is None:
+        which = "the only quantized layer" if summary.of_layers == 1 else "all quantized layers"
+        return f"The error comes from {which} ({_joined(summary.layers)})."
     if after is None or math.isnan(after):
         return f"K{keeping} leaves NaN or Inf there."
     task = _metric_too(summary)
@@ -133,7 +149,7 @@ def _restored(result: CompareResult, summary: Summary) -> str:
     gives = f"{task}{moved}{_together(summary)}."
     if after - before >= _MUCH_DB:
         return f"K{keeping} {gives}"
-    return f"No few layers are to blame: k{keeping} {gives}"
+    return f"The error does not come from a few layers: k{keeping} {gives}"
 
 
 def _harms_metric(summary: Summary) -> bool:

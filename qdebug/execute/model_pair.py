@@ -61,6 +61,12 @@ _FOR_FP32_MODELS = (
 """Settings that say how to quantize: a quantized model is taken as it is."""
 
 
+_EMPTY = (
+    "It is empty. `qdebug calibrate MODEL --calib-data DATA` makes ranges: with --trt-cache FILE "
+    "as such a cache, with -o FILE as YAML."
+)
+
+
 @dataclass(frozen=True)
 class CalibratedPlan:
     """A plan that has every range it needs, those that were gathered for it, and what to note."""
@@ -487,7 +493,7 @@ def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
         first = next(iter(ranges.tensors), "")
         raise PlanError(
             f"{path}, {ranges.source}, has no tensor of {model.file.path}",
-            f"Its first is '{first}'. {nearest(first, known)}" if first else "It is empty.",
+            f"Its first is '{first}'. {nearest(first, known)}" if first else _EMPTY,
             code="QD-PLAN-TENSOR",
         )
     found = tensors if ranges.partial else dict(ranges.tensors)

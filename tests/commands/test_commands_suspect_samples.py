@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import qdebug
+from qdebug.display.bisect import view as bisected
+from qdebug.display.repair import view as repair_screen
 from qdebug.display.summary import sentence
 from qdebug.network.samples import open_samples
 from qdebug.network.samples.subset import same_samples
@@ -74,6 +76,9 @@ def test_which_samples_are_scaled_wrongly_is_told_where_fp32_proves_it(
     (cause, *_) = result.layers[0].causes
     assert cause.label == "stale-calibration"
     assert odd in cause.evidence and "255 times" in cause.evidence
+    said = sentence(result)  # layers are blamed after that is mended
+    assert 0 < said.find("stale-calibration") < said.find("in FP32 (")
+    assert said.count("255 times") == 1
 
 
 @pytest.mark.parametrize(
@@ -156,3 +161,9 @@ def test_a_search_and_a_repair_say_that_fp32_guesses(right: bool) -> None:
     repaired = qdebug.repair(str(DATA / "digits_cnn.onnx"), only=["ranges"], pin=False, **settings)
     for result in (found, repaired):
         assert any("no better than guessing" in note for note in result.notes) is not right
+    screens = (
+        [str(block) for block in shown] for shown in (bisected(found), repair_screen(repaired))
+    )
+    for shown in screens:
+        assert ("no better than guessing" in shown[1]) is not right
+        assert sum("no better than guessing" in block for block in shown) == (not right)

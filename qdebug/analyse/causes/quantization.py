@@ -439,11 +439,13 @@ def _weight(weight: WeightPart, share: float) -> Cause:
     return Cause(
         "weight-rounding",
         share,
-        f"its weight is rounded to {weight.format.label} with {weight.channels} scales",
+        f"its weight is rounded to {weight.format.label}, although it has {weight.channels} "
+        "scales, one for each channel",
         "Keep the layer in higher precision, or train the network with its weights quantized."
         if not is_planned(weight.format)
         else "`qdebug repair` rounds and corrects weights so that the layer's output suffers less "
         "(`qdebug calibrate` changes the ranges of activations only). Keep the layer in FP32 only "
         "if that is not enough.",
-        brief=f"its weight is rounded to {weight.format.label} with {weight.channels} scales",
+        brief=f"its weight is rounded to {weight.format.label}, although it has "
+        f"{weight.channels} scales, one for each channel",
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from qdebug.analyse.gate import guessing_notes
+from qdebug.analyse.gate import guessing_note
 from qdebug.analyse.metric_grain import grain_of
 from qdebug.decide.bisect.candidates import Engines
 from qdebug.decide.bisect.durations import everything_pinned, seconds_of_checks
@@ -137,6 +137,7 @@ class Answered:
         taken: the point that was taken in place of the search's own answer.
         earlier: how many sets were evaluated by other searches alone.
         coarse: see there.
+        suspect: a note that FP32 itself guesses; "" where it does not.
     """
 
     searched: Searched
@@ -145,6 +146,7 @@ class Answered:
     taken: SelectedPoint | None = None
     earlier: int = 0
     coarse: Coarse | None = None
+    suspect: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,9 +182,10 @@ def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> A
     with ExitStack() as stack:
         first = stack.enter_context(_simulation(setup, options))
         found = setup.coarse or (_coarse(setup, first) if options.tells_coarse else None)
+        suspect = _suspect(first)
         answer = _answered(setup, engines, options, stack, first, tried)
     earlier = len(tried) - len(answer.searched.result.history)
-    return replace(answer, earlier=earlier, coarse=found)
+    return replace(answer, earlier=earlier, coarse=found, suspect=suspect)
 
 
 def _coarse(setup: Setup, first: Evaluator) -> Coarse | None:
@@ -198,12 +201,12 @@ def _coarse(setup: Setup, first: Evaluator) -> Coarse | None:
     return told(coarse(setup.target, first.runner.reference_task, grain, sets))
 
 
-def _guessed(first: Evaluator) -> tuple[str, ...]:
-    """See guessing_notes."""
+def _suspect(first: Evaluator) -> str:
+    """See guessing_note."""
     task, score = first.runner.task, first.runner.reference_task
     if task is None or score is None:
-        return ()
-    return guessing_notes(task, score, first.runner.subset.count)
+        return ""
+    return guessing_note(task, score, first.runner.subset.count)
 
 
 def _answered(
@@ -217,7 +220,7 @@ def _answered(
     """See answered; what any of the searches evaluates is added to `tried`."""
     before: Answered | None = None
     refuted: Answered | None = None
-    notes = [*_not_kept(setup, options), *_guessed(first)]
+    notes = [*_not_kept(setup, options)]
     one = _Round(first)
     while True:
         searched = _search(setup, one, options)

@@ -239,6 +239,7 @@ class RepairResult(Result):
         network: the same, with its weights.
         given: the quantized model that was given, where it is the result.
         question: a digest of what was asked for; "" where it cannot be told from others.
+        suspect: the note that FP32 itself guesses, which is to be read first; "" where it does not.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
@@ -270,6 +271,7 @@ class RepairResult(Result):
     given: Hidden[onnx.ModelProto | None] = None
     question: Hidden[str] = ""
     notes: tuple[str, ...] = ()
+    suspect: Hidden[str] = ""
     failed: tuple[FailedStage, ...] = ()
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdebug.analyse.gate import guessing_notes
+from qdebug.analyse.gate import guessing_note
 from qdebug.analyse.metric_grain import grain_of
 from qdebug.decide.bisect.target import check_target
 from qdebug.decide.remedies.quantized import Quantized
@@ -208,10 +208,10 @@ class Judge:
         task = self._reference.task
         return grain_of(task, self.count, self._sign > 0) if task else None
 
-    def guessing_notes(self) -> tuple[str, ...]:
+    def guessing_note(self) -> str:
         """A note, where FP32 itself is no better than guessing."""
         task, score = self._reference.task, self.reference_metric
-        return guessing_notes(task, score, self.count) if task and score is not None else ()
+        return guessing_note(task, score, self.count) if task and score is not None else ""
 
     def samples_for(self, verdict: Verdict) -> int | None:
         """About how many samples would tell the gain of a verdict from chance; None where nothing

@@ -174,6 +174,7 @@ class BisectResult(Result):
         execution: how candidates were evaluated, for people.
         engine: of the answer; null without an engine's backend.
         plan: the answer as a plan.
+        suspect: the note that FP32 itself guesses, which is to be read first; "" where it does not.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
@@ -207,6 +208,7 @@ class BisectResult(Result):
     engine: EngineReport | None = None
     plan: Hidden[PrecisionPlan]
     notes: tuple[str, ...] = ()
+    suspect: Hidden[str] = ""
     failed: tuple[FailedStage, ...] = ()
 
     @property
