@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 FUZZ = Path(__file__).parents[1] / "scripts" / "hardening" / "fuzz.py"
-CASES = 500
+CASES = 250
+"""Each: with two kinds of case for each command and file. `scripts/fuzz` runs thousands."""
 
 
-@pytest.mark.parametrize("first", range(0, 4 * CASES, CASES))
+@pytest.mark.parametrize("first", range(0, 2 * CASES, CASES))
 def test_damaged_files(first: int) -> None:
     arguments = ["--cases", str(CASES), "--first", str(first), "--seed", "0"]
     done = subprocess.run(

@@ -403,7 +403,7 @@ def checked_line(result: BisectResult, check: Check, base: str) -> str:
     if check.reference_metric is not None:
         text += f", FP32 {value_of(result, check.reference_metric, condition)}"
     text += _beside_fp32(result, check.answer.value, check.reference_metric, check.samples)
-    return f"{text} ({before} with {base})" if result.layers else text
+    return f"{text}, with {base} {before}" if result.layers else text
 
 
 def _as_searched(result: BisectResult, check: Check) -> str:

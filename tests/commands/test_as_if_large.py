@@ -3,7 +3,8 @@ ones, and the answers are the same."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +30,30 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     as_if_large(monkeypatch)
 
 
-def _quantized(way: str, folder: Path) -> tuple[Path, Path]:
-    """A quantized model, and the FP32 one that it was made from."""
-    if way in TOOLS:
-        return MADE / f"{way}.onnx", MADE / "fp32.onnx"
-    return quantized_by_onnx_runtime(way, CNN, folder), CNN
+class Quantized:
+    """A quantized model, the FP32 one that it was made from, and how they compare as usual."""
+
+    def __init__(self, way: str, folder: Path) -> None:
+        if way in TOOLS:
+            self.model, self.reference = MADE / f"{way}.onnx", MADE / "fp32.onnx"
+        else:
+            self.model, self.reference = quantized_by_onnx_runtime(way, CNN, folder), CNN
+        self.expected = self.compared()
+
+    def compared(self, **settings: Any) -> Any:
+        return qdebug.compare(
+            str(self.model),
+            inputs={"input": IMAGES},
+            reference=str(self.reference),
+            effect="exact",
+            **settings,
+        ).to_dict()
 
 
-def _compared(quantized: Path, reference: Path, folder: Path) -> Any:
-    run = folder / "run.h5"
-    result = qdebug.compare(
-        str(quantized),
-        inputs={"input": IMAGES},
-        reference=str(reference),
-        output=str(run),
-        force=True,
-        effect="exact",
-    )
-    qdebug.report(str(run), output=str(folder / "page.html"), force=True)
-    return result.to_dict()
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Quantized]:
+    """By the way that it was quantized, each made once. To be called before limits are set."""
+    return cache(lambda way: Quantized(way, tmp_path_factory.mktemp("quantized")))
 
 
 def _agree(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -67,12 +73,14 @@ def _agree(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize("way", [*TOOLS, *ONNX_RUNTIME])
 def test_quantized_models_are_compared_alike(
-    tmp_path: Path, request: pytest.FixtureRequest, way: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantized: Any, way: str
 ) -> None:
-    quantized, reference = _quantized(way, tmp_path)
-    expected = _compared(quantized, reference, tmp_path)
-    request.getfixturevalue("large")
-    found = _compared(quantized, reference, tmp_path)
+    one = quantized(way)
+    expected = one.expected
+    as_if_large(monkeypatch)
+    run = str(tmp_path / "run.h5")
+    found = one.compared(output=run)
+    qdebug.report(run, output=str(tmp_path / "page.html"))
     _agree(found, expected)
     assert found["summary"]["layers"] == expected["summary"]["layers"]
     # Above 100 dB is float32's own rounding; none at all is null.
@@ -82,24 +90,24 @@ def test_quantized_models_are_compared_alike(
 
 @pytest.mark.parametrize("way", [*TOOLS, *ONNX_RUNTIME, "int8", "fp16"])
 def test_a_network_too_costly_to_measure_every_layer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantized: Any, way: str
 ) -> None:
     """Groups of layers, samples that are drawn, segments, and a budget that nothing fits."""
     planned = way in ("int8", "fp16")
-    quantized, reference = (CNN, None) if planned else _quantized(way, tmp_path)
+    one = None if planned else quantized(way)
 
     def compared(**settings: Any) -> Any:
         result = qdebug.compare(
-            str(quantized),
+            str(one.model if one else CNN),
             inputs={"input": IMAGES},
-            reference=reference and str(reference),
+            reference=str(one.reference) if one else None,
             precision=way if planned else None,
             **settings,
         )
         assert not result.failed
         return result.to_dict()
 
-    expected = compared(effect="none")
+    expected = one.expected if one else compared(effect="none")
     as_if_large(monkeypatch, {**SMALLEST, **LEAST_WORK})
     run = str(tmp_path / "run.h5")
     found = compared(output=run, segments="2", memory_budget="1M")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from browser import axe_violations, browser, missing, opened
+from browser import axe_violations, missing, opened
 from onnx import TensorProto, helper, numpy_helper
 
 import qdebug
@@ -27,12 +27,6 @@ HOSTILE = (
     "x" * 300,
     "<img src=x onerror=document.title='hacked'>",
 )
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ and the answer is seen first."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import browser, missing, opened
+from browser import missing, opened
 
 import qdebug
 
@@ -21,12 +21,6 @@ MODEL = DATA / "digits_cnn.onnx"
 GIVEN: dict[str, Any] = {"inputs": DATA / "digits_holdout.npz", "samples": 24}
 CALIB: dict[str, Any] = {"calib_data": DATA / "digits_calib.npz"}
 SCREENS = {390: 844, 1280: 800, 1920: 1080}
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

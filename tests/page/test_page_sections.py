@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import axe_violations, browser, missing, opened
+from browser import axe_violations, missing, opened
 
 import qdebug
 
@@ -19,12 +19,6 @@ DATA = Path(__file__).parents[2] / "calib_data"
 MODEL = DATA / "digits_cnn.onnx"
 GIVEN: dict[str, Any] = {"inputs": DATA / "digits_holdout.npz", "samples": 24}
 STATE = "document.getElementById('app').page.store.get()"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
