@@ -94,8 +94,9 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
 def _title(result: CompareResult) -> str:
     engine = result.engine
     how = f"on {engine.library}" if engine and engine.executed else "simulated on ONNX Runtime"
+    reference = "ONNX Runtime's FP16" if result.reference_in_fp16 else "FP32"
     return (
-        f"{printable(result.model.name)}: {precisions(result)} {how} against FP32, "
+        f"{printable(result.model.name)}: {precisions(result)} {how} against {reference}, "
         f"{counted(result.samples, 'sample')}"
     )
 

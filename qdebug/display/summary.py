@@ -10,7 +10,7 @@ from qdebug.metrics.tensor import BUILT_IN
 from qdebug.results.compare import CompareResult, TaskResult
 from qdebug.results.summary import Summary
 from qdebug.results.words import decibel, in_decibels
-from qdebug.wording import counted, printable
+from qdebug.wording import counted, option, printable
 
 REASONS = {
     "accumulation": "errors come in with what the layers read",
@@ -41,6 +41,12 @@ _MUCH_DB = 3.0
 def sentence(result: CompareResult) -> str:
     """The sentences, "" where nothing was measured to say them. All figures are of all samples."""
     summary = result.summary
+    if result.reference_in_fp16:
+        return (
+            f"FP32 is not known: {printable(result.model.name)} is in FP16 itself. The figures "
+            "below are those against ONNX Runtime's own computation of it in FP16; "
+            f"{option('reference', 'FP32.onnx')} compares it with FP32."
+        )
     if summary is None:
         return ""
     where = " in the simulation" if result.engine and result.engine.executed else ""

@@ -105,10 +105,16 @@ def load_model(
     sources: Sequence[DataSource],
     sessions: SessionSettings,
     progress: ProgressCallback = ignore_progress,
+    *,
+    in_fp16: bool = False,
 ) -> Model:
-    """The user's model at the opset that `plan` needs, for the samples of `sources`."""
+    """The user's model at the opset that `plan` needs, for the samples of `sources`.
+
+    Args:
+        in_fp16: it may be in FP16 itself.
+    """
     model = open_model(path, required_opset(plan), sources, sessions, progress)
-    if plan.precision in SCALED and not plan.layers:
+    if not (in_fp16 or plan.layers):
         check_in_fp32(model)
     return model
 
@@ -143,36 +149,43 @@ def check_not_quantized(
 
 
 def check_in_fp32(model: Model) -> None:
-    """Refuse to quantize a model that is in FP16: what INT8 and FP16 cost is measured from FP32.
+    """Refuse a model that is in FP16 where what INT8 and FP16 cost is measured from FP32.
 
     Raises:
         PlanError: most of its layers that INT8 takes are in FP16.
     """
-    if not model.quantized and is_in_fp16(model):
+    if not model.quantized and is_in_fp16(model.graph):
         raise PlanError(
-            f"{model.file.path} is in FP16, and INT8 starts from FP32 weights and ranges",
-            "Give the FP32 model that it was made from. What FP16 alone costs is shown by that "
-            f"model with {option('precision', 'fp16')}.",
+            f"{model.file.path} is in FP16: its FP32 weights and activations are not known",
+            "Give the FP32 model that it was made from; what FP16 alone costs is shown by that "
+            f"model with {option('precision', 'fp16')}. This very file is compared with it by "
+            f"{option('reference', 'FP32.onnx')} of compare.",
             code="QD-PLAN-NOT-FP32",
         )
 
 
-def is_in_fp16(model: Model) -> bool:
+def is_in_fp16(graph: Graph) -> bool:
     """Whether most of the layers that INT8 takes compute in FP16 in the model itself."""
-    products = [n for n in model.graph.nodes if n.op_type in QUANTIZABLE_OPS and not n.domain]
-    half = [n for n in products if model.graph.types.get(n.outputs[0]) == TensorProto.FLOAT16]
+    products = [n for n in graph.nodes if n.op_type in QUANTIZABLE_OPS and not n.domain]
+    half = [n for n in products if graph.types.get(n.outputs[0]) == TensorProto.FLOAT16]
     return 2 * len(half) > len(products)
+
+
+def _in_fp16_note() -> str:
+    return (
+        "The model is in FP16 itself: what each layer costs at the outputs is measured only where "
+        f"qdebug makes the FP16 model, from the FP32 one with {option('precision', 'fp16')}."
+    )
 
 
 def refuse_reference(hint: str, model: Model) -> UsageError:
     """The error of a reference next to a model that is not quantized."""
     path = model.file.path
-    if is_in_fp16(model):
+    if is_in_fp16(model.graph):
         return UsageError(
-            f"{option('reference')}: {path} is in FP16 and not quantized, and qdebug makes the "
-            "FP16 model itself, from the FP32 one",
-            f"Give the FP32 model in its place, with {option('precision', 'fp16')} and without "
-            f"{option('reference')}.",
+            f"{option('reference')}: {path} is in FP16 and not quantized: there is nothing to "
+            "repair in INT8",
+            "Give the FP32 model in its place.",
             code="QD-USAGE-REFERENCE",
         )
     return UsageError(
@@ -234,7 +247,7 @@ def build_pair(
     """
     built = _built(settings, context, plan, model, samples)
     pair = built.pair
-    asked = Precision.INT8 if pair.plan is None else pair.plan.precision
+    asked = pair.precision
     layers = {layer.name: (layer.op_type, pair.precisions[layer.name]) for layer in pair.layers}
     note = unquantized(settings.model, asked, layers)
     if not note:
@@ -278,7 +291,7 @@ def _built(
     model: Model,
     samples: Samples,
 ) -> Built:
-    if model.quantized:
+    if model.quantized or (names_model(settings.reference) and is_in_fp16(model.graph)):
         _refuse_for_quantized(settings, model)
         model, notes = explicit(model)
         if not names_model(settings.reference):
@@ -289,7 +302,7 @@ def _built(
             settings.reference, model, sources_of(settings), context.sessions
         ).graph
         pair = proven(context, quantized_pair(model, reference, settings.reference), samples)
-        notes += _repaired_note(model)
+        notes += (*_repaired_note(model), *([] if model.quantized else [_in_fp16_note()]))
         return Built(for_backend(_noted(pair, notes), settings.backend))
     if names_model(settings.reference):
         raise refuse_reference(
@@ -359,12 +372,14 @@ def explicit(model: Model) -> tuple[Model, tuple[str, ...]]:
 
 def _refuse_for_quantized(settings: CompareSettings, model: Model) -> None:
     given = [option(name) for name in _FOR_FP32_MODELS if getattr(settings, name)]
-    if settings.precision not in (None, "int8"):
+    if settings.precision not in (None, "int8" if model.quantized else "fp16"):
         given.append(option("precision"))
     if given:
+        how = "is quantized already (it has QuantizeLinear or DequantizeLinear nodes)"
+        if not model.quantized:
+            how = "is in FP16 already"
         raise UsageError(
-            f"{given[0]}: {model.file.path} is quantized already (it has QuantizeLinear or "
-            "DequantizeLinear nodes) and is compared as it is",
+            f"{given[0]}: {model.file.path} {how} and is compared as it is",
             f"Drop {given[0]}, or give the FP32 model instead.",
             code="QD-USAGE-QUANTIZED-MODEL",
         )

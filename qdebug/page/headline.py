@@ -38,7 +38,7 @@ def _compare(result: Json) -> str:
 def sentence_of(found: CompareResult) -> str:
     """What a comparison found: the page says beside it which model it is of, and whether the gate
     held."""
-    return sentence(found) if found.summary is not None else found.headline()
+    return sentence(found) or found.headline()
 
 
 def _calibrate(result: Json) -> str:

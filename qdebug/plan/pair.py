@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 
 from qdebug.errors import PlanError, UsageError
 from qdebug.formats.base import Format
+from qdebug.formats.registry import SCALED
 from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer, Layers, find_layers
@@ -61,6 +63,17 @@ class ModelPair:
     aligned: Alignment | None = None
     proof: Proof | None = None
     guessed: tuple[Absorbed, ...] = ()
+
+    @property
+    def precision(self) -> Precision:
+        """What the candidate is in, before layers that were kept higher: the plan's, or that of a
+        model which was taken as it is."""
+        if self.plan is not None:
+            return self.plan.precision
+        scaled = Counter(p for p in self.precisions.values() if p in SCALED)
+        if not scaled and Precision.FP16 in self.precisions.values():
+            return Precision.FP16
+        return scaled.most_common(1)[0][0] if scaled else Precision.INT8
 
     @property
     def refuted(self) -> frozenset[str]:
@@ -184,6 +197,7 @@ def _restored_note(missing: Sequence[Absorbed], *, known: bool) -> tuple[str, ..
 
 def _check_inputs(model: Model, reference: Graph, reference_path: str | None) -> None:
     given = {spec.name: spec.dtype for spec in model.graph.inputs}
+    hint = "Give the FP32 model that the quantized one was made from."
     for spec in reference.inputs:
         found = given.get(spec.name)
         if found != spec.dtype:
@@ -191,7 +205,10 @@ def _check_inputs(model: Model, reference: Graph, reference_path: str | None) ->
             raise UsageError(
                 f"{option('reference')}: {reference_path} has an input '{spec.name}' "
                 f"({spec.dtype}), but {model.file.path} has {kind}",
-                "Give the FP32 model that the quantized one was made from.",
+                hint
+                if found != np.float16
+                else "Convert it with float32 inputs and outputs "
+                "(keep_io_types=True of onnxconverter-common), so that both take the same samples.",
                 code="QD-USAGE-REFERENCE-INPUTS",
             )
 
@@ -219,7 +236,10 @@ def _found_precision(graph: Graph, reference: Graph, layer: Layer) -> Precision:
             waiting += node.reads
     if formats:
         return max(formats, key=lambda f: f.bits).precision
-    half = graph.types.get(layer.output) == onnx.TensorProto.FLOAT16
+    computed = layer.output  # before it is cast to what the model gives
+    while (node := graph.producers.get(computed)) and node.op_type == "Cast" != layer.op_type:
+        computed = node.inputs[0]
+    half = graph.types.get(computed) == onnx.TensorProto.FLOAT16
     return Precision.FP16 if half else Precision.FP32
 
 

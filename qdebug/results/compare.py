@@ -293,6 +293,8 @@ class CompareResult(Result):
         tensors: every compared tensor, in execution order.
         skipped: tensors that have no error, and why.
         correspondence: how the tensors were matched; null where one model was made from the other.
+        reference_in_fp16: FP32 is not known, because the model is in FP16 itself: all errors are
+            those against it as ONNX Runtime computes it.
         effect: how the layers' effects at the outputs were measured; null where they were not.
         remedy_samples: what remedies were judged on; 0 where none were tried.
         remedy_metric: the end-to-end metric of the candidate on these; null without one.
@@ -318,6 +320,7 @@ class CompareResult(Result):
     layers: tuple[LayerResult, ...]
     tensors: tuple[TensorResult, ...]
     first_divergence: Divergence | None
+    reference_in_fp16: bool = False
     effect: EffectSummary | None = None
     summary: Summary | None = None
     remedy_samples: int = 0

@@ -565,9 +565,11 @@ def test_a_model_in_fp16(desk: Any, cnn: Callable[..., onnx.ModelProto]) -> None
         more = [*target, "--reference", "net.onnx"]
         desk.refused("repair", "half.onnx", "--calib-data", samples, *more, says=says)
     flags = ["--inputs", "half.npz", "--precision", "fp16"]
-    says = ["QD-USAGE-REFERENCE", "half.onnx", "--precision fp16"]
+    says = ["QD-USAGE-REFERENCE-INPUTS", "half.onnx", "float16", "keep_io_types"]
     desk.refused("compare", "half.onnx", *flags, "--reference", "net.onnx", says=says)
-    assert desk.run("compare", "half.onnx", *flags).code == 0
+    alone = desk.run("compare", "half.onnx", *flags)
+    assert alone.code == 0 and "FP32 is not known" in alone.out
+    assert "against FP32" not in alone.out
 
 
 # ---- files

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime.transformers.float16 import convert_float_to_float16
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
 TERMS = 1536
@@ -97,9 +99,25 @@ def test_a_model_that_is_in_fp16_itself(desk: Any, make: Any) -> None:
     assert exact["outputs"][0]["max_abs_err"] == 0
     for result in (found, exact):
         assert any("2 nodes of the model are in FP16" in note for note in result["notes"])
-    search = ("bisect", *flags[1:4], "--target", "output.cosine>=1.1", "--precision", "fp16")
-    why = desk.run(*search, "--json", "-").json["explanation"]
-    assert "still in fp16" in why and "FP32 then" not in why
+    search = ("bisect", *flags[1:4], "--target", "output.cosine>=0.9", "--precision", "fp16")
+    refused = desk.run(*search)
+    assert refused.code == 2 and "[QD-PLAN-NOT-FP32]" in refused.err
+
+
+def test_a_file_in_fp16_beside_its_fp32_model(desk: Any) -> None:
+    """It costs what the FP16 model costs that is made here."""
+    half = convert_float_to_float16(onnx.load(BUNDLED / "digits_cnn.onnx"), keep_io_types=True)
+    desk.save(half, "half.onnx")
+    rest = ("--inputs", BUNDLED / "digits_holdout.npz", "--samples", "16", "--json", "-")
+    reference = ("--reference", BUNDLED / "digits_cnn.onnx")
+    found = desk.run("compare", "half.onnx", *reference, *rest).json
+    made = desk.run("compare", reference[1], "--precision", "fp16", *rest).json
+    assert found["precision"] == "fp16" and not found["reference_in_fp16"]
+    levels = [result["outputs"][0]["sqnr_db"] for result in (found, made)]
+    assert levels[0] == pytest.approx(levels[1], abs=0.5) and 55 < levels[0] < 65
+    products = [x for x in found["layers"] if x["op_type"] in ("Conv", "Gemm")]
+    assert {x["precision"] for x in products} == {"fp16"} and len(products) == 14
+    assert all(match["proven"] for match in found["correspondence"]["matches"])
 
 
 def test_calibrators_are_judged_with_the_kernels_asked_for(desk: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from browser import browser, missing, opened
+from browser import missing, opened
 
 import qdebug
 from qdebug.store.partial import PartialRun
@@ -78,10 +78,9 @@ def test_ctrl_c_ends_it(run: Path) -> None:
 
 
 @needs_browser
-def test_any_sample_and_channel(run: Path) -> None:
+def test_any_sample_and_channel(chromium: Any, run: Path) -> None:
     with (
         _started("view", run, "--no-browser") as (_, address),
-        browser() as chromium,
         opened(chromium, address) as watched,
     ):
         page = watched.page
@@ -97,12 +96,11 @@ def test_any_sample_and_channel(run: Path) -> None:
 
 
 @needs_browser
-def test_a_replaced_file_is_shown_anew(run: Path, tmp_path: Path) -> None:
+def test_a_replaced_file_is_shown_anew(chromium: Any, run: Path, tmp_path: Path) -> None:
     file = Path(shutil.copy(run, tmp_path / "run.h5"))
     other = _compared(tmp_path / "other.h5", "per-channel")
     with (
         _started("view", file, "--no-browser") as (_, address),
-        browser() as chromium,
         opened(chromium, address) as watched,
     ):
         before = watched.page.locator("#layers .tabulator-row").first.inner_text()

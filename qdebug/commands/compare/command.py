@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -58,13 +57,13 @@ from qdebug.execute.lockstep import Measured, StoredReference, due_of, run_withi
 from qdebug.execute.model_pair import (
     Built,
     build_pair,
+    is_in_fp16,
     load_model,
     names_model,
     plan_from,
     share_pair,
     sources_of,
 )
-from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.metrics.effect import EffectMode
 from qdebug.metrics.task import TaskMetric
@@ -106,7 +105,12 @@ def compare(
         plan = plan_from(settings)
         check_requested(settings.backend, plan)
         model = load_model(
-            settings.model, plan, sources_of(settings), session_settings(settings), progress
+            settings.model,
+            plan,
+            sources_of(settings),
+            session_settings(settings),
+            progress,
+            in_fp16=names_model(settings.reference) or plan.precision is not Precision.INT8,
         )
         if runtime is not None:
             check_model(runtime.typing, model)
@@ -393,13 +397,14 @@ def _result(
     return CompareResult(
         model=ModelRef(settings.model, pair.model.file.sha256),
         backend=settings.backend,
-        precision=_precision(pair),
+        precision=str(pair.precision),
         samples=samples.count,
         local_samples=errors.local_samples,
         outputs=finals,
         layers=layers,
         tensors=tensors,
         first_divergence=first_divergence(layers, pair),
+        reference_in_fp16=is_in_fp16(pair.reference),
         skipped=all_skipped(pair, errors, not_float),
         correspondence=correspondence(pair),
         notes=(*pair.notes, *overflow_notes(finals, layers)),
@@ -493,10 +498,3 @@ def _with_remedies(
         metric=metric,
         memory_budget=settings.memory_budget,
     )
-
-
-def _precision(pair: ModelPair) -> str:
-    if pair.plan is not None:
-        return str(pair.plan.precision)
-    scaled = Counter(p for p in pair.precisions.values() if p in SCALED)
-    return str(scaled.most_common(1)[0][0] if scaled else Precision.INT8)
