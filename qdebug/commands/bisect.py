@@ -23,4 +23,4 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     check_select_point(settings.select_point)
     started = time.monotonic()
     with ExitStack() as stack, time_limit_told(settings.time_limit):
-        return search_from(settings, prepare(settings, progress, stack), started)
+        return search_from(settings.search, prepare(settings, progress, stack), started)

@@ -10,6 +10,7 @@ from annotated_types import Gt
 from qdebug.backends.segmentation import DEFAULT_BUDGET
 from qdebug.config.candidate import FORCE, HTML, MEMORY_BUDGET, CandidateSettings
 from qdebug.config.cluster import ClusterSettings
+from qdebug.config.engine import EngineSettings
 from qdebug.config.option import (
     SAMPLED,
     SEARCH,
@@ -21,8 +22,10 @@ from qdebug.config.option import (
     RunLike,
     Share,
 )
+from qdebug.config.specs import PinSearchSpec, TargetSpec, spec_from
 from qdebug.config.strategies import STRATEGIES
 from qdebug.config.values import parse_difference
+from qdebug.network.samplespec import SampleSpec
 
 PinToName = Literal["fp16", "fp32", "auto"]
 Seconds = Annotated[float, Gt(0)]
@@ -176,3 +179,20 @@ class BisectSettings(CandidateSettings, ClusterSettings):
     ] = None
     html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False
+
+    @property
+    def held_out(self) -> SampleSpec | None:
+        """Other samples, to check the answer on."""
+        if self.holdout is None:
+            return None
+        return SampleSpec(self.holdout, None, self.batch_size, "holdout", "")
+
+    @property
+    def asked(self) -> TargetSpec:
+        """What must hold in the end."""
+        return spec_from(TargetSpec, self)
+
+    @property
+    def search(self) -> PinSearchSpec:
+        """How to search."""
+        return spec_from(PinSearchSpec, self, engine=spec_from(EngineSettings, self))

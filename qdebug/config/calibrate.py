@@ -38,6 +38,7 @@ from qdebug.config.option import (
     Share,
 )
 from qdebug.config.values import values_of
+from qdebug.network.samplespec import SampleSpec
 
 
 @dataclass(frozen=True)
@@ -143,3 +144,15 @@ class CalibrateSettings(ClusterSettings):
     ] = None
     html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False
+
+    @property
+    def calibrates_on(self) -> SampleSpec:
+        """The samples to calibrate on."""
+        return SampleSpec(self.calib_data, self.samples, self.batch_size, "calib_data")
+
+    @property
+    def held_out(self) -> SampleSpec | None:
+        """Other samples."""
+        if self.holdout is None:
+            return None
+        return SampleSpec(self.holdout, None, self.batch_size, "holdout", "")

@@ -23,9 +23,11 @@ from qdebug.config.option import (
     PlanLike,
     Positive,
 )
+from qdebug.config.specs import QuantizationSpec, calibration_spec, spec_from
 from qdebug.config.values import parse_bytes, parse_segments
 from qdebug.metrics.tensor import metric_usage
 from qdebug.network.dataformats import data_usage
+from qdebug.network.samplespec import SampleSpec
 
 PrecisionName = Literal["int8", "fp16", "fp32"]
 FallbackName = Literal["fp16", "fp32"]
@@ -146,3 +148,21 @@ class CandidateSettings(EngineSettings):
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
     segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[bool, CACHE] = True
+
+    @property
+    def compared(self) -> SampleSpec:
+        """The samples to compare on."""
+        return SampleSpec(self.inputs, self.samples, self.batch_size)
+
+    @property
+    def quantization(self) -> QuantizationSpec:
+        """What is compared, and how it is quantized."""
+        calibrates_on = calibration_spec(self.calib_data, self.calib_samples)
+        fits = bool(getattr(self, "try_remedies", False))
+        return spec_from(
+            QuantizationSpec,
+            self,
+            compared=self.compared,
+            calibrates_on=calibrates_on,
+            fits_remedies=fits,
+        )

@@ -9,6 +9,7 @@ from qdebug.backends.segmentation import AUTO
 from qdebug.config.candidate import BATCH_SIZE, CACHE, CUSTOM_OPS, DATA, FORCE, SAMPLES, SEGMENTS
 from qdebug.config.option import LOOK, WHAT, DataLike, ModelLike, Option, Positive
 from qdebug.config.values import unique
+from qdebug.network.samplespec import SampleSpec
 from qdebug.results.orders import ORDERS
 
 _ORDERS = "; ".join(f"{name} ({order.title})" for name, order in ORDERS.items())
@@ -74,3 +75,17 @@ class RangesSettings:
         ),
     ] = None
     force: Annotated[bool, FORCE] = False
+
+    @property
+    def calibrates_on(self) -> SampleSpec | None:
+        """The samples to run the model on."""
+        if self.calib_data is None:
+            return None
+        return SampleSpec(self.calib_data, self.samples, self.batch_size, "calib_data")
+
+    @property
+    def held_out(self) -> SampleSpec | None:
+        """Other samples."""
+        if self.holdout is None:
+            return None
+        return SampleSpec(self.holdout, None, self.batch_size, "holdout", "")

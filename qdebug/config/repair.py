@@ -55,7 +55,9 @@ from qdebug.config.option import (
     Share,
 )
 from qdebug.config.remedies import SUMMARIES, remedy_usage
+from qdebug.config.specs import PinSearchSpec, QuantizationSpec, TargetSpec, spec_from
 from qdebug.config.values import values_of
+from qdebug.network.samplespec import SampleSpec
 from qdebug.wording import as_known
 
 
@@ -242,3 +244,40 @@ class RepairSettings(ClusterSettings):
     ] = None
     html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False
+
+    @property
+    def calibrates_on(self) -> SampleSpec:
+        """The samples to calibrate and to fit remedies on."""
+        limit, by = self.calib_samples, "calib_samples"
+        if limit is None:
+            limit, by = self.samples, "samples"
+        return SampleSpec(self.calib_data, limit, self.batch_size, "calib_data", by)
+
+    @property
+    def held_out(self) -> SampleSpec | None:
+        """Other samples."""
+        if self.inputs is None:
+            return None
+        by = "" if self.samples is None else "samples"
+        return SampleSpec(self.inputs, self.samples, self.batch_size, "inputs", by)
+
+    @property
+    def quantization(self) -> QuantizationSpec:
+        """How the network is quantized before the repair."""
+        return spec_from(
+            QuantizationSpec,
+            self,
+            compared=self.held_out or self.calibrates_on,
+            calibrates_on=self.calibrates_on,
+        )
+
+    @property
+    def asked(self) -> TargetSpec:
+        """What must hold in the end."""
+        return spec_from(TargetSpec, self)
+
+    @property
+    def search(self) -> PinSearchSpec:
+        """How to search for layers to pin."""
+        # Here `pin` allows it, `force` and `time_limit` are about the whole repair.
+        return spec_from(PinSearchSpec, self, pin=(), force=False, time_limit=None)

@@ -51,7 +51,9 @@ from qdebug.config.option import (
     PlanLike,
     Positive,
 )
+from qdebug.config.specs import calibration_spec
 from qdebug.config.values import values_of
+from qdebug.network.samplespec import SampleSpec
 
 MixName = Literal["int8", "fp16", "fp32", "int8+fp16"]
 LevelName = Literal["default", "0", "1", "2", "3", "4", "5"]
@@ -212,3 +214,13 @@ class SweepSettings(ClusterSettings):
     ] = None
     html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False
+
+    @property
+    def compared(self) -> SampleSpec:
+        """The samples to compare on."""
+        return SampleSpec(self.inputs, self.samples, self.batch_size)
+
+    @property
+    def calibrates_on(self) -> SampleSpec | None:
+        """Other samples to calibrate on."""
+        return calibration_spec(self.calib_data, self.calib_samples)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import onnx
@@ -19,17 +19,17 @@ from qdebug.backends.base import Session
 from qdebug.backends.options import SessionSettings
 from qdebug.backends.sizing import parallelism
 from qdebug.backends.stream import map_in_order
-from qdebug.errors import given_by
 from qdebug.execute.context import Context, simulation_context
 from qdebug.network.codes import check_formats
 from qdebug.network.graph import Graph, reads_of
 from qdebug.network.inline import ELSE, MOST_ITERATIONS, THEN, Taken, body_of, fits, is_control_flow
 from qdebug.network.load import read_model
 from qdebug.network.prepare import Model, prepare_model, replaced, with_taken
-from qdebug.network.samples import Batch, Samples, open_samples
+from qdebug.network.samples import Batch, Samples
+from qdebug.network.samplespec import SampleSpec
 from qdebug.network.subgraphs import all_names, bodies, free_name, size_of
 from qdebug.plan.rewrite.edit import make_node
-from qdebug.types import Array, Progress, ProgressCallback, Tensors, TensorSpec, ignore_progress
+from qdebug.types import Array, Progress, ProgressCallback, Tensors, ignore_progress
 from qdebug.wording import counted
 
 MOST_NODES = 4000
@@ -41,39 +41,10 @@ _SPLIT = (
 )
 
 
-@dataclass(frozen=True)
-class DataSource:
-    """Samples that a command uses.
-
-    Attributes:
-        setting: what they are given by.
-        data: as the user gave them; None for none.
-        limit, batch_size, limited_by: see `open_samples`.
-    """
-
-    setting: str
-    data: str | None
-    limit: int | None = None
-    batch_size: int | None = None
-    limited_by: str = "samples"
-
-    def open(self, inputs: Sequence[TensorSpec]) -> Samples:
-        """The samples, which there are, for a model of these inputs; raises as `open_samples`."""
-        assert self.data is not None
-        with given_by(self.setting):
-            return open_samples(
-                self.data,
-                inputs,
-                limit=self.limit,
-                batch_size=self.batch_size,
-                limited_by=self.limited_by,
-            )
-
-
 def open_model(
     path: str,
     opset: int,
-    sources: Sequence[DataSource],
+    sources: Sequence[SampleSpec],
     sessions: SessionSettings,
     progress: ProgressCallback = ignore_progress,
 ) -> Model:
@@ -85,10 +56,9 @@ def open_model(
     """
     model = prepare_model(read_model(path), opset)
     check_formats(path, model.graph)
-    given = [source for source in sources if source.data is not None]
-    if not given or not any(map(is_control_flow, model.graph.proto.graph.node)):
+    if not sources or not any(map(is_control_flow, model.graph.proto.graph.node)):
         return model
-    samples = [source.open(model.graph.inputs) for source in given]
+    samples = [source.open(model.graph.inputs) for source in sources]
     return _followed(model, samples, simulation_context(parallelism(), progress, sessions))
 
 

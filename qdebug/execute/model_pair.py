@@ -15,14 +15,12 @@ from qdebug.backends.options import SessionSettings
 from qdebug.backends.registry import spec_of
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import parse_method
-from qdebug.config.candidate import CandidateSettings
-from qdebug.config.compare import CompareSettings
-from qdebug.config.sweep import SweepSettings
+from qdebug.config.specs import QuantizationSpec
 from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.execute.align.absorbed import guess_absorbed
 from qdebug.execute.align.proof import proven
 from qdebug.execute.context import Context
-from qdebug.execute.control_flow import DataSource, open_model
+from qdebug.execute.control_flow import open_model
 from qdebug.execute.executor import Executor
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.formats.registry import SCALED
@@ -32,6 +30,7 @@ from qdebug.network.layers import QUANTIZABLE_OPS, find_layers
 from qdebug.network.prepare import QDQ_OPSET, Model, is_quantized
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, first, is_whole, same_samples, whole
+from qdebug.network.samplespec import SampleSpec
 from qdebug.plan.lower import check_ranges, required_opset
 from qdebug.plan.pair import ModelPair, planned_pair, quantized_pair
 from qdebug.plan.plan import (
@@ -56,7 +55,7 @@ from qdebug.wording import counted, option
 
 _FOR_FP32_MODELS = (
     *("plan", "calibration", "calib_data", "calib_samples"),
-    *("weights", "fallback_precision", "save_plan"),
+    *("weights", "fallback_precision"),
 )
 """Settings that say how to quantize: a quantized model is taken as it is."""
 
@@ -84,25 +83,25 @@ class Built:
     gathered: Gathered | None = None
 
 
-def plan_from(settings: CandidateSettings) -> PrecisionPlan:
-    """The plan the settings ask for: that of the file, with the flags given on top."""
+def plan_from(spec: QuantizationSpec) -> PrecisionPlan:
+    """The plan that is asked for: that of the file, with what is said besides on top."""
     plan = PrecisionPlan(Precision.INT8)
-    if settings.plan:
+    if spec.plan:
         with given_by("plan"):
-            plan = read_plan(settings.plan)
-    if settings.precision:
-        plan = replace(plan, precision=Precision(settings.precision))
-    if settings.fallback_precision:
-        plan = replace(plan, fallback_precision=Precision(settings.fallback_precision))
-    if settings.weights:
-        plan = replace(plan, weights=Granularity(settings.weights))
+            plan = read_plan(spec.plan)
+    if spec.precision:
+        plan = replace(plan, precision=Precision(spec.precision))
+    if spec.fallback_precision:
+        plan = replace(plan, fallback_precision=Precision(spec.fallback_precision))
+    if spec.weights:
+        plan = replace(plan, weights=Granularity(spec.weights))
     return plan
 
 
 def load_model(
     path: str,
     plan: PrecisionPlan,
-    sources: Sequence[DataSource],
+    sources: Sequence[SampleSpec],
     sessions: SessionSettings,
     progress: ProgressCallback = ignore_progress,
     *,
@@ -117,18 +116,6 @@ def load_model(
     if not (in_fp16 or plan.layers):
         check_in_fp32(model)
     return model
-
-
-def sources_of(settings: CandidateSettings | SweepSettings) -> tuple[DataSource, ...]:
-    """The samples that `settings` compare on and calibrate on."""
-    return (
-        DataSource("inputs", settings.inputs, settings.samples, settings.batch_size),
-        _to_calibrate_on("calib_data", settings.calib_data, settings.calib_samples),
-    )
-
-
-def _to_calibrate_on(setting: str, data: str | None, limit: int | None) -> DataSource:
-    return DataSource(setting, data, limit, limited_by="calib_samples")
 
 
 def check_not_quantized(
@@ -197,7 +184,7 @@ def refuse_reference(hint: str, model: Model) -> UsageError:
 
 
 def open_reference(
-    path: str, model: Model, sources: Sequence[DataSource], sessions: SessionSettings
+    path: str, model: Model, sources: Sequence[SampleSpec], sessions: SessionSettings
 ) -> Model:
     """The FP32 model at `path`, which the quantized `model` was made from.
 
@@ -233,11 +220,12 @@ def open_reference(
 
 
 def build_pair(
-    settings: CompareSettings,
+    spec: QuantizationSpec,
     context: Context,
     plan: PrecisionPlan,
     model: Model,
     samples: Samples,
+    saves_plan: bool = False,
 ) -> Built:
     """What to compare; calibrates where the plan needs ranges that it does not have.
 
@@ -245,14 +233,14 @@ def build_pair(
         UsageError: settings that contradict the model.
         QdebugError: a plan that does not fit it, or a runtime that failed.
     """
-    built = _built(settings, context, plan, model, samples)
+    built = _built(spec, context, plan, model, samples, saves_plan)
     pair = built.pair
     asked = pair.precision
     layers = {layer.name: (layer.op_type, pair.precisions[layer.name]) for layer in pair.layers}
-    note = unquantized(settings.model, asked, layers)
+    note = unquantized(spec.model, asked, layers)
     if not note:
         return built
-    if not settings.allow_unquantized:
+    if not spec.allow_unquantized:
         raise UsageError(
             " ".join((f"{note}.", *model.notes)) if model.notes else note,
             f"Try {option('precision', 'fp16')}, give a plan with layers in lower precision, or "
@@ -285,32 +273,31 @@ def unquantized(model: str, asked: Precision, layers: Mapping[str, tuple[str, Pr
 
 
 def _built(
-    settings: CompareSettings,
+    spec: QuantizationSpec,
     context: Context,
     plan: PrecisionPlan,
     model: Model,
     samples: Samples,
+    saves_plan: bool = False,
 ) -> Built:
-    if model.quantized or (names_model(settings.reference) and is_in_fp16(model.graph)):
-        _refuse_for_quantized(settings, model)
+    if model.quantized or (names_model(spec.reference) and is_in_fp16(model.graph)):
+        _refuse_for_quantized(spec, model, saves_plan=saves_plan)
         model, notes = explicit(model)
-        if not names_model(settings.reference):
+        if not names_model(spec.reference):
             guessed = guess_absorbed(context, model, samples)
             pair = quantized_pair(model, guessed=guessed)
-            return Built(for_backend(_noted(pair, notes), settings.backend))
-        reference = open_reference(
-            settings.reference, model, sources_of(settings), context.sessions
-        ).graph
-        pair = proven(context, quantized_pair(model, reference, settings.reference), samples)
+            return Built(for_backend(_noted(pair, notes), spec.backend))
+        reference = open_reference(spec.reference, model, spec.samples, context.sessions).graph
+        pair = proven(context, quantized_pair(model, reference, spec.reference), samples)
         notes += (*_repaired_note(model), *([] if model.quantized else [_in_fp16_note()]))
-        return Built(for_backend(_noted(pair, notes), settings.backend))
-    if names_model(settings.reference):
+        return Built(for_backend(_noted(pair, notes), spec.backend))
+    if names_model(spec.reference):
         raise refuse_reference(
             f"Leave {option('reference')} out, or give the quantized model in the place of "
-            f"{settings.model}. A run file (.h5) to reuse may be given, too.",
+            f"{spec.model}. A run file (.h5) to reuse may be given, too.",
             model,
         )
-    planned = plan_ranges(settings, context, plan, model, whole(samples))
+    planned = plan_ranges(spec, context, plan, model, whole(samples))
     pair = planned_pair(model, planned.bound)
     return Built(replace(pair, notes=(*planned.notes, *pair.notes)), planned.gathered)
 
@@ -370,9 +357,11 @@ def explicit(model: Model) -> tuple[Model, tuple[str, ...]]:
     return model, (note,)
 
 
-def _refuse_for_quantized(settings: CompareSettings, model: Model) -> None:
-    given = [option(name) for name in _FOR_FP32_MODELS if getattr(settings, name)]
-    if settings.precision not in (None, "int8" if model.quantized else "fp16"):
+def _refuse_for_quantized(spec: QuantizationSpec, model: Model, *, saves_plan: bool) -> None:
+    given = [option(name) for name in _FOR_FP32_MODELS if getattr(spec, name)]
+    if saves_plan:
+        given.append(option("save_plan"))
+    if spec.precision not in (None, "int8" if model.quantized else "fp16"):
         given.append(option("precision"))
     if given:
         how = "is quantized already (it has QuantizeLinear or DequantizeLinear nodes)"
@@ -386,7 +375,7 @@ def _refuse_for_quantized(settings: CompareSettings, model: Model) -> None:
 
 
 def plan_ranges(
-    settings: CandidateSettings,
+    spec: QuantizationSpec,
     context: Context,
     plan: PrecisionPlan,
     model: Model,
@@ -399,44 +388,46 @@ def plan_ranges(
     Raises:
         QdebugError: a plan or a calibration that does not fit the model.
     """
-    calibrator = parse_method(settings.method)
+    calibrator = parse_method(spec.method)
     notes: tuple[str, ...] = ()
-    if settings.calibration:
-        plan, notes = _with_calibration(plan, settings.calibration, model)
-    bound = bind_user_plan(plan, model, settings.plan)
+    if spec.calibration:
+        plan, notes = _with_calibration(plan, spec.calibration, model)
+    bound = bind_user_plan(plan, model, spec.plan)
     # Bound: whatever is saved of it from here on is for this model.
     plan = replace(plan, model_sha256=model.file.sha256, control_flow=model.taken)
     missing = bound.missing_ranges()
     if not missing:
-        unused = () if calibrate_on else _unused(settings)
+        unused = () if calibrate_on else _unused(spec)
         return CalibratedPlan(replace(bound, plan=plan), None, (*notes, *unused))
-    data = settings.calib_data
-    calibration = calibrate_on or _calibration_samples(settings, model, compared)
-    gathered = gather_ranges(context, model.graph, calibration, cached=settings.cache)
+    calibration = calibrate_on or _calibration_samples(spec, model, compared)
+    gathered = gather_ranges(context, model.graph, calibration, cached=spec.cache)
     ranges = {
         tensor: TensorRange(amax, calibrator.name)
         for tensor, amax in calibrated(gathered.histograms, missing, calibrator).items()
     }
-    where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
+    data = (spec.calibrates_on or spec.compared).data
+    where = f"{calibrator.name} of {calibration.count} samples of {data}"
     bound = bind_plan(plan.with_ranges(ranges, where), model, bound.layers)
     bound = replace(bound, calibrated=frozenset(missing))
     told: tuple[str, ...] = ()
     if calibrate_on is None:
-        told = _compared_too(settings, calibration, compared)
+        told = _compared_too(spec, calibration, compared)
     ranges_told = range_notes(gathered.histograms, missing)
     return CalibratedPlan(bound, gathered, (*notes, *told, *ranges_told))
 
 
 def _calibration_samples(
-    settings: CandidateSettings, model: Model, compared: SampleSubset
+    spec: QuantizationSpec, model: Model, compared: SampleSubset
 ) -> SampleSubset:
-    data, limit = settings.calib_data, settings.calib_samples
-    if data is None and not is_whole(compared):  # the others are held out
+    limit = spec.calib_samples
+    if spec.calibrates_on is not None:
+        return whole(spec.calibrates_on.open(model.graph.inputs))
+    if not is_whole(compared):  # the others are held out
         return first(compared, limit)
-    if data is None and limit is None:
+    if limit is None:
         return compared
-    given = ("calib_data", data) if data else ("inputs", settings.inputs)
-    return whole(_to_calibrate_on(*given, limit).open(model.graph.inputs))
+    few = replace(spec.compared, limit=limit, limited_by="calib_samples", batch_size=None)
+    return whole(few.open(model.graph.inputs))
 
 
 def bind_user_plan(
@@ -548,20 +539,17 @@ def _bind(plan: PrecisionPlan, model: Model) -> BoundPlan:
     return bind_plan(plan, model, find_layers(model.graph))
 
 
-def _unused(settings: CandidateSettings) -> tuple[str, ...]:
-    fitted = isinstance(settings, CompareSettings) and settings.try_remedies
-    if settings.calib_data is None or fitted:
+def _unused(spec: QuantizationSpec) -> tuple[str, ...]:
+    if spec.calib_data is None or spec.fits_remedies:
         return ()
-    return (
-        f"{option('calib_data', settings.calib_data)} was not read: nothing had to be calibrated.",
-    )
+    return (f"{option('calib_data', spec.calib_data)} was not read: nothing had to be calibrated.",)
 
 
 def _compared_too(
-    settings: CandidateSettings, calibration: SampleSubset, compared: SampleSubset
+    spec: QuantizationSpec, calibration: SampleSubset, compared: SampleSubset
 ) -> tuple[str, ...]:
     """A note where the ranges are fitted to the very samples that are compared."""
-    if settings.calib_data is None:
+    if spec.calib_data is None:
         return (
             f"No {option('calib_data')}: the ranges come from the compared samples themselves, "
             "which flatters the result.",

@@ -75,11 +75,11 @@ class _Case:
     def __init__(self, path: Path, data: Path, count: int, workers: int) -> None:
         self.name = path.stem
         settings = CompareSettings(str(path), str(data), samples=count, precision="int8")
-        plan = plan_from(settings)
+        plan = plan_from(settings.quantization)
         model = load_model(str(path), plan, (), DEFAULT_SESSIONS)
         samples = open_samples(str(data), model.graph.inputs, limit=count)
         context = simulation_context(Parallelism(workers, 1), ignore_progress, DEFAULT_SESSIONS)
-        pair = build_pair(settings, context, plan, model, samples).pair
+        pair = build_pair(settings.quantization, context, plan, model, samples).pair
         assert pair.plan is not None
         bound = bind_plan(pair.plan, model, pair.layers)
         self.names = [x.name for x in pair.layers if x.quantizable]

@@ -106,7 +106,7 @@ class _Case:
         self._prepare(count)
 
     def _prepare(self, count: int) -> None:
-        plan = plan_from(self.settings)
+        plan = plan_from(self.settings.quantization)
         model = load_model(self.settings.model, plan, (), DEFAULT_SESSIONS)
         bound = bind_plan(plan, model, find_layers(model.graph))
         self.pair = planned_pair(model, bound)

@@ -69,13 +69,11 @@ def _calibrate(
     sessions = session_settings(settings)
     pair = read_quantizable(settings, sessions, progress)
     calibration, held_out = open_subsets(
-        ("calib_data", "holdout"),
-        settings.calib_data,
+        settings.calibrates_on,
+        settings.held_out,
         pair.model.graph.inputs,
-        holdout=settings.holdout,
-        holdout_share=settings.holdout_share,
-        limit=settings.samples,
-        batch_size=settings.batch_size,
+        setting="holdout",
+        share=settings.holdout_share,
         executions=(_EXECUTIONS_FOR_MIX,) * 2 if settings.mix else (_EXECUTIONS, 1),
     )
     check_metric(metric, pair.model, held_out.samples)

@@ -12,10 +12,11 @@ from qdebug.backends.options import SessionSettings
 from qdebug.calibrators.weights import mse_weight_amax, weight_amax
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError
-from qdebug.execute.control_flow import DataSource, open_model
+from qdebug.execute.control_flow import open_model
 from qdebug.execute.model_pair import check_in_fp32, check_not_quantized
 from qdebug.network.layers import Layers, find_layers
 from qdebug.network.prepare import Model
+from qdebug.network.samplespec import given_specs
 from qdebug.plan.lower import activation_scales, lower, required_opset
 from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.rewrite.feed_scales import feed_scales
@@ -83,10 +84,7 @@ def read_quantizable(
         Precision(settings.fallback_precision),
         weights=Granularity(settings.weights),
     )
-    sources = (
-        DataSource("calib_data", settings.calib_data, settings.samples, settings.batch_size),
-        DataSource("holdout", settings.holdout, None, settings.batch_size),
-    )
+    sources = given_specs(settings.calibrates_on, settings.held_out)
     model = open_model(settings.model, required_opset(plan), sources, sessions, progress)
     check_not_quantized(model, "its ranges are in it")
     check_in_fp32(model)

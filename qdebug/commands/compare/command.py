@@ -46,7 +46,7 @@ from qdebug.commands.compare.keeping import DEFAULT, Keeping
 from qdebug.commands.compare.remedies import with_remedies
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
-from qdebug.errors import UsageError, given_by
+from qdebug.errors import UsageError
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.engine.build import check_requested, engine_of, fitted, open_runtime
@@ -62,13 +62,12 @@ from qdebug.execute.model_pair import (
     names_model,
     plan_from,
     share_pair,
-    sources_of,
 )
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.metrics.effect import EffectMode
 from qdebug.metrics.task import TaskMetric
 from qdebug.network.prepare import Model
-from qdebug.network.samples import Samples, open_samples
+from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import whole
 from qdebug.outputfiles import write_text
 from qdebug.plan.description import describe
@@ -102,12 +101,13 @@ def compare(
     gate, keep, runtime = _checked(settings, progress)
     with ExitStack() as stack:
         stored = open_stored(stack, settings.reference, settings.output if settings.force else None)
-        plan = plan_from(settings)
+        spec = settings.quantization
+        plan = plan_from(spec)
         check_requested(settings.backend, plan)
         model = load_model(
             settings.model,
             plan,
-            sources_of(settings),
+            spec.samples,
             session_settings(settings),
             progress,
             in_fp16=names_model(settings.reference) or plan.precision is not Precision.INT8,
@@ -117,7 +117,7 @@ def compare(
         samples = _samples(settings, model, gate)
         writer = _open_writer(stack, settings, keep, samples.count)
         context = _context(stack, settings, model, required_opset(plan), progress)
-        built = build_pair(settings, context, plan, model, samples)
+        built = build_pair(spec, context, plan, model, samples, saves_plan=bool(settings.save_plan))
         pair = built.pair
         # Before the simulation, so that a model that cannot be built fails at once.
         engine = None
@@ -249,13 +249,7 @@ def _with_saved_plan(
 
 
 def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
-    with given_by("inputs"):
-        samples = open_samples(
-            settings.inputs,
-            model.graph.inputs,
-            limit=settings.samples,
-            batch_size=settings.batch_size,
-        )
+    samples = settings.compared.open(model.graph.inputs)
     check_metric(gate.metric, model, samples)
     return samples
 
@@ -481,13 +475,10 @@ def _with_remedies(
     """`result` with what remedies give on the leading layers, where that is asked for."""
     if not settings.try_remedies:
         return result
+    calibrates_on = settings.quantization.calibrates_on
     calibration = None
-    if settings.calib_data is not None:
-        limit = settings.calib_samples
-        with given_by("calib_data"):
-            inputs = pair.model.graph.inputs
-            data, by = settings.calib_data, "calib_samples"
-            calibration = whole(open_samples(data, inputs, limit=limit, limited_by=by))
+    if calibrates_on is not None:
+        calibration = whole(calibrates_on.open(pair.model.graph.inputs))
     return with_remedies(
         context,
         pair,

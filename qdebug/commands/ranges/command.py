@@ -15,13 +15,14 @@ from qdebug.config.ranges import RangesSettings
 from qdebug.display.plotfiles import is_folder
 from qdebug.errors import QdebugError, StoreError, UsageError
 from qdebug.execute.context import session_settings, simulation_context
-from qdebug.execute.control_flow import DataSource, open_model
+from qdebug.execute.control_flow import open_model
 from qdebug.execute.gather import Gathered, from_records, gather_ranges
 from qdebug.execute.model_pair import check_not_quantized
 from qdebug.network.layers import find_layers
 from qdebug.network.load import read_model
 from qdebug.network.prepare import Model, prepare_model
 from qdebug.network.samples.subset import whole
+from qdebug.network.samplespec import given_specs
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan, nearest
 from qdebug.plan.planfile import parse_plan
@@ -62,7 +63,8 @@ def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progres
 
 
 def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesResult:
-    if settings.calib_data is None:
+    calibration, holdout = settings.calibrates_on, settings.held_out
+    if calibration is None or settings.calib_data is None:
         read_model(settings.source)  # what is no model at all is said first
         raise UsageError(
             f"{option('calib_data')} is missing: {settings.source} is a model, and its ranges come "
@@ -71,17 +73,14 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
             code="QD-USAGE-CALIB-DATA",
         )
     plan = PrecisionPlan(Precision.INT8)
-    batch_size = settings.batch_size
-    calibration = DataSource("calib_data", settings.calib_data, settings.samples, batch_size)
-    holdout = DataSource("holdout", settings.holdout, None, batch_size, limited_by="")
     sessions = session_settings(settings)
-    sources = (calibration, holdout)
+    sources = given_specs(calibration, holdout)
     model = open_model(settings.source, required_opset(plan), sources, sessions, progress)
     check_not_quantized(model, "its ranges are in it")
     inputs = model.graph.inputs
     subset = whole(calibration.open(inputs))
-    held_out = None if settings.holdout is None else whole(holdout.open(inputs))
-    context = simulation_context(parallelism(), progress, sessions, batch_size)
+    held_out = None if holdout is None else whole(holdout.open(inputs))
+    context = simulation_context(parallelism(), progress, sessions, settings.batch_size)
     gathered = gather_ranges(context, model.graph, subset, cached=settings.cache)
     seen: Gathered | None = None
     if held_out is not None:

@@ -12,8 +12,8 @@ from qdebug.analyse.gate import refuse_missing_metric
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.options import SessionSettings
 from qdebug.backends.registry import spec_of
-from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import EngineSettings, TypingName
+from qdebug.config.specs import QuantizationSpec, spec_from
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import MetricError, UsageError
 from qdebug.execute.engine.build import open_runtime
@@ -38,10 +38,10 @@ _SCOPES = ("output", "metric", "layer", "tensor")
 
 @dataclass(frozen=True)
 class Variant:
-    """What is built: one precision or plan, as `compare` is asked for it."""
+    """What is built: one precision or plan."""
 
     name: str
-    settings: CompareSettings
+    spec: QuantizationSpec
 
 
 @dataclass(frozen=True)
@@ -78,35 +78,21 @@ def variants_of(settings: SweepSettings) -> list[Variant]:
         base, _, rest = name.partition("+")
         granular = settings.weights if base in ("", *SCALED) else ()
         for weights in granular or (None,):
-            asked = _compared(
+            asked = _quantized(
                 settings, precision=base or None, fallback_precision=rest or None, weights=weights
             )
             if base in (Precision.FP16, Precision.FP32):  # it needs no ranges
-                asked = replace(asked, calibration=None, calib_data=None, calib_samples=None)
+                asked = replace(asked, calibration=None, calibrates_on=None, calib_samples=None)
             found.append(Variant(name or str(Precision.INT8), asked))
     for plan in dict.fromkeys(settings.plan):
         for weights in settings.weights or (None,):
-            found.append(Variant(plan, _compared(settings, plan=plan, weights=weights)))
+            found.append(Variant(plan, _quantized(settings, plan=plan, weights=weights)))
     return found
 
 
-def _compared(settings: SweepSettings, **chosen: str | None) -> CompareSettings:
-    return CompareSettings(
-        model=settings.model,
-        inputs=settings.inputs,
-        reference=settings.reference,
-        calibration=settings.calibration,
-        calib_data=settings.calib_data,
-        method=settings.method,
-        samples=settings.samples,
-        calib_samples=settings.calib_samples,
-        batch_size=settings.batch_size,
-        metric=settings.metric,
-        cache=settings.cache,
-        backend=settings.backend,
-        allow_unquantized=settings.allow_unquantized,
-        **chosen,  # type: ignore[arg-type]
-    )
+def _quantized(settings: SweepSettings, **chosen: str | None) -> QuantizationSpec:
+    given = {"precision": None, "fallback_precision": None, "weights": None, "plan": None}
+    return spec_from(QuantizationSpec, settings, **(given | chosen))
 
 
 def check_backend(settings: SweepSettings, conditions: Sequence[Condition]) -> None:

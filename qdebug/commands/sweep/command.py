@@ -33,7 +33,6 @@ from qdebug.config.sweep import SweepSettings
 from qdebug.errors import QdebugError, given_by
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import session_settings, simulation_context
-from qdebug.execute.control_flow import DataSource
 from qdebug.execute.engine.build import check_requested, shapes_of
 from qdebug.execute.model_pair import (
     bind_user_plan,
@@ -41,12 +40,12 @@ from qdebug.execute.model_pair import (
     load_model,
     plan_from,
     ranges_for,
-    sources_of,
 )
 from qdebug.metrics.task import load_metric
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import whole
+from qdebug.network.samplespec import SampleSpec, given_specs
 from qdebug.outputfiles import temporary_folder
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
@@ -80,7 +79,13 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     sessions = session_settings(settings)
     points = builder_points(settings, sessions, progress)
     variants = variants_of(settings)
-    models = _Models(settings.model, settings.backend, sources_of(settings), sessions, {})
+    models = _Models(
+        settings.model,
+        settings.backend,
+        given_specs(settings.compared, settings.calibrates_on),
+        sessions,
+        {},
+    )
     plans = [models.checked(variant) for variant in variants]
     samples = _samples(settings, models.of(plans[0]))
     check_metric(metric, models.of(plans[0]), samples)
@@ -102,7 +107,7 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
         saved = SavedEngines(settings, models.of(plans[0]).file.digest, total)
     outputs = OutputEvaluator(context, whole(samples), metric, cached=settings.cache)
     pairs: Iterable[tuple[Variant, ModelPair]] = (
-        (variant, build_pair(variant.settings, context, plan, models.of(plan), samples).pair)
+        (variant, build_pair(variant.spec, context, plan, models.of(plan), samples).pair)
         for variant, plan in zip(variants, plans, strict=True)
     )
     source: Source = Here(outputs)
@@ -150,7 +155,7 @@ class _Models:
 
     path: str
     backend: str
-    sources: tuple[DataSource, ...]
+    sources: tuple[SampleSpec, ...]
     sessions: SessionSettings
     known: dict[int, Model]
 
@@ -162,24 +167,23 @@ class _Models:
 
     def checked(self, variant: Variant) -> PrecisionPlan:
         """The plan of a variant, which fits the model: found out before anything is built."""
-        plan = plan_from(variant.settings)
+        plan = plan_from(variant.spec)
         check_requested(self.backend, plan)
         model = self.of(plan)
         if not model.quantized:
-            bind_user_plan(plan, model, variant.settings.plan)
+            bind_user_plan(plan, model, variant.spec.plan)
         return plan
 
 
 def _samples(settings: SweepSettings, model: Model) -> Samples:
     """The samples to run; also checks that those to calibrate on exist."""
-    compared, calibration = sources_of(settings)
-    if settings.calib_data:
-        calibration.open(model.graph.inputs)
+    if settings.calibrates_on:
+        settings.calibrates_on.open(model.graph.inputs)
     if settings.calibration and not model.quantized:
         with given_by("calibration"):
             ranges_for(settings.calibration, model)
     parse_method(settings.method)
-    return compared.open(model.graph.inputs)
+    return settings.compared.open(model.graph.inputs)
 
 
 def _fitted(

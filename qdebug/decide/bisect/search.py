@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qdebug.config.bisect import BisectSettings
+from qdebug.config.specs import PinSearchSpec
 from qdebug.decide.bisect.answer import (
     cost_summary,
     explanation,
@@ -38,7 +38,7 @@ _UNEXPLAINED = (
 
 
 def search_from(
-    settings: BisectSettings,
+    how: PinSearchSpec,
     setup: Setup,
     started: float | None = None,
     first: Sequence[Pins] = (),
@@ -53,34 +53,34 @@ def search_from(
         OutOfTimeError: the time is over before the search can begin.
     """
     engines = engines_of(setup)
-    if engines is not None and setup.engine is not None and settings.profile is None:
+    if engines is not None and setup.engine is not None and how.profile is None:
         setup = replace(setup, space=in_milliseconds(setup, setup.engine))
     options = SearchOptions(
-        strategy=settings.strategy,
-        int8_kernels=settings.int8_kernels,
-        cache_bytes=settings.memory_budget,
-        max_evaluations=settings.max_evaluations,
-        time_limit_s=settings.time_limit,
+        strategy=how.strategy,
+        int8_kernels=how.int8_kernels,
+        cache_bytes=how.memory_budget,
+        max_evaluations=how.max_evaluations,
+        time_limit_s=how.time_limit,
         started=time.monotonic() if started is None else started,
-        journal=settings.journal,
-        restart=settings.force,
-        cached=settings.cache,
+        journal=how.journal,
+        restart=how.force,
+        cached=how.cache,
         first=first,
         tells_coarse=tells_coarse,
     )
     answer = answered(setup, engines, options)
-    answer = with_selected_point(setup, answer, engines, settings.select_point)
+    answer = with_selected_point(setup, answer, engines, how.select_point)
     explain = options.may_explain(setup.rating_s)
     search = answer.searched.result
     found = search.achieved is not None
     engine = built_answer(setup, plan_with(setup, search.pins)) if found else None
-    if engine is not None:
-        save_engine(engine, settings, force=settings.force)
-    return _result(settings, setup, answer, engine, explain)
+    if engine is not None and how.engine is not None:
+        save_engine(engine, how.engine, force=how.force)
+    return _result(how, setup, answer, engine, explain)
 
 
 def _result(
-    settings: BisectSettings, setup: Setup, answer: Answered, engine: Engine | None, explain: bool
+    how: PinSearchSpec, setup: Setup, answer: Answered, engine: Engine | None, explain: bool
 ) -> BisectResult:
     """`engine` is built from the answer; `explain` it where there is time."""
     searched, search = answer.searched, answer.searched.result
@@ -91,7 +91,7 @@ def _result(
     task = searched.reference_task
     told = explanation(setup, search, searched.condition, task) if answer.taken is None else ""
     return BisectResult(
-        model=ModelRef(settings.model, setup.model.file.sha256),
+        model=ModelRef(how.model, setup.model.file.sha256),
         precision=setup.planned.bound.plan.precision,
         fp16_kernels=setup.context.fp16_kernels if _uses_fp16(setup, search) else None,
         target=searched.condition.expression,
@@ -102,7 +102,7 @@ def _result(
         grain=answer.coarse.grain if answer.coarse else None,
         samples=searched.samples,
         held_out_samples=setup.held_out.count,
-        strategy=settings.strategy,
+        strategy=how.strategy,
         candidates=len(setup.space.problem.items),
         reference_metric=task,
         search=search,
@@ -115,7 +115,7 @@ def _result(
         checks=answer.checks,
         execution=searched.how,
         notes=(
-            *_notes(settings, setup, answer, engine),
+            *_notes(how, setup, answer, engine),
             *((_UNEXPLAINED,) if pinned and not explain else ()),
         ),
         suspect=answer.suspect,
@@ -126,7 +126,7 @@ def _result(
 
 
 def _notes(
-    settings: BisectSettings, setup: Setup, answer: Answered, engine: Engine | None
+    how: PinSearchSpec, setup: Setup, answer: Answered, engine: Engine | None
 ) -> tuple[str, ...]:
     baseline = answer.searched.result.baseline
     direction = direction_notes(
@@ -141,14 +141,20 @@ def _notes(
         *setup.planned.notes,
         *setup.pair.notes,
         *setup.notes,
-        *untimed_notes(setup.space, settings.profile, settings.profile_layers),
+        *untimed_notes(setup.space, how.profile, how.profile_layers),
         *answer.notes,
         *([answer.suspect] if answer.suspect else []),
         *([answer.coarse.note] if answer.coarse else []),
         *direction,
         *(engine.notes if engine else ()),
-        *(capture_note(settings, engine.report.not_executed_because) if engine else ()),
+        *_capture_notes(how, engine),
     )
+
+
+def _capture_notes(how: PinSearchSpec, engine: Engine | None) -> tuple[str, ...]:
+    if engine is None or how.engine is None:
+        return ()
+    return capture_note(how.engine, engine.report.not_executed_because)
 
 
 def _uses_fp16(setup: Setup, search: SearchResult) -> bool:

@@ -18,6 +18,7 @@ from qdebug.backends.registry import spec_of
 from qdebug.backends.sizing import parallelism
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.engine import EngineSettings, check_engine_flags, engine_settings_of
+from qdebug.config.specs import PinSearchSpec
 from qdebug.decide.bisect.candidates import sessions_of
 from qdebug.decide.bisect.durations import checks_after_rating
 from qdebug.decide.bisect.grain import Coarse, coarse_share, told
@@ -28,7 +29,6 @@ from qdebug.decide.search.strategies.exhaustive import check_count
 from qdebug.errors import UsageError
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, emulates_fp16, session_settings, simulation_context
-from qdebug.execute.control_flow import DataSource
 from qdebug.execute.engine.build import check_parsed, check_requested, open_runtime
 from qdebug.execute.engine.latency import profiled_costs, read_kernels
 from qdebug.execute.executor import THIS_PROCESS, Executor
@@ -40,12 +40,12 @@ from qdebug.execute.model_pair import (
     plan_from,
     plan_ranges,
     share_pair,
-    sources_of,
 )
 from qdebug.network.macs import macs_per_sample, work_of
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, open_subsets
+from qdebug.network.samplespec import given_specs
 from qdebug.plan.cost import Costs, mac_costs
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair, planned_pair
@@ -164,10 +164,10 @@ def prepare(
     """
     ends_at = time.monotonic() + (settings.time_limit or math.inf)
     check_engine_flags(settings)
-    target = read_target(settings)
+    target = read_target(settings.asked)
     sessions = session_settings(settings)
     engine = open_runtime(settings, cached=settings.cache, sessions=sessions, progress=progress)
-    plan = plan_from(settings)
+    plan = plan_from(settings.quantization)
     check_requested(settings.backend, plan)
     if plan.precision is Precision.FP32:
         raise UsageError(
@@ -175,10 +175,8 @@ def prepare(
             f"Give {option('precision', 'int8')} or {option('precision', 'fp16')}.",
             code="QD-USAGE-NOTHING-TO-PIN",
         )
-    held_out_data = DataSource("holdout", settings.holdout, None, settings.batch_size)
-    model = load_model(
-        settings.model, plan, (*sources_of(settings), held_out_data), sessions, progress
-    )
+    sources = (*settings.quantization.samples, *given_specs(settings.held_out))
+    model = load_model(settings.model, plan, sources, sessions, progress)
     check_not_quantized(
         model,
         "its precisions are fixed, so nothing can be searched",
@@ -186,15 +184,13 @@ def prepare(
         f"{option('reference', 'FP32.onnx')} starts from the ranges and the rounding of a "
         "quantized model, and pins layers, too.)",
     )
-    kernels = _profiled(settings, model)
+    kernels = _profiled(settings.search, model)
     searched, held_out = open_subsets(
-        ("inputs", "holdout"),
-        settings.inputs,
+        settings.compared,
+        settings.held_out,
         model.graph.inputs,
-        holdout=settings.holdout,
-        holdout_share=settings.holdout_share,
-        limit=settings.samples,
-        batch_size=settings.batch_size,
+        setting="holdout",
+        share=settings.holdout_share,
     )
     for subset in (searched, held_out):
         check_metric(target.metric, model, subset.samples)
@@ -211,14 +207,14 @@ def prepare(
         parallelism(), progress, sessions, settings.batch_size, fp16_kernels, executor
     )
     limited = replace(context, ends_at=ends_at)
-    planned = plan_ranges(settings, limited, plan, model, searched)
+    planned = plan_ranges(settings.quantization, limited, plan, model, searched)
     own = engine_settings_of(settings) if engine else None
     start = Start(context, target, model, planned, searched, held_out, engine, kernels, own, found)
-    return rated(settings, start, ends_at)
+    return rated(settings.search, start, ends_at)
 
 
 def rated(
-    settings: BisectSettings,
+    how: PinSearchSpec,
     start: Start,
     ends_at: float = math.inf,
     known: Ratings | None = None,
@@ -238,7 +234,7 @@ def rated(
     share_pair(context.executor, pair, bound.corrections)
     if start.engine is not None:
         check_parsed(start.engine, pair, searched.samples)
-    ratings = known or _ratings(settings, start, pair, ends_at)
+    ratings = known or _ratings(how, start, pair, ends_at)
     return Setup(
         context=context,
         target=start.target,
@@ -248,7 +244,7 @@ def rated(
         searched=searched,
         held_out=start.held_out,
         rated=ratings.layers,
-        space=_space(settings, pair, searched.samples, ratings, start.kernels),
+        space=_space(how, pair, searched.samples, ratings, start.kernels),
         engine=start.engine,
         rating_s=ratings.took_s,
         engine_settings=start.engine_settings,
@@ -257,13 +253,13 @@ def rated(
     )
 
 
-def _ratings(settings: BisectSettings, start: Start, pair: ModelPair, ends_at: float) -> Ratings:
+def _ratings(how: PinSearchSpec, start: Start, pair: ModelPair, ends_at: float) -> Ratings:
     context, searched = start.context, start.searched
     began = time.monotonic()
-    budget = settings.memory_budget
+    budget = how.memory_budget
     found = rate_layers(context, pair, searched, budget, _share_of(ends_at))
     took = time.monotonic() - began
-    half = emulates_fp16(context, () if _pin_to(settings) is PinTo.FP32 else (Precision.FP16,))
+    half = emulates_fp16(context, () if _pin_to(how) is PinTo.FP32 else (Precision.FP16,))
     held_out = start.held_out.count / searched.count
     until = _share_of(ends_at - checks_after_rating(took, emulated=half, held_out=held_out))
     rating = None
@@ -331,7 +327,7 @@ def untimed_notes(space: SearchSpace, profile: str | None, layers: str | None) -
 
 
 def _space(
-    settings: BisectSettings,
+    how: PinSearchSpec,
     pair: ModelPair,
     samples: Samples,
     ratings: Ratings,
@@ -345,31 +341,31 @@ def _space(
     """
 
     def named(setting: str) -> list[str]:
-        wanted = getattr(settings, setting)
+        wanted = getattr(how, setting)
         return [x.name for x in select_layers(wanted, pair.model, pair.layers, setting)]
 
-    pin_to = _pin_to(settings)
+    pin_to = _pin_to(how)
     space = search_space(
         pair.precisions,
-        _costs(settings.profile, pair, samples, kernels),
+        _costs(how.profile, pair, samples, kernels),
         {**local_noise(ratings.layers), **ratings.effect},
         noise_std=dict.fromkeys(ratings.measured, MEASURED_STD),
         pin_to=pin_to,
         pin=named("pin"),
         never_pin=named("never_pin"),
     )
-    if settings.strategy == "exhaustive":
+    if how.strategy == "exhaustive":
         check_count(len(space.problem.items))
     return space
 
 
-def _pin_to(settings: BisectSettings) -> PinTo | None:
+def _pin_to(how: PinSearchSpec) -> PinTo | None:
     """Where layers may be pinned to: auto means what the backend has.
 
     Raises:
         UsageError: it has no such kernels.
     """
-    spec, wanted = spec_of(settings.backend), settings.pin_to
+    spec, wanted = spec_of(how.backend), how.pin_to
     if wanted in (None, "auto") and Precision.FP16 not in spec.precisions:
         return PinTo.FP32
     if wanted in (Precision.FP16, Precision.FP32):
@@ -388,11 +384,11 @@ def _costs(
     return profiled_costs(kernels, profile, pair, work)
 
 
-def _profiled(settings: BisectSettings, model: Model) -> tuple[KernelTime, ...] | None:
+def _profiled(how: PinSearchSpec, model: Model) -> tuple[KernelTime, ...] | None:
     """The kernels of the profile that was given, read before anything is run; None without one."""
-    if settings.profile is not None:
-        return read_kernels(settings.profile, settings.profile_layers, model.file)
-    if settings.profile_layers is not None:
+    if how.profile is not None:
+        return read_kernels(how.profile, how.profile_layers, model.file)
+    if how.profile_layers is not None:
         raise UsageError(
             f"{option('profile_layers')} is given without {option('profile')}",
             "Give both.",

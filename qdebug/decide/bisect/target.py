@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qdebug.analyse.gate import refuse_missing_metric
-from qdebug.config.bisect import BisectSettings
+from qdebug.config.specs import TargetSpec
 from qdebug.errors import MetricError, UsageError
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import KeptReference
@@ -78,14 +78,14 @@ class AccuracyTarget:
         return tuple(graph.activations()) if scope == "tensor" else ()
 
 
-def read_target(settings: BisectSettings) -> AccuracyTarget:
-    """The target that the settings ask for.
+def read_target(asked: TargetSpec) -> AccuracyTarget:
+    """The target that is asked for.
 
     Raises:
         UsageError: there is none, or there are two.
         MetricError: a condition or a metric that is not known, or one without the other.
     """
-    values = {name: getattr(settings, name) for name in ("target", "max_drop", "max_rise")}
+    values = {name: getattr(asked, name) for name in ("target", "max_drop", "max_rise")}
     given = [name for name, value in values.items() if value is not None]
     if len(given) != 1:
         example = option("target", "output.cosine>=0.999")
@@ -98,10 +98,10 @@ def read_target(settings: BisectSettings) -> AccuracyTarget:
             code="QD-USAGE-TARGET",
         )
     name = given[0]
-    metric = load_metric(settings.metric) if settings.metric else None
+    metric = load_metric(asked.metric) if asked.metric else None
     condition = None
-    if settings.target is not None:
-        condition = parse_condition(settings.target, _NAMES, "target")
+    if asked.target is not None:
+        condition = parse_condition(asked.target, _NAMES, "target")
     if (condition is None or condition.scope == "metric") and metric is None:
         refuse_missing_metric(name)
     if condition is not None:
@@ -109,7 +109,7 @@ def read_target(settings: BisectSettings) -> AccuracyTarget:
     if name == "max_rise" and metric is not None and metric.name in BUILT_IN:
         raise UsageError(
             f"{option(name)} is for metrics of which less is better, and of {metric.name} more is",
-            f"Write {option('max_drop', f'{settings.max_rise:g}')}.",
+            f"Write {option('max_drop', f'{asked.max_rise:g}')}.",
             code="QD-USAGE-METRIC-DIRECTION",
         )
     return AccuracyTarget(None, metric, values[name], name == "max_drop")

@@ -82,7 +82,7 @@ def checkpoints(setup: Setup, sequence: tuple[str, ...], cached: bool) -> Checkp
         repr((target.condition, target.allowed, target.more_is_better)) if target else "",
         " ".join(sequence),
         f"{platform.machine()} {versions} {setup.context.fp16_kernels}",
-        setup.search.method,
+        setup.method,
         str(setup.search.memory_budget),
         str(setup.keep_undecided),
     ]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from qdebug.backends.options import SessionSettings
 from qdebug.config.repair import RepairSettings
 from qdebug.errors import UsageError
-from qdebug.execute.control_flow import DataSource
 from qdebug.execute.model_pair import explicit, open_reference, refuse_reference
 from qdebug.formats.registry import FORMAT_OF
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.network.prepare import Model
+from qdebug.network.samplespec import SampleSpec
 from qdebug.plan.given import own_constants
 from qdebug.plan.pair import ModelPair, quantized_pair
 from qdebug.plan.plan import GIVEN, Correction, PrecisionPlan, TensorRange
@@ -42,7 +42,7 @@ def origin_of(
     settings: RepairSettings,
     given: Model,
     plan: PrecisionPlan,
-    sources: Sequence[DataSource],
+    sources: Sequence[SampleSpec],
     sessions: SessionSettings,
 ) -> Origin:
     """What `given`, the user's model, starts the repair with; `plan` is what the settings say,

@@ -12,8 +12,8 @@ import numpy as np
 
 from qdebug.analyse.gate import check_metric, refuse_without_arrays
 from qdebug.backends.sizing import parallelism
-from qdebug.config.bisect import BisectSettings
 from qdebug.config.repair import RepairSettings
+from qdebug.config.specs import PinSearchSpec, TargetSpec
 from qdebug.decide.bisect.grain import Coarse, coarse_share, told
 from qdebug.decide.bisect.setup import Ratings
 from qdebug.decide.bisect.target import AccuracyTarget, more_is_better, read_target
@@ -26,11 +26,11 @@ from qdebug.decide.repair.study import study_of
 from qdebug.errors import UsageError
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
-from qdebug.execute.control_flow import DataSource
 from qdebug.execute.model_pair import load_model, plan_from, plan_ranges
 from qdebug.metrics.task import TaskMetric, load_metric
 from qdebug.network.prepare import Model
 from qdebug.network.samples.subset import SampleSubset, halves, open_subsets
+from qdebug.network.samplespec import given_specs
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
@@ -51,7 +51,8 @@ class Setup:
     """What a repair starts from.
 
     Attributes:
-        search: the same as settings of a search for what to pin.
+        search: how layers to pin are searched for.
+        method: that ranges are calibrated by.
         pins: layers may be pinned.
         target: None where only an improvement is asked for.
         metric: that judges; None without one.
@@ -74,7 +75,8 @@ class Setup:
     """
 
     context: Context
-    search: BisectSettings
+    search: PinSearchSpec
+    method: str
     pins: bool
     target: AccuracyTarget | None
     metric: TaskMetric | None
@@ -113,15 +115,11 @@ def prepare(
         QdebugError: bad input, or a runtime that failed.
         OutOfTimeError: the time is over before the start was judged.
     """
-    search = _as_search(settings)
-    target = _target(settings, search)
+    target = _target(settings.asked)
     metric = load_metric(settings.metric) if settings.metric else None
-    plan = plan_from(search)
+    plan = plan_from(settings.quantization)
     _refuse_fp32(plan)
-    sources = (
-        DataSource("calib_data", settings.calib_data, _to_fit(settings)[0], settings.batch_size),
-        DataSource("inputs", settings.inputs, settings.samples, settings.batch_size),
-    )
+    sources = given_specs(settings.calibrates_on, settings.held_out)
     sessions = session_settings(settings)
     given = load_model(settings.model, plan, sources, sessions, progress)
     origin = origin_of(settings, given, plan, sources, sessions)
@@ -138,7 +136,9 @@ def prepare(
     )
     limited = replace(context, ends_at=ends_at)
     more = _direction(limited, reference, choosing, metric, target)
-    planned = plan_ranges(search, limited, origin.plan, reference, choosing, calibrate_on=fitting)
+    planned = plan_ranges(
+        settings.quantization, limited, origin.plan, reference, choosing, calibrate_on=fitting
+    )
     start = quantized(reference, planned.bound).with_corrections(origin.corrections)
     _refuse_nothing_lower(settings, reference, start)
     judge = Judge(limited, reference.graph, choosing, metric, more)
@@ -168,7 +168,8 @@ def prepare(
     )
     return Setup(
         context=context,
-        search=search,
+        search=settings.search,
+        method=settings.method,
         pins=settings.pin,
         target=target,
         metric=metric,
@@ -233,13 +234,6 @@ def _refuse_nothing_lower(settings: RepairSettings, reference: Model, start: Qua
     )
 
 
-def _to_fit(settings: RepairSettings) -> tuple[int | None, str]:
-    """How many of the calibration data are used, and by which setting."""
-    if settings.calib_samples is not None:
-        return settings.calib_samples, "calib_samples"
-    return settings.samples, "samples"
-
-
 def _samples(
     settings: RepairSettings, reference: Model, metric: TaskMetric | None
 ) -> tuple[SampleSubset, SampleSubset, SampleSubset]:
@@ -249,17 +243,12 @@ def _samples(
         UsageError: nothing could judge a repair by them.
         QdebugError: they cannot be read, or the metric lacks labels.
     """
-    limit, limited_by = _to_fit(settings)
     fitting, held_out = open_subsets(
-        ("calib_data", "inputs"),
-        settings.calib_data,
+        settings.calibrates_on,
+        settings.held_out,
         reference.graph.inputs,
-        holdout=settings.inputs,
-        holdout_share=settings.holdout_share,
-        limit=limit,
-        limited_by=limited_by,
-        holdout_limit=settings.samples,
-        batch_size=settings.batch_size,
+        setting="inputs",
+        share=settings.holdout_share,
         executions=(_EXECUTIONS, 2 * _EXECUTIONS),
     )
     choosing, proving = halves(held_out, "inputs" if settings.inputs else "calib_data")
@@ -345,41 +334,16 @@ def _digests(subset: SampleSubset) -> frozenset[bytes]:
     return frozenset(found)
 
 
-def _as_search(settings: RepairSettings) -> BisectSettings:
-    """The same as settings of a search for what to pin."""
-    return BisectSettings(
-        model=settings.model,
-        inputs=settings.inputs or settings.calib_data,
-        precision=settings.precision,
-        fallback_precision=settings.fallback_precision,
-        weights=settings.weights,
-        plan=settings.plan,
-        calibration=settings.calibration,
-        calib_data=settings.calib_data,
-        method=settings.method,
-        batch_size=settings.batch_size,
-        metric=settings.metric,
-        fp16_kernels=settings.fp16_kernels,
-        cache=settings.cache,
-        target=settings.target,
-        max_drop=settings.max_drop,
-        max_rise=settings.max_rise,
-        pin_to=settings.pin_to,
-        never_pin=settings.never_pin,
-        memory_budget=settings.memory_budget,
-    )
-
-
-def _target(settings: RepairSettings, search: BisectSettings) -> AccuracyTarget | None:
+def _target(asked: TargetSpec) -> AccuracyTarget | None:
     """What is asked for: a target, or with None as good as can be; then a metric may still judge.
 
     Raises:
         UsageError: two targets, or one about tensors inside the network.
         MetricError: a metric that is not known, or one that is missing.
     """
-    if settings.target is None and settings.max_drop is None and settings.max_rise is None:
+    if not asked.is_given:
         return None
-    target = read_target(search)
+    target = read_target(asked)
     if target.condition is not None and target.condition.scope not in ("output", "metric"):
         raise UsageError(
             f"{option('target')}: {target.condition.expression} is about tensors inside of the "

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qdebug.errors import SampleError, UsageError, given_by
-from qdebug.network.samples import Batch, Samples, open_samples
+from qdebug.errors import SampleError, UsageError
+from qdebug.network.samples import Batch, Samples
+from qdebug.network.samplespec import SampleSpec
 from qdebug.types import Feeds, TensorSpec
 from qdebug.wording import counted, option
 
@@ -109,57 +110,44 @@ def _equal(one: Feeds, other: Feeds) -> bool:
 
 
 def open_subsets(
-    settings: tuple[str, str],
-    data: str,
+    data: SampleSpec,
+    held_out: SampleSpec | None,
     inputs: Sequence[TensorSpec],
     *,
-    holdout: str | None,
-    holdout_share: float,
-    limit: int | None,
-    batch_size: int | None,
+    setting: str,
+    share: float,
     executions: tuple[int, int] = (1, 1),
-    limited_by: str = "samples",
-    holdout_limit: int | None = None,
 ) -> tuple[SampleSubset, SampleSubset]:
     """The samples to work on, and those held out to evaluate the result.
 
     Args:
-        settings: those that `data` and `holdout` were given by.
-        holdout: data of their own to hold out; None holds out a share of `data`.
-        limit: how many samples of `data` to take; None takes all. `limited_by` is the setting.
-        holdout_limit: the same of `holdout`.
-        executions: at least about this many of `data` where it is split, and of `holdout`.
+        held_out: data of their own to hold out; None holds out a `share` of `data`.
+        setting: that `held_out` is given by.
+        executions: at least about this many of `data` where it is split, and of `held_out`.
 
     Raises:
-        UsageError: `holdout` holds the samples of `data`, or there are too few samples to hold
+        UsageError: `held_out` are the samples of `data`, or there are too few samples to hold
             any out.
         SampleError: data that cannot be read.
     """
-    setting, other = settings
-    with given_by(setting):
-        samples = open_samples(
-            data, inputs, limit=limit, batch_size=batch_size, limited_by=limited_by
-        )
-    if holdout is None:
-        return split(finely(samples, executions[0]), holdout_share, settings)
-    with given_by(other):
-        by = "" if holdout_limit is None else "samples"
-        held_out = open_samples(
-            holdout, inputs, limit=holdout_limit, batch_size=batch_size, limited_by=by
-        )
-        begins = held_out  # as `samples` do, where those are the first of the same data
-        if samples.count < held_out.count:
-            # Feeds of several samples are not cut: then these are not the same ones.
-            with suppress(SampleError):
-                begins = open_samples(holdout, inputs, limit=samples.count, batch_size=batch_size)
+    samples = data.open(inputs)
+    if held_out is None:
+        return split(finely(samples, executions[0]), share, (data.setting, setting))
+    others = held_out.open(inputs)
+    begins = others  # as `samples` do, where those are the first of the same data
+    if samples.count < others.count:
+        # Feeds of several samples are not cut: then these are not the same ones.
+        with suppress(SampleError):
+            begins = replace(held_out, limit=samples.count, limited_by="samples").open(inputs)
     if begins.inputs_digest == samples.inputs_digest:
         raise UsageError(
-            f"{option(other)}: {holdout} holds the same samples as {option(setting)}, so that they "
-            "would check nothing",
-            f"Give other samples, or leave it out: then a share of {option(setting)} is held out.",
+            f"{option(setting)}: {held_out.data} holds the same samples as "
+            f"{option(data.setting)}, so that they would check nothing",
+            f"Give other samples, or leave it out: then a share of {option(data.setting)} is held "
+            "out.",
             code="QD-USAGE-HOLDOUT-SAME",
         )
-    return whole(samples), whole(finely(held_out, executions[1]))
+    return whole(samples), whole(finely(others, executions[1]))
 
 
 def split(

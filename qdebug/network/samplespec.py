@@ -1,0 +1,54 @@
+"""Samples as a user names them. Importing this module imports no reader, nor numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from qdebug.errors import given_by
+
+if TYPE_CHECKING:
+    from qdebug.network.samples.samples import Samples
+    from qdebug.types import TensorSpec
+
+
+@dataclass(frozen=True)
+class SampleSpec:
+    """Which samples: settings hold it, commands open it.
+
+    Attributes:
+        data: a path, `script.py:function`, or what `samples_in_memory` made of an object.
+        limit: how many to take, the first ones; None takes all.
+        batch_size: samples per execution; None takes the model's, or 1.
+        setting: that they are given by, for messages.
+        limited_by: the setting that `limit` is; "" for data of which all are taken.
+    """
+
+    data: str
+    limit: int | None = None
+    batch_size: int | None = None
+    setting: str = "inputs"
+    limited_by: str = "samples"
+
+    def open(self, inputs: Sequence[TensorSpec]) -> Samples:
+        """The samples, for a model of these inputs.
+
+        Raises:
+            SampleError: they cannot be read, or do not fit the model.
+        """
+        from qdebug.network.samples.opening import open_samples
+
+        with given_by(self.setting):
+            return open_samples(
+                self.data,
+                inputs,
+                limit=self.limit,
+                batch_size=self.batch_size,
+                limited_by=self.limited_by,
+            )
+
+
+def given_specs(*specs: SampleSpec | None) -> tuple[SampleSpec, ...]:
+    """Those that there are."""
+    return tuple(spec for spec in specs if spec is not None)
