@@ -372,6 +372,7 @@ def inspect(
     metadata: str | os.PathLike[str] | None = None,
     model: str | os.PathLike[str] | onnx.ModelProto | None = None,
     diff: str | os.PathLike[str] | onnx.ModelProto | None = None,
+    diff_profile: str | os.PathLike[str] | None = None,
     expect: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,
     fail_on: Sequence[str] = (),
     csv: str | os.PathLike[str] | None = None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from qdebug.backends.tensorrt.serialized import read_engine
 from qdebug.config.inspect import InspectSettings
 from qdebug.engine_info.audit import Audit
+from qdebug.engine_info.breakdown import by_precision
 from qdebug.engine_info.diff import diff
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.onnx_file import info_of_graph, with_nodes
@@ -20,7 +21,7 @@ from qdebug.engine_info.opening import (
 from qdebug.engine_info.plan_audit import audit_plan
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import GATE_NAMES, gate_values, summarize
-from qdebug.errors import given_by
+from qdebug.errors import UsageError, given_by
 from qdebug.execute.model_pair import bind_user_plan, check_not_quantized
 from qdebug.inmemory import InMemory
 from qdebug.network.load import read_model
@@ -31,6 +32,7 @@ from qdebug.plan.plan import BoundPlan, TensorRange, bind_plan
 from qdebug.plan.planfile import model_for, named_model, read_plan
 from qdebug.results.conditions import parse_value_condition
 from qdebug.results.inspect import EngineDiff, InspectResult, inspection_of
+from qdebug.wording import option
 
 
 def inspect(settings: InspectSettings) -> InspectResult:
@@ -39,13 +41,10 @@ def inspect(settings: InspectSettings) -> InspectResult:
     Raises:
         QdebugError: a file that cannot be read or is none of the known kinds, a plan that does not
             fit, an engine of another model, an unknown condition.
+        UsageError: a profile to compare with, without its engine.
     """
     conditions = [parse_value_condition(text, GATE_NAMES) for text in settings.fail_on]
-    info = _opened(settings.file)
-    if settings.profile:
-        with given_by("profile"):
-            times = open_profile(Path(settings.profile))
-        info = with_times(info, times, settings.profile)
+    info = _timed(_opened(settings.file), settings.profile, "profile")
     if settings.timing:
         with given_by("timing"):
             info = replace(info, executions=open_times(Path(settings.timing)))
@@ -60,7 +59,13 @@ def inspect(settings: InspectSettings) -> InspectResult:
     elif settings.model:
         with given_by("model"):
             info = with_nodes(info, prepare_model(read_model(settings.model)).graph)
-    other = _compared(settings.diff, info) if settings.diff else None
+    if settings.diff_profile and not settings.diff:
+        raise UsageError(
+            f"{option('diff_profile')} is of the engine of {option('diff')}, which is not given",
+            f"Give both, or {option('profile')} for times of this one.",
+            code="QD-USAGE-DIFF-PROFILE",
+        )
+    other = _compared(settings.diff, settings.diff_profile, info) if settings.diff else None
     return inspection_of(
         settings.file,
         info,
@@ -102,7 +107,17 @@ def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:
     return model, bind_plan(plan.with_ranges(ranges, plan.calibration), model, bound.layers)
 
 
-def _compared(path: str, info: EngineInfo) -> EngineDiff:
+def _timed(info: EngineInfo, profile: str | None, setting: str) -> EngineInfo:
+    if not profile:
+        return info
+    with given_by(setting):
+        times = open_profile(Path(profile))
+    return with_times(info, times, profile, setting)
+
+
+def _compared(path: str, profile: str | None, info: EngineInfo) -> EngineDiff:
     with given_by("diff"):
-        other = _opened(path)
-    return EngineDiff(path, gate_values(summarize(other)), diff(info, other))
+        other = _timed(_opened(path), profile, "diff_profile")
+    return EngineDiff(
+        path, gate_values(summarize(other)), diff(info, other), by_precision(other), other.device
+    )

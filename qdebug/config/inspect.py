@@ -71,6 +71,15 @@ class InspectSettings:
             reads=True,
         ),
     ] = None
+    diff_profile: Annotated[
+        str | None,
+        Option(
+            "Times of that engine's layers, as for this one.",
+            WHAT,
+            metavar="FILE",
+            reads=True,
+        ),
+    ] = None
     expect: Annotated[
         PlanLike | None,
         Option(

@@ -20,11 +20,11 @@ from qdebug.display.blocks import (
 from qdebug.display.engine import audit_blocks, doubt
 from qdebug.display.tables import csv_text
 from qdebug.engine_info.breakdown import Group
-from qdebug.engine_info.diff import Side
+from qdebug.engine_info.diff import Change, Diff, MatchedBy, Side
 from qdebug.engine_info.layers import EngineLayer, EventKind, InfoSource, Role
 from qdebug.engine_info.lints import LINTS
 from qdebug.engine_info.summary import Summary
-from qdebug.engine_info.tensors import QUANTIZED, EngineTensor
+from qdebug.engine_info.tensors import FLOATS, QUANTIZED, EngineTensor
 from qdebug.engine_info.timing import ExecutionTimes
 from qdebug.results.inspect import EngineDiff, InspectResult
 from qdebug.results.words import first_names, number
@@ -456,18 +456,36 @@ def _events(result: InspectResult, detailed: bool) -> Iterator[Line]:
 
 
 def _diff(result: InspectResult, other: EngineDiff, top: int | None) -> Iterator[Block]:
-    changes = other.diff.changes
+    found = other.diff
+    changes = found.changes
     yield Line()
-    yield Line(
-        f"Against {printable(Path(other.other).name)}: {len(changes)} of "
-        f"{counted(other.diff.compared_nodes, 'node')} differ",
-        "title",
-    )
+    yield Line(f"Against {printable(Path(other.other).name)}: {_compared(found)}", "title")
+    yield from (Line(line, "note", 2) for line in _gains(found))
     for name, value in result.values.items():
         after = other.values[name]
         if value is not None and after is not None and value != after:
             yield Line(f"{name:<18} {number(value, 3):>8} → {number(after, 3)}", indent=2)
+    if found.work:
+        yield table_of(
+            found.work,
+            [
+                (Column("work", "name"), lambda w: _WORK[w.role]),
+                (Column("layers", "number"), lambda w: str(w.layers_before)),
+                (Column("→", "number"), lambda w: str(w.layers_after)),
+                (Column("ms", "number"), lambda w: number(w.ms_before, 3)),
+                (Column("→", "number"), lambda w: number(w.ms_after, 3)),
+            ],
+        )
+    slowed = [c for c in changes if _slower_in_int8(c)]
+    if slowed:
+        lost = sum(abs(_gained(c) or 0.0) for c in slowed)
+        named = first_names([c.node for c in slowed], _FEW if top is not None else None)
+        yield Line(
+            f"Slower in INT8 than in floating point, {number(lost, 3)} ms in all: {named}.", "note"
+        )
     if changes:
+        if all(_gained(c) is not None for c in changes):
+            changes = tuple(sorted(changes, key=lambda c: -abs(_gained(c) or 0.0)))
         yield table_of(
             changes[:top],
             [
@@ -480,6 +498,63 @@ def _diff(result: InspectResult, other: EngineDiff, top: int | None) -> Iterator
     if top is not None and len(changes) > top:
         shows = option("top", str(len(changes)))
         yield Line(f"{len(changes) - top} more: {shows} shows them.", "muted")
+
+
+_WORK = {
+    Role.MATRIX: "conv/matmul",
+    Role.OTHER: "other work",
+    Role.REFORMAT: "reformats, Q/DQ",
+    Role.OPAQUE: "unknown (Myelin)",
+}
+
+
+def _compared(found: Diff) -> str:
+    """How much differs, and how the two were matched."""
+    if found.matched_by is MatchedBy.TOTALS:
+        return "neither names nor shapes of the layers match, so only totals are compared"
+    if found.matched_by is MatchedBy.NAMES:
+        return f"{len(found.changes)} of {counted(found.compared_nodes, 'node')} differ"
+    layers = counted(found.compared_nodes, "layer")
+    return f"{len(found.changes)} of {layers} differ (matched by their order, work and shapes)"
+
+
+def _gains(found: Diff) -> Iterator[str]:
+    """What the other engine gains and loses, where both were measured."""
+    times = [
+        (w, w.ms_after - w.ms_before)
+        for w in found.work
+        if w.ms_after is not None and w.ms_before is not None
+    ]
+    if len(times) < len(found.work) or not times:
+        return
+    total = sum(change for _, change in times)
+    parts = [
+        f"{'gains' if change < 0 else 'loses'} {number(abs(change), 3)} ms in "
+        f"{w.layers_after} {_WORK[w.role]}"
+        for w, change in sorted(times, key=lambda pair: -abs(pair[1]))
+        if change
+    ]
+    if parts:
+        word = "faster" if total < 0 else "slower"
+        yield f"It is {number(abs(total), 3)} ms {word}: it {', '.join(parts)}."
+
+
+def _gained(change: Change) -> float | None:
+    """By how much the second engine is slower."""
+    if change.before is None or change.after is None:
+        return None
+    before, after = change.before.time_ms, change.after.time_ms
+    return None if before is None or after is None else after - before
+
+
+def _slower_in_int8(change: Change) -> bool:
+    gained = _gained(change)
+    if change.before is None or change.after is None or gained is None:
+        return False
+    precisions = change.before.precision, change.after.precision
+    if precisions[0] in FLOATS and precisions[1] in QUANTIZED:
+        return gained > 0
+    return precisions[0] in QUANTIZED and precisions[1] in FLOATS and gained < 0
 
 
 def _side(side: Side | None) -> str:

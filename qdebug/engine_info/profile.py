@@ -102,8 +102,13 @@ _NAME_LAST = re.compile(
 )
 
 
-def with_times(info: EngineInfo, times: Sequence[LayerTime], name: str) -> EngineInfo:
+def with_times(
+    info: EngineInfo, times: Sequence[LayerTime], name: str, setting: str = "profile"
+) -> EngineInfo:
     """`info` with the time of every layer that the profile names; layers of one name in turn.
+
+    Args:
+        name: of the profile. setting: that gave it, for errors.
 
     Raises:
         UsageError: the profile names few of the layers that take time: it is of another engine.
@@ -121,7 +126,7 @@ def with_times(info: EngineInfo, times: Sequence[LayerTime], name: str) -> Engin
     if matched < len(working) / 2 or left > len(times) / 2:
         absent = next((t.name for t in times if waiting[without_mark(t.name)]), times[0].name)
         raise UsageError(
-            f"{option('profile')}: {name} has a time of {matched} of the engine's {len(working)} "
+            f"{option(setting)}: {name} has a time of {matched} of the engine's {len(working)} "
             f"layers only; {left} of its {len(times)} times are of others, for example '{absent}'",
             "Export profile and layer information from one engine.",
             code="QD-USAGE-PROFILE-OTHER-ENGINE",

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 
 from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.breakdown import Group, by_precision, by_tactic, by_type
+from qdebug.engine_info.device import Device
 from qdebug.engine_info.diff import Diff
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.lints import Lint, lint
@@ -25,11 +26,15 @@ class EngineDiff:
     Attributes:
         other: its file.
         values: as those of the inspected engine, by gate name.
+        by_precision: all its layers, as those of the inspected engine.
+        device: the GPU that it was built or measured on, where a file names it.
     """
 
     other: str
     values: Mapping[str, float | None]
     diff: Inline[Diff]
+    by_precision: tuple[Group, ...] = ()
+    device: Device | None = None
 
 
 @dataclass(frozen=True)

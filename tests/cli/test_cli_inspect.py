@@ -176,6 +176,38 @@ def test_a_gate_on_a_share_fails_with_the_layers_that_may_hide_products(desk: An
     assert condition["value"] is None and condition["reason"].startswith("1 layer ")
 
 
+def test_nodes_that_are_named_anew_are_matched_by_structure(told: Any) -> None:
+    other = json.dumps(LAYERS).replace("Half", "Int8").replace("conv", "op_")
+    told.write("other.json", other.replace('"relu1', '"op_2').replace("fc", "op_7"))
+    times = json.dumps(PROFILE).replace("conv", "op_").replace("fc", "op_7")
+    told.write("other_profile.json", times.replace("6", "7"))
+    done = told.run(
+        *("inspect", "layers.json", "--profile", "profile.json", "--diff", "other.json"),
+        *("--diff-profile", "other_profile.json", "--json", "-"),
+    )
+    diff = done.json["diff"]
+    assert (diff["matched_by"], diff["compared_nodes"]) == ("structure", 3)
+    (change,) = diff["changes"]
+    assert (change["node"], change["changed"]) == ("conv2", ["precision", "time"])
+    (work,) = diff["work"]
+    assert (work["role"], work["ms_before"], work["ms_after"]) == ("matrix", 10, 11)
+    shown = told.run(
+        *("inspect", "layers.json", "--profile", "profile.json", "--diff", "other.json"),
+        *("--diff-profile", "other_profile.json"),
+    ).out
+    assert "loses 1 ms in 3 conv/matmul" in shown and "Slower in INT8" in shown
+
+
+def test_engines_that_have_nothing_in_common_are_compared_in_total(told: Any) -> None:
+    layer = {"Name": "z", "LayerType": "kgen", "Outputs": [{"Name": "o", "Dimensions": [1, 77]}]}
+    told.write("else.json", json.dumps({"Layers": [layer]}))
+    diff = told.run("inspect", "layers.json", "--diff", "else.json", "--json", "-").json["diff"]
+    assert (diff["matched_by"], diff["changes"], diff["compared_nodes"]) == ("totals", [], 0)
+    assert [(w["role"], w["layers_before"], w["layers_after"]) for w in diff["work"]] == [
+        ("matrix", 3, 0), ("other", 0, 1)
+    ]  # fmt: skip
+
+
 def test_the_table_is_written_as_csv_that_spreadsheets_open(told: Any) -> None:
     done = told.run("inspect", "layers.json", "--profile", "profile.json", "--csv", "layers.csv")
     assert done.code == 0
@@ -236,8 +268,11 @@ def test_the_model_tells_the_work_that_layer_information_does_not(told: Any) -> 
             ["other.json", "--expect", "bare.yaml", "--model", "net.onnx"],
             ["QD-USAGE-AUDIT-OTHER-MODEL"],
         ),
-        (["layers.json", "--diff", "other.json"], ["QD-USAGE-DIFF-OTHER-MODEL", "0 of 4"]),
-        (["layers.json", "--diff", "partly.json"], ["QD-USAGE-DIFF-OTHER-MODEL", "1 of 4"]),
+        (["layers.json", "--diff-profile", "profile.json"], ["QD-USAGE-DIFF-PROFILE", "--diff"]),
+        (
+            ["layers.json", "--diff", "layers.json", "--diff-profile", "other.json"],
+            ["QD-USAGE-ENGINE-FILE", "--diff-profile"],
+        ),
         (["layers.json", "--json", "layers.json"], ["QD-USAGE-SAME-FILE", "FILE"]),
     ],
     ids=" ".join,
@@ -249,7 +284,6 @@ def test_bad_input_is_refused(told: Any, arguments: list[str], says: list[str]) 
     for name in ("conv1", "relu1", "conv2", "fc"):
         other = other.replace(name, f"another_{name}")
     told.write("other.json", other)
-    told.write("partly.json", other.replace("another_fc", "fc"))
     told.refused("inspect", *arguments, says=says)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from qdebug.engine_info.diff import MatchedBy, diff
 from qdebug.engine_info.layers import EngineInfo, InfoSource, Role
 from qdebug.engine_info.lints import lint
 from qdebug.engine_info.opening import open_engine_file, open_profile
@@ -119,6 +120,32 @@ def test_a_brief_log_of_tensorrt_10_tells_types_and_tactics() -> None:
 def test_what_costs_time(name: str, codes: Mapping[str, int]) -> None:
     found = {x.code: len(x.layers) for x in lint(opened(name))}
     assert {code: found.get(code, 0) for code in codes} == codes
+
+
+@needs_files
+def test_nodes_of_the_fp16_and_the_int8_engine_are_matched_by_structure() -> None:
+    """Their exporters numbered them apart: "Conv_43" is another one's "Conv_215"."""
+    found = diff(*(opened(f"A100_{kind}.graph.json") for kind in ("fp16_resnet", "qat_resnet-qat")))
+    assert (found.matched_by, found.compared_nodes) == (MatchedBy.STRUCTURE, 23)
+    totals = {
+        w.role: (w.layers_before, w.layers_after, w.ms_before, w.ms_after) for w in found.work
+    }
+    assert totals[Role.MATRIX] == (
+        21,
+        21,
+        pytest.approx(0.857, abs=1e-3),
+        pytest.approx(0.7107, abs=1e-4),
+    )
+    assert totals[Role.REFORMAT] == (
+        2,
+        12,
+        pytest.approx(0.0881, abs=1e-4),
+        pytest.approx(0.2785, abs=1e-4),
+    )
+    slower = [c for c in found.changes if c.node == "Conv_0"]
+    assert [(c.before.precision, c.after.precision) for c in slower if c.before and c.after] == [
+        ("fp16", "int8")
+    ]
 
 
 @needs_files
