@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,8 @@ from pytest import approx
 
 import qdebug
 from qdebug.decide.bisect import candidates, rounds, setup
-from qdebug.decide.bisect.durations import seconds_of_checks
-from qdebug.decide.bisect.evaluation import Verifier
+from qdebug.decide.bisect.durations import seconds_of_another, seconds_of_checks
+from qdebug.decide.bisect.evaluation import Verifier, open_verifier
 from qdebug.decide.bisect.rounds import SearchOptions
 from qdebug.decide.search.find import SearchResult, find
 from qdebug.decide.search.outcome import Check
@@ -156,8 +157,8 @@ def test_a_repeated_search_begins_with_a_set_that_had_enough_to_spare(
 
     searches: list[SearchResult] = []
 
-    def spied(*given: Any) -> SearchResult:
-        searches.append(find(*given))
+    def spied(*given: Any, **more: Any) -> SearchResult:
+        searches.append(find(*given, **more))
         return searches[-1]
 
     monkeypatch.setattr(rounds, "Verifier", Disagreeing)
@@ -169,3 +170,41 @@ def test_a_repeated_search_begins_with_a_set_that_had_enough_to_spare(
     assert (spare[first.pins] or 0.0) >= 3.0 - 0.1
     assert first.measurement.passed
     assert not second.pins, "then the search begins"
+
+
+@pytest.mark.parametrize(("limited", "passed"), [(True, True), (False, False)])
+def test_at_the_end_of_the_time_a_set_with_more_to_spare_is_tried(
+    monkeypatch: pytest.MonkeyPatch, limited: bool, passed: bool
+) -> None:
+    """The held-out samples ask for 1 dB more, and there is time for one more evaluation. (Without a
+    limit the cheapest sets come first.)"""
+
+    class Strict(Verifier):
+        def measure(self, sets: Any) -> Any:
+            found = super().measure(sets)
+            strict = {pins: m.slack - 1 for pins, m in found.items() if m.slack is not None}
+            return {p: replace(found[p], slack=s, passed=s >= 0) for p, s in strict.items()}
+
+    @contextmanager
+    def opened(*given: Any) -> Any:
+        with open_verifier(*given) as verifier:
+            verifier.__class__ = Strict
+            yield verifier
+
+    search = rounds._search
+
+    def late(setup: Any, one: Any, options: Any) -> Any:
+        more = {"max_evaluations": 1} if one.held_out else {}
+        return search(setup, one, replace(options, **more))
+
+    monkeypatch.setattr(rounds, "open_verifier", opened)
+    monkeypatch.setattr(rounds, "_search", late)
+    result = qdebug.bisect(DATA / "digits_cnn.onnx", **HOW, time_limit=1e4 if limited else None)
+    assert result.found and result.passed == passed
+
+
+def test_seconds_of_another_set() -> None:
+    seconds = partial(seconds_of_another, 10.0)
+    assert seconds(5.0, on_searched=False) == approx(5)
+    assert seconds(5.0, on_searched=True) == approx(5 + 26)
+    assert seconds(40.0, on_searched=True, held_out=2.0) == approx(40 + 53 + 80)

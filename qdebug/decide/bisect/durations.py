@@ -32,9 +32,23 @@ def seconds_of_checks(
     """
     literal = _LITERAL * reference
     both = literal + max(literal, answer)
-    # Of few samples much of the time is opening, however many they are: half is assumed.
-    elsewhere = max(held_out, (1 + held_out) / 2) if held_out else 0.0
-    return both * on_searched + elsewhere * (reference + both)
+    return both * on_searched + _elsewhere(held_out) * (reference + both)
+
+
+def seconds_of_another(
+    reference: float, answer: float, *, on_searched: bool, held_out: float = 0.0
+) -> float:
+    """The checks of another set than the answer, for which the reference on the held-out samples is
+    known already, and the evaluation that is under way when the search ends. See
+    seconds_of_checks."""
+    literal = _LITERAL * reference
+    one = max(literal, answer)
+    return answer + (literal + one) * on_searched + one * _elsewhere(held_out)
+
+
+def _elsewhere(held_out: float) -> float:
+    """Of few samples much of the time is opening, however many they are: half is assumed."""
+    return max(held_out, (1 + held_out) / 2) if held_out else 0.0
 
 
 def checks_after_rating(took: float, *, emulated: bool, held_out: float) -> float:

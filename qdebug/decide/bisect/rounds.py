@@ -16,7 +16,11 @@ from pathlib import Path
 from qdebug.analyse.gate import guessing_note
 from qdebug.analyse.metric_grain import grain_of
 from qdebug.decide.bisect.candidates import Engines
-from qdebug.decide.bisect.durations import everything_pinned, seconds_of_checks
+from qdebug.decide.bisect.durations import (
+    everything_pinned,
+    seconds_of_another,
+    seconds_of_checks,
+)
 from qdebug.decide.bisect.evaluation import (
     ON_ENGINE,
     SEARCHED,
@@ -247,7 +251,12 @@ def _answered(
             return done
         before = done
         notes.append(_falls(searched.result, check))
-        one = replace(one, held_out=held_out, before=searched.result.history)
+        one = replace(
+            one,
+            held_out=held_out,
+            before=searched.result.history,
+            first=_likely(setup, searched.result, check),
+        )
 
 
 def with_selected_point(
@@ -362,7 +371,7 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
             clock=time.monotonic,
             on_evaluation=_Watch(setup, options),
         )
-        _try_first(setup, one, oracle, options.first)
+        _try_first(setup, one, oracle, options)
         result = find(
             setup.space.problem,
             oracle,
@@ -391,7 +400,11 @@ def _reserve(setup: Setup, one: _Round, history: Sequence[Evaluation]) -> float:
     precisions = {precision for item in setup.space.problem.items for precision in item.costs}
     unknown = everything_pinned(reference, emulated=emulates_fp16(setup.context, precisions))
     answer = cheapest.measurement.seconds if cheapest else unknown
-    return seconds_of_checks(reference, answer, on_searched=not exact, held_out=share)
+    checks = seconds_of_checks(reference, answer, on_searched=not exact, held_out=share)
+    if cheapest is None or one.repeated or one.held_out is not None:
+        return checks
+    # Where the answer fails in a check, a dearer set that passed with more to spare is tried.
+    return checks + seconds_of_another(reference, answer, on_searched=not exact, held_out=share)
 
 
 def _journal(setup: Setup, one: _Round, options: SearchOptions, stack: ExitStack) -> Journal | None:
@@ -458,15 +471,19 @@ def _not_kept(setup: Setup, options: SearchOptions) -> list[str]:
     return [f"The evaluations are not kept on disk, because {reason}."]
 
 
-def _try_first(setup: Setup, one: _Round, oracle: Oracle, first: Sequence[Pins]) -> None:
+def _try_first(setup: Setup, one: _Round, oracle: Oracle, options: SearchOptions) -> None:
     """Evaluate what passed before first, the cheapest at the head, so that no answer is dearer and
-    a search that ends early has something better than everything pinned."""
+    a search that ends early has something better than everything pinned. Where the time is
+    limited, that is at first what likely passes."""
     problem = setup.space.problem
     allowed = {(i.name, precision) for i in problem.items for precision in i.costs}
-    passed = [problem.always | pins for pins in first if pins - problem.always <= allowed]
-    passed += [*one.first, *(e.pins for e in one.before if e.measurement.passed)]
+    given = [problem.always | p for p in options.first if p - problem.always <= allowed]
+    passed = [*given, *(e.pins for e in one.before if e.measurement.passed)]
+    likely = sorted(one.first, key=problem.cost)
+    if options.time_limit_s is None:
+        passed, likely = [*passed, *likely], []
     try:
-        for pins in sorted(passed, key=problem.cost)[:_MOST_TRIED]:
+        for pins in [*likely, *sorted(passed, key=problem.cost)][:_MOST_TRIED]:
             if oracle.ask(pins).passed:
                 return
     except BudgetSpent:
