@@ -22,7 +22,6 @@ from qdebug.display.tables import csv_text
 from qdebug.engine_info.breakdown import Group
 from qdebug.engine_info.diff import Change, Diff, MatchedBy, Side
 from qdebug.engine_info.layers import EngineLayer, EventKind, InfoSource, Role
-from qdebug.engine_info.lints import LINTS
 from qdebug.engine_info.summary import Summary
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED, EngineTensor
 from qdebug.engine_info.timing import ExecutionTimes
@@ -249,8 +248,7 @@ def _lints(result: InspectResult, most: int | None) -> Iterator[Block]:
     yield Line("What costs time", "title")
     for each in found[:most]:
         ms = "" if each.ms is None else f", {number(each.ms, 3)} ms"
-        what = LINTS[each.code]
-        yield Line(f"{what} ({len(each.layers)}{ms}): {printable(each.evidence)}.", "note", 2)
+        yield Line(f"{each.title} ({len(each.layers)}{ms}): {printable(each.evidence)}.", "note", 2)
         if most is None:
             yield Line(first_names(list(each.layers), most), "muted", 4)
         if each.advice:

@@ -13,7 +13,7 @@ from qdebug.engine_info.breakdown import known_sum
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, Role
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED
 from qdebug.network.layers import QUANTIZABLE_OPS
-from qdebug.result import MaybeText
+from qdebug.result import MaybeText, in_json
 from qdebug.wording import counted
 
 
@@ -22,7 +22,7 @@ class Lint:
     """A finding.
 
     Attributes:
-        code: what it is, in a word: see `LINTS`.
+        code: what it is, in a word.
         layers: names of the engine's layers, or of nodes, in execution order.
         evidence: what the file shows.
         advice: what to do.
@@ -34,6 +34,12 @@ class Lint:
     evidence: str
     advice: MaybeText
     ms: float | None = None
+
+    @property
+    @in_json
+    def title(self) -> str:
+        """What the code means."""
+        return LINTS[self.code]
 
 
 LINTS: Mapping[str, str] = {

@@ -67,7 +67,7 @@ class Kernel:
 
     Attributes:
         name: as the runtime names it.
-        role: matrix, other, reformat or control (engine_info.layers.Role).
+        role: matrix, other, reformat, opaque or control (engine_info.layers.Role).
         precision: it computes in; "" where that is not known.
         nodes: those that it computes, as positions in Network.nodes; of one that only moves or
             converts data, those that it does it for.

@@ -82,9 +82,19 @@ def _inspect(result: Json) -> str:
     shares = [
         f"{s['products']} {s['precision'] or 'of unknown precision'}" for s in result["products"]
     ]
+    total = result["values"].get("total_ms")
+    parts = [
+        f"{100 * g['share']:.0f} % in {g['name'].upper() or 'unknown'}"
+        for g in result.get("by_precision", ())
+        if g["ms"]
+    ]
+    time = f" in {total:.3g} ms ({', '.join(parts)})" if total and parts else ""
+    worst = [x for x in result.get("lints", ())[:1] if x["ms"] and time]
+    most = "".join(f"; {x['title']} take {x['ms']:.3g} ms" for x in worst)
+    layers = counted(result["layers"], "layer")
     return (
-        f"{result['file']} ({result['source']}): {counted(result['layers'], 'layer')}, matrix "
-        f"products {', '.join(shares) or 'none'}"
+        f"{result['file']} ({result['source']}): {layers}{time}, matrix products "
+        f"{', '.join(shares) or 'none'}{most}"
     )
 
 

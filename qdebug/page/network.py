@@ -15,7 +15,7 @@ from qdebug.plan.description import DescribedNode, Description
 
 Json = Mapping[str, Any]
 
-_WORK = (Role.MATRIX, Role.OTHER, Role.REFORMAT, Role.CONTROL)
+_WORK = (Role.MATRIX, Role.OTHER, Role.OPAQUE, Role.REFORMAT, Role.CONTROL)
 """Of several layers that name a node the first of these does its work."""
 
 

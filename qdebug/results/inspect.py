@@ -201,10 +201,23 @@ class InspectResult(Result):
         """The file, its kind, and how many layers run in which precision."""
         shares = ", ".join(f"{s.products} {s.precision or 'unknown'}" for s in self.products)
         judged = f", {'passed' if self.passed else 'FAILED'}" if self.judged else ""
+        worst = self.lints[:1] if self.summary.ms is not None else ()
+        most = "".join(f"; {x.title} take {x.ms:.3g} ms" for x in worst if x.ms)
         return (
-            f"{self.file} ({self.info.source}): {self.summary.layers} layers, matrix products "
-            f"{shares or 'of unknown precision'}{judged}"
+            f"{self.file} ({self.info.source}): {self.summary.layers} layers{self._times()}, "
+            f"matrix products {shares or 'of unknown precision'}{most}{judged}"
         )
+
+    def _times(self) -> str:
+        total = self.summary.ms
+        if not total:
+            return ""
+        parts = [
+            f"{100 * (g.share or 0):.0f} % in {g.name.upper() or 'unknown'}"
+            for g in self.by_precision
+            if g.ms
+        ]
+        return f" in {total:.3g} ms ({', '.join(parts)})"
 
 
 def inspection_of(

@@ -169,7 +169,10 @@ def test_the_gate(told: Any, conditions: list[str], code: int) -> None:
 def test_a_gate_on_a_share_fails_with_the_layers_that_may_hide_products(desk: Any) -> None:
     opaque = {"Name": "{ForeignNode[a...b]}", "LayerType": "Myelin"}
     desk.write("swin.json", json.dumps({**LAYERS, "Layers": [LAYERS["Layers"][0], opaque]}))
-    done = desk.run("inspect", "swin.json", "--fail-on", "int8_share>=0.5", "--json", "-")
+    done = desk.run(
+        *("inspect", "swin.json", "--fail-on", "int8_share>=0.5", "--json", "-"),
+        *("--html", "page.html"),
+    )
     assert (done.code, done.json["opaque"]) == (1, ["{ForeignNode[a...b]}"])
     assert [(s["precision"], s["products"]) for s in done.json["products"]] == [("int8", 1)]
     (condition,) = done.json["verdict"]["conditions"]

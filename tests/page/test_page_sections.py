@@ -221,3 +221,38 @@ def test_where_data_is_converted(chromium: Any, tmp_path: Path) -> None:
         assert watched.page.evaluate(marked) == [0]
         assert watched.page.evaluate(f"{scene}.hulls.length") == 1
         watched.quiet()
+
+
+def test_the_first_screen_of_an_engine_tells_where_its_time_goes(
+    chromium: Any, tmp_path: Path
+) -> None:
+    def layer(name: str, kind: str, reads: str, writes: str, **more: Any) -> dict[str, Any]:
+        ends = [
+            [{"Name": f"{name}{side}", "Dimensions": [1, 8, 4, 4], "Format/Datatype": dtype}]
+            for side, dtype in enumerate((reads, writes))
+        ]
+        return {"Name": name, "LayerType": kind, "Inputs": ends[0], "Outputs": ends[1], **more}
+
+    layers = [
+        layer("copy", "Reformat", "Float", "Int8"),
+        layer("conv", "CaskConvolution", "Int8", "Float", Weights={"Type": "Int8", "Count": 576}),
+        layer("{ForeignNode[a...b]}", "Myelin", "Float", "Float"),
+    ]
+    names = [entry["Name"] for entry in layers]
+    times = [{"name": n, "averageMs": ms} for n, ms in zip(names, (1, 2, 1), strict=True)]
+    (tmp_path / "layers.json").write_text(json.dumps({"Layers": layers}))
+    (tmp_path / "profile.json").write_text(json.dumps([{"count": 1}, *times]))
+    page = tmp_path / "page.html"
+    qdebug.inspect(tmp_path / "layers.json", profile=tmp_path / "profile.json", html=page)
+    with opened(chromium, page) as watched:
+        parts = watched.page.locator("#inspect .strip i")
+        widths = parts.evaluate_all("found => found.map(part => part.style.width)")
+        assert widths == ["25%", "50%", "25%"]
+        parts.nth(2).click()
+        assert watched.page.evaluate(STATE)["selected"] == 2
+        text = watched.page.locator("#inspect").inner_text()
+        assert "INT8\t1\t2 ms\t50%" in text and "9.22 k" in text
+        costs = watched.page.locator("#inspect .cost summary").all_inner_texts()
+        assert costs[0].endswith("(1, 2 ms)")  # what writes FP32; then the copy that converts
+        assert axe_violations(watched.page) == []
+        watched.quiet()

@@ -32,6 +32,20 @@ const PRECISIONS = {
 };
 const OTHER = "#f0e442";
 
+/** The colour of a precision; that of an unknown one is none of theirs. */
+export function precisionColour(precision) {
+  return PRECISIONS[(precision || "").toLowerCase()] ?? OTHER;
+}
+
+/** What layers of an engine are for, as EngineLayer.role has it. */
+const WORK = {
+  matrix: ["product", "#0072b2"],
+  other: ["other work", "#bdbdbd"],
+  reformat: ["moves or converts data", "#d55e00"],
+  opaque: ["unknown (Myelin)", "#f0e442"],
+  control: ["no work", "#eeeeee"],
+};
+
 /** The layer of the result that a node belongs to. */
 export function layerOf(run, node) {
   return node.layer === null ? null : (run.result?.layers?.[node.layer] ?? null);
@@ -184,6 +198,16 @@ export const FIGURES = [
     label: "Precision built",
     ...precisions,
     of: (_, node) => node.built || null,
+  },
+  {
+    name: "work",
+    label: "What its kernel is for",
+    kind: "category",
+    together: same,
+    word: (v) => WORK[v]?.[0] ?? v,
+    colour: (v) => WORK[v]?.[1] ?? OTHER,
+    legend: (_, found) => found.map((v) => [WORK[v]?.[1] ?? OTHER, WORK[v]?.[0] ?? v]),
+    of: (run, node) => (run.kind === "inspect" && run.result?.source !== "onnx" ? ofLayer(run, node, (l) => l.role) : null),
   },
   {
     name: "time",

@@ -1,6 +1,7 @@
 /** An engine: what its layers compute in, how long they take, and what is odd about it. */
 
 import { groupMark } from "./charts/points.js";
+import { precisionColour } from "./figures.js";
 import { h, nameOf } from "./dom.js";
 import { counted, milliseconds, number, numberIn, share } from "./format.js";
 import { grid, plainTable } from "./grid.js";
@@ -17,11 +18,12 @@ const LARGE = 1e4;
  */
 export function mount(host, page) {
   filled(host, page, (result) => {
-    const parts = [...odd(result), ...events(result.events)];
+    const parts = [...costs(result), ...odd(result), ...events(result.events)];
     return [
       h("h2", {}, isModel(result) ? "Model" : "Engine"),
+      ...strip(result, page.store),
+      h("div", { class: "two even" }, h("div", {}, ...times(result), ...endsOf(result), ...(timed(result) && result.products.length < 2 ? [] : products(result.products))), h("div", {}, ...parts)),
       summary(result),
-      h("div", { class: "two" }, h("div", {}, ...endsOf(result), ...products(result.products)), h("div", {}, ...parts)),
       ...audit(result.audit),
       ...difference(result.diff),
     ];
@@ -84,6 +86,70 @@ function endsOf({ io, model_inputs: inputs = [], model_outputs: outputs = [] }) 
   const shape = ({ shape: named, dims }) => (named ?? dims.map((size) => (size < 0 ? "?" : size))).join(" × ");
   const rows = known.map((tensor) => [tensor.name, [tensor.dtype, shape(tensor)].filter(Boolean).join("  ")]);
   return rows.length ? [h("h2", {}, "Inputs and outputs"), plainTable("Inputs and outputs", ["tensor", "type and shape"], rows)] : [];
+}
+
+const timed = (result) => !isModel(result) && result.layers.some((layer) => numberIn(layer, "time_ms") !== null);
+
+/** Every layer in its order, as wide as its time, in the colour of its precision. */
+function strip(result, store) {
+  if (!timed(result)) return [];
+  const total = result.layers.reduce((sum, layer) => sum + (numberIn(layer, "time_ms") ?? 0), 0);
+  const parts = result.layers.map((layer, k) => {
+    const ms = numberIn(layer, "time_ms") ?? 0;
+    const words = [layer.name, milliseconds(ms), (layer.precision || "?").toUpperCase(), layer.type].join(" · ");
+    const part = h("i", { title: words, class: layer.role, onclick: () => store.set({ selected: k }) });
+    part.style.width = `${total ? (100 * ms) / total : 0}%`;
+    part.style.background = precisionColour(layer.precision);
+    return part;
+  });
+  const keys = [...new Set(result.layers.map((layer) => layer.precision || ""))].map((precision) => {
+    const mark = h("i", { class: "swatch" });
+    mark.style.background = precisionColour(precision);
+    return h("span", { class: "key" }, mark, precision ? precision.toUpperCase() : "unknown");
+  });
+  return [
+    h("div", { class: "stack strip", "aria-hidden": "true" }, ...parts),
+    h("div", { class: "legend" }, ...keys, h("span", { class: "muted" }, "each layer as wide as its time, in the order of execution; striped: it only moves or converts data")),
+  ];
+}
+
+/** Time and bytes of all layers by precision and by type. */
+function times(result) {
+  if (!timed(result)) return [];
+  const table = (words, groups) => [
+    h("h3", {}, words),
+    plainTable(
+      words,
+      [words === "By precision" ? "precision" : "type", "layers", "time", "of all", "MACs", "weights", "activations"],
+      (groups ?? []).map((g) => [words === "By precision" ? (g.name || "unknown").toUpperCase() : g.name || "unknown", number(g.layers), milliseconds(numberIn(g, "ms")), share(numberIn(g, "share")), scaled(numberIn(g, "macs")), bytes(numberIn(g, "weight_bytes")), bytes(numberIn(g, "activation_bytes"))]),
+    ),
+  ];
+  return [h("h2", {}, "Where the time goes"), ...table("By precision", result.by_precision), ...table("By type of layer", result.by_type)];
+}
+
+function scaled(value) {
+  if (value === null) return "–";
+  const [factor, unit] = [[1e9, " G"], [1e6, " M"], [1e3, " k"], [1, ""]].find(([f]) => value >= f) ?? [1, ""];
+  return `${number(value / factor, 3)}${unit}`;
+}
+
+const bytes = (value) => (value === null ? "–" : `${scaled(value)}${value >= 1e3 ? "" : " "}B`);
+
+/** What costs time, each with its evidence and what to do. */
+function costs({ lints = [] }) {
+  if (!lints.length) return [];
+  const entry = ({ title, layers: named, evidence, advice, ms }) =>
+    h(
+      "details",
+      { class: "cost" },
+      h("summary", {}, h("strong", {}, title), ` (${named.length}${ms === null ? "" : `, ${milliseconds(ms)}`})`),
+      h("p", {}, nameOf(evidence), "."),
+      advice ? h("p", { class: "remedy" }, nameOf(advice)) : null,
+      list(title, named.map((name) => h("li", {}, nameOf(name)))),
+    );
+  const entries = lints.map(entry);
+  for (const first of entries.slice(0, 2)) first.open = true;
+  return [h("h2", {}, "What costs time"), ...entries];
 }
 
 /** Matrix products by precision: a bar of their number, of their work and of their time. */
@@ -208,6 +274,7 @@ function audit(found) {
 
 function difference(diff) {
   if (!diff) return [];
+  const matched = { structure: " (matched by their order, work and shapes)", totals: ": nothing matches, so only totals are compared" };
   const side = (s) => (s ? [s.precision, s.tactic, s.time_ms === null ? "" : milliseconds(s.time_ms), s.layer].filter(Boolean).join(", ") : "–");
   const rows = diff.changes.map((c) => ({ node: c.node, changed: c.changed.join(", "), before: side(c.before), after: side(c.after) }));
   const columns = [
@@ -218,9 +285,22 @@ function difference(diff) {
   ];
   return [
     h("h2", {}, "Against ", nameOf(diff.other)),
-    h("p", {}, `${counted(diff.changes.length, "node")} of ${diff.compared_nodes} differ.`),
+    h("p", {}, `${counted(diff.changes.length, "node")} of ${diff.compared_nodes} differ${matched[diff.matched_by] ?? ""}.`),
+    ...work(diff.work ?? []),
     rows.length ? grid("Differences of the engines", columns, rows) : null,
   ].filter(Boolean);
+}
+
+const KINDS = { matrix: "products", other: "other work", reformat: "reformats and Q/DQ", opaque: "unknown (Myelin)" };
+
+/** What the other engine gains and loses, by the kind of work. */
+function work(found) {
+  const rows = found.map((w) => {
+    const [before, after] = [numberIn(w, "ms_before"), numberIn(w, "ms_after")];
+    const change = before === null || after === null ? "–" : `${after < before ? "−" : "+"}${milliseconds(Math.abs(after - before))}`;
+    return [KINDS[w.role] ?? w.role, number(w.layers_before), number(w.layers_after), milliseconds(before), milliseconds(after), change];
+  });
+  return rows.length ? [plainTable("Work of the two engines", ["work", "layers here", "there", "time here", "there", "change"], rows)] : [];
 }
 
 function events(found) {
