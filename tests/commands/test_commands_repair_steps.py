@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from qdebug.decide.remedies.remedy import Proposal, Remedy
 from qdebug.decide.remedies.result import Reason
 from qdebug.decide.repair.judge import Judgement, standard_error, verdict_on
-from qdebug.decide.repair.steps import Asked, Attempt, State, Tried, Trying, _proposals
+from qdebug.decide.repair.steps import Attempt, State, Trying, _proposals
 
 LAYERS = tuple("abcdefgh")
 
@@ -126,31 +126,6 @@ def run(judge: Judge, *remedies: Remedy, **how: Any) -> tuple[State, Judgement, 
 def kept(state: State) -> set[str]:
     network: Any = state.network
     return {layer for _, layer in network.applied}
-
-
-def test_what_is_asked_for_after_a_rejection_was_likely() -> None:
-    judge = Judge({"two": frozenset("ab"), "three": frozenset(LAYERS)})
-    remedies = [remedy(name) for name in ("one", "two", "three", "four")]
-    known = {one.name: one for one in remedies}
-    here = Trying(Study(), judge, known, lambda _: False, lambda _: False)
-    asked: list[Asked] = []
-    likely: list[list[Asked]] = []
-
-    def elsewhere(one: Asked, ahead: Sequence[Asked]) -> Tried | None:
-        asked.append(one)
-        likely.append(list(ahead))
-        return here.attempt(one)
-
-    state, _, _ = run(judge, *remedies, elsewhere=elsewhere)
-    alone = run(judge, *remedies)[0]
-    assert [replace(s, seconds=0.0) for s in state.steps] == [
-        replace(s, seconds=0.0) for s in alone.steps
-    ]
-    rejected = [k for k, step in enumerate(state.steps[:-1]) if not step.accepted]
-    assert len(rejected) > 3
-    for k in rejected:
-        following = asked[k + 1].remedy, asked[k + 1].layers
-        assert following in [(one.remedy, one.layers) for one in likely[k]]
 
 
 def test_a_remedy_that_helps_everywhere_is_kept_at_once() -> None:
