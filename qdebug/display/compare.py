@@ -169,10 +169,11 @@ def _unlike(result: CompareResult) -> Iterator[str]:
         ("Not proven to be the same quantity", wrong),
     ):
         if listed:
-            tensor, reason = listed[0]
+            tensor, reason = next((x for x in listed if x[1]), listed[0])
             others = f" ({len(listed) - 1} more: {option('json')} lists them)"
             more = others if len(listed) > 1 else ""
-            yield f"{what}: '{tensor}': {reason}{more}."
+            why = f": {reason}" if reason else ", whose layer does not run alone"
+            yield f"{what}: '{tensor}'{why}{more}."
 
 
 def _metrics_text(metrics: Metrics) -> str:

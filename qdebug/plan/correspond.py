@@ -356,13 +356,18 @@ class _Walk:
             if len(readers) != 1 or last.outputs[0] in self.quantized.outputs:
                 return last
             after = readers[0]
-            folded = after.op_type == "BatchNormalization" and (
-                next_one is None or next_one.op_type != "BatchNormalization"
-            )
+            folded = after.op_type == "BatchNormalization" and not self._normalizes(next_one)
             added = self._adds_constant(self.values, after) and not adds and not has_bias
             if not folded and not (added and len(node.inputs) > 2):
                 return last
             last = after
+
+    def _normalizes(self, node: Node | None) -> bool:
+        """Whether a reference node is a BatchNormalization, or an activation before one: what
+        quantizes may have taken the activation's place."""
+        while node is not None and bounds_of(self.reference, node) is not None:
+            node = self._only_reader(self.reference, self.reference.consumers, node.outputs[0])
+        return node is not None and node.op_type == "BatchNormalization"
 
     @staticmethod
     def _only_reader(

@@ -24,6 +24,7 @@ from qdebug.plan.rewrite.cut import INSERTED_OPS
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
 from qdebug.plan.rewrite.restore import Absorbed, restore
 from qdebug.plan.rewrite.strip import strip_qdq
+from qdebug.plan.scale_notes import scale_notes
 from qdebug.plan.unconverted import unconverted_notes
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -147,7 +148,7 @@ def quantized_pair(
         candidate, missing = aligned.graph, aligned.absorbed
     if missing:
         candidate = Graph.inferred(restore(candidate, missing), data_prop=False)
-    notes = _restored_note(missing, known=reference is not None)
+    notes = (*scale_notes(model.graph), *_restored_note(missing, known=reference is not None))
     if reference is None:
         raised = Graph.inferred(raise_to_fp32(candidate.proto), data_prop=False)
         reference = Graph.inferred(strip_qdq(raised), data_prop=False)

@@ -126,6 +126,42 @@ def test_batch_normalization_that_only_one_side_has_folded(kit: SimpleNamespace)
     assert _pairs(_aligned(kit, reference, quantized)) == {"bn_out": "n", "y": "y"}
 
 
+def test_batch_normalization_behind_an_activation_that_was_absorbed(kit: SimpleNamespace) -> None:
+    """The FP32 model has it too, though not directly behind the product."""
+    w1, w2, *norm = _weights((4, 3, 3, 3), (4, 4, 1, 1), (4,), (4,), (4,), (4,))
+    node = kit.node
+    named = dict(zip(["g", "be", "m", "v"], norm, strict=True))
+    reference = kit.make(
+        [
+            node("Conv", ["x", "w1"], ["c"], "conv1"),
+            node("Relu", ["c"], ["r"], "relu1"),
+            node("BatchNormalization", ["r", *named], ["n"], "bn"),
+            node("Conv", ["n", "w2"], ["y"], "conv2"),
+        ],
+        {"x": (1, 3, 6, 6)}, ["y"], {"w1": w1, "w2": w2, **named},
+    )  # fmt: skip
+    quantized = kit.make(
+        [
+            *_pair(kit, "x"),
+            node("Conv", ["x_dq", "w1"], ["r"], "conv1"),
+            *_pair(kit, "r", "s0"),
+            node("BatchNormalization", ["r_dq", *named], ["n"], "bn"),
+            *_pair(kit, "n"),
+            node("Conv", ["n_dq", "w2"], ["y"], "conv2"),
+        ],
+        {"x": (1, 3, 6, 6)}, ["y"],
+        {"w1": w1, "w2": w2, **named, **GRID, "s0": np.array(0.05, F32)},
+    )  # fmt: skip
+    zero = next(n for n in quantized.graph.node if n.input[:2] == ["r", "s0"])
+    zero.input[2] = "low"
+    back = next(n for n in quantized.graph.node if n.output[0] == "r_dq")
+    back.input[2] = "low"
+    quantized.graph.initializer.append(numpy_helper.from_array(np.array(-128, np.int8), "low"))
+    found = _aligned(kit, reference, quantized)
+    assert _pairs(found) == {"c": "r", "r": "r", "n": "n", "y": "y"}
+    assert [a.node for a in found.absorbed] == ["relu1"]
+
+
 @pytest.mark.parametrize("fused", ["reference", "quantized"])
 def test_a_bias_within_or_after_the_product(kit: SimpleNamespace, fused: str) -> None:
     w, b = _weights((8, 4), (4,))

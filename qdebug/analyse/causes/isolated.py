@@ -246,20 +246,23 @@ class IsolatedLayer:
             ranges = channels.max(axis=1)
             spread = float(ranges.max() / np.median(ranges)) if np.median(ranges) else np.inf
         planned = self.subject.plan is not None
-        scales, form = self._scales()
-        return WeightPart(energy, scales, spread, changed, planned, form)
+        scales, form, along = self._scales()
+        across = along if along != axis else None
+        return WeightPart(energy, scales, spread, changed, planned, form, across)
 
     def _changed(self) -> str:
         proof = self.subject.proof
         changed = proof.changed if proof else {}
         return next((changed[n] for n in self.layer.nodes if n in changed), "")
 
-    def _scales(self) -> tuple[int, Format]:
-        """How many scales the candidate has for the weight, and the format of its codes."""
+    def _scales(self) -> tuple[int, Format, int | None]:
+        """How many scales the candidate has for the weight, the format of its codes, and the axis
+        of the weight that the scales lie along, None where that is not known."""
         candidate = self.subject.candidate
         node = candidate.by_name.get(self.layer.name)
         for tensor in node.inputs[:2] if node else ():
             producer = candidate.producers.get(tensor)
+            direct = producer
             while producer is not None and producer.op_type in ("Cast", "Transpose", "Reshape"):
                 producer = candidate.producers.get(producer.inputs[0])
             if producer is None or producer.op_type != "DequantizeLinear":
@@ -268,5 +271,10 @@ class IsolatedLayer:
             quantizer = candidate.producers.get(producer.inputs[0])
             stored = producer.inputs[0] if quantizer is None else quantizer.inputs[0]
             if stored in candidate.initializers and scale is not None:
-                return int(np.prod(scale.dims)), format_of_codes(candidate, producer) or INT8
-        return 1, INT8
+                form = format_of_codes(candidate, producer) or INT8
+                along = None
+                if producer is direct and len(scale.dims) == 1:
+                    given = int(candidate.attributes(producer).get("axis", 1))
+                    along = given % len(candidate.initializers[stored].dims)
+                return int(np.prod(scale.dims)), form, along
+        return 1, INT8, None

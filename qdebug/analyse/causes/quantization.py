@@ -109,6 +109,8 @@ class WeightPart:
         changed: what is no rounding among the layer's constants, for people; "" for nothing.
         planned: it is quantized here, so that its scales are a setting.
         format: of its codes.
+        across: the axis that its scales lie along, where that is not the one of its output
+            channels.
     """
 
     energy: float
@@ -117,6 +119,7 @@ class WeightPart:
     changed: str = ""
     planned: bool = True
     format: Format = INT8
+    across: int | None = None
 
     @property
     def more_scales(self) -> str:
@@ -416,6 +419,15 @@ def _weight(weight: WeightPart, share: float) -> Cause:
             "If that is intended, as after a repair or training, judge by the outputs; otherwise "
             "compare with the FP32 model that these very weights were quantized from.",
         )
+    if weight.channels > 1 and weight.across is not None and weight.spread > _UNEQUAL:
+        lie = (
+            f"its {weight.channels} weight scales lie along axis {weight.across}, which is not "
+            f"that of its output channels, and the widest of these has {weight.spread:.3g} times "
+            "the range of the median channel"
+        )
+        remedy = "Quantize the FP32 model again, with the scales along the output channels: "
+        axes = "axis 0 of Conv, axis 1 of ConvTranspose."
+        return Cause("weight-range", share, lie, remedy + axes, brief=lie)
     if weight.channels == 1 and weight.spread > _UNEQUAL:
         return Cause(
             "weight-range",

@@ -99,6 +99,14 @@ def test_more_scales_are_a_flag_only_where_qdebug_quantizes() -> None:
         assert cause.label == "weight-range" and ("weights" in cause.remedy) == planned
 
 
+@pytest.mark.parametrize(("across", "label"), [(0, "weight-range"), (None, "weight-rounding")])
+def test_scales_along_another_axis_than_the_output_channels(across: int | None, label: str) -> None:
+    part = WeightPart(1.0, 16, 9.16, planned=False, across=across)
+    (cause,) = rounding_causes([], part, RangeFit({}))
+    assert cause.label == label and ("axis 0, which is not" in cause.evidence) == (across == 0)
+    assert "--weights" not in cause.remedy
+
+
 @pytest.mark.parametrize(
     ("ratio", "told"),
     [
