@@ -121,7 +121,7 @@ def open_missing_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
-_STDERR = 2
+_STDOUT, _STDERR = 1, 2
 
 
 @contextmanager
@@ -202,17 +202,45 @@ _results: list[TextIO] = []
 @contextmanager
 def results_apart() -> Iterator[None]:
     """Within, what is printed goes to the error stream: the standard output, which `output` gives,
-    is for the result alone. The user's code and libraries print what they like, and may close what
-    they print to."""
+    is for the result alone. The user's code and libraries print what they like, also past Python
+    (C's printf), and may close what they print to."""
     own = sys.stdout
-    _results.append(own)
-    sys.stdout = os.fdopen(os.dup(_STDERR), "w", 1, "utf-8", "backslashreplace")
+    with _file_apart(own) as apart:
+        _results.append(apart)
+        sys.stdout = os.fdopen(os.dup(_STDERR), "w", 1, "utf-8", "backslashreplace")
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                sys.stdout.close()
+            _results.pop()
+            sys.stdout = own
+
+
+@contextmanager
+def _file_apart(stream: TextIO) -> Iterator[TextIO]:
+    """`stream` on a descriptor of its own, where it is the standard output: file descriptor 1 is
+    the error stream within. Of a stream in memory, as tests and notebooks have it, itself."""
     try:
-        yield
+        number = stream.fileno()
+    except (OSError, ValueError):  # io.UnsupportedOperation is both
+        number = -1
+    if number != _STDOUT:
+        yield stream
+        return
+    stream.flush()
+    direct = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    apart = os.fdopen(
+        os.dup(direct), "w", 1 if stream.isatty() else -1, stream.encoding, stream.errors
+    )
+    try:
+        yield apart
     finally:
         with suppress(OSError):
-            sys.stdout.close()
-        sys.stdout = _results.pop()
+            apart.close()
+        os.dup2(direct, _STDOUT)
+        os.close(direct)
 
 
 def output() -> TextIO:

@@ -485,6 +485,7 @@ def noisy(labels, outputs):
     print("printed")
     sys.stdout.buffer.write(b"bytes\\n")
     sys.stdout.flush()
+    os.write(1, b"past Python's stdout\\n")
     os.write(2, b"past Python \\x1b]0;title\\x07\\xff\\n")
     return 0.5
 def closing(labels, outputs):
@@ -503,7 +504,13 @@ def test_what_a_metric_prints_is_apart_from_the_result(desk: Any) -> None:
     command = ("compare", "net.onnx", "--inputs", "data.npz", "--json", "-", "--metric")
     done = desk.spawn(*command, "metric.py:noisy")
     assert (done.code, done.json["metric"]["reference"]) == (0, 0.5)
-    for text in ("loaded", "printed", "bytes", r"past Python \x1b]0;title\x07\xff"):
+    for text in (
+        "loaded",
+        "printed",
+        "bytes",
+        "past Python's stdout",
+        r"past Python \x1b]0;title\x07\xff",
+    ):
         assert text in done.err.splitlines()
     done = desk.spawn(*command, "metric.py:closing")
     assert (done.code, done.json["metric"]["reference"]) == (0, 0.5)

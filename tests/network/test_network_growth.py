@@ -64,7 +64,12 @@ def _doubling(times: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("model", "code"), [(_calling(30), "QD-MODEL-FUNCTIONS"), (_doubling(34), "QD-MODEL-CONSTANTS")]
+    ("model", "code"),
+    [
+        (_calling(16), "QD-MODEL-FUNCTIONS"),
+        (_calling(30), "QD-MODEL-FUNCTIONS"),
+        (_doubling(34), "QD-MODEL-CONSTANTS"),
+    ],
 )
 def test_small_bombs(tmp_path: Path, model: onnx.ModelProto, code: str) -> None:
     path = tmp_path / "bomb.onnx"
@@ -90,7 +95,7 @@ def test_functions_that_call_themselves(tmp_path: Path) -> None:
 
 
 def test_what_models_have_is_taken() -> None:
-    check_inlined(Path("m"), _calling(10))
+    check_inlined(Path("m"), _calling(13))  # 8192 nodes
     check_computed(Path("m"), _doubling(24))
     # 2 + 4 + … + 2^10 floats, and their sum
     assert computed_bytes(_doubling(10)) == 4 * (2**11 - 2) + 4
