@@ -30,7 +30,26 @@ PACKED_TYPES = frozenset(_PACKED_BITS)
 
 
 class _DamagedError(Exception):
-    """What is wrong, without the file."""
+    """What is wrong, without the file, and what to do about it."""
+
+    hint = (
+        "Check it with onnx.checker.check_model; compare its size with the original, or export it "
+        "again."
+    )
+
+
+class _OldOpsetError(_DamagedError):
+    """Scales along an axis, which older operators do not have."""
+
+    hint = (
+        "A scale for each channel needs opset 13. Convert the FP32 model with "
+        "onnx.version_converter.convert_version(model, 13) and quantize it again, or export it "
+        "with opset_version=13 or later."
+    )
+
+
+_PER_AXIS_OPSET = 13
+"""The first in which QuantizeLinear and DequantizeLinear have an axis."""
 
 
 def check_structure(path: Path, proto: onnx.ModelProto) -> None:
@@ -45,8 +64,7 @@ def check_structure(path: Path, proto: onnx.ModelProto) -> None:
     except _DamagedError as error:
         raise ModelError(
             f"{path}: not a valid ONNX model: {error}",
-            "Check it with onnx.checker.check_model; compare its size with the original, or "
-            "export it again.",
+            error.hint,
             code="QD-MODEL-INVALID",
         ) from error
 
@@ -134,7 +152,12 @@ def _check_node(
         checker.C.check_node(node.SerializeToString(), context, checker.LEXICAL_SCOPE_CONTEXT)
     except checker.ValidationError as error:
         reason = next(iter(str(error).strip().splitlines()), "")
-        raise _DamagedError(f"{called}: {reason}") from error
+        per_axis = any(a.name == "axis" for a in node.attribute) and (
+            node.op_type in ("QuantizeLinear", "DequantizeLinear")
+        )
+        old = context.opset_imports.get(node.domain, _PER_AXIS_OPSET) < _PER_AXIS_OPSET
+        kind = _OldOpsetError if per_axis and old else _DamagedError
+        raise kind(f"{called}: {reason}") from error
 
 
 def _check_attribute(attribute: onnx.AttributeProto, called: str) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from refusals import refused
 
+from qdebug.errors import ModelError
+from qdebug.network.check import check_structure
 from qdebug.network.load import newest_opset
 from qdebug.network.prepare import Model
 
@@ -254,3 +257,20 @@ def test_what_cannot_be_converted(
     monkeypatch.setattr("qdebug.network.convert.version_converter.convert_version", refuse)
     with refused("QD-MODEL-CONVERT", "13", "no adapter"):
         prepared(net(9).add("Relu", "x", "y").model())
+
+
+@pytest.mark.parametrize("per_axis", [True, False])
+def test_scales_along_an_axis_need_opset_13(tmp_path: Path, per_axis: bool) -> None:
+    """A model that is invalid in another way is not told to take a newer opset."""
+    node = helper.make_node("DequantizeLinear", ["x", "s"], ["y"], "dq")
+    node.attribute.append(helper.make_attribute("axis" if per_axis else "axle", 1))
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node], "g", [value("x", TensorProto.INT8, [1, 2])], [value("y", TensorProto.FLOAT, [1, 2])],
+        [numpy_helper.from_array(np.ones(2, np.float32), "s")],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)])
+    with pytest.raises(ModelError) as caught:
+        check_structure(tmp_path / "m.onnx", proto)
+    assert caught.value.code == "QD-MODEL-INVALID"
+    assert ("opset_version=13" in caught.value.hint) == per_axis
