@@ -266,7 +266,8 @@ def test_scales_along_an_axis_need_opset_13(tmp_path: Path, per_axis: bool) -> N
     node.attribute.append(helper.make_attribute("axis" if per_axis else "axle", 1))
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
-        [node], "g", [value("x", TensorProto.INT8, [1, 2])], [value("y", TensorProto.FLOAT, [1, 2])],
+        [node], "g",
+        [value("x", TensorProto.INT8, [1, 2])], [value("y", TensorProto.FLOAT, [1, 2])],
         [numpy_helper.from_array(np.ones(2, np.float32), "s")],
     )  # fmt: skip
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)])
