@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.analyse.causes.engine import attributed_cause, not_as_planned
-from qdebug.analyse.gate import Gate, checked_conditions, task_result
-from qdebug.analyse.run_file import EvidenceSink
+from qdebug.analyse.compared import Compared
+from qdebug.analyse.gate import checked_conditions, task_result
 from qdebug.config.compare import CompareSettings
 from qdebug.engine_info.profile import LayerTime
-from qdebug.execute.context import Context
 from qdebug.execute.engine.attribute import CLEAN, attribute_engine
 from qdebug.execute.engine.build import Engine, capture_note, save_engine
 from qdebug.execute.engine.latency import kernel_times
@@ -21,10 +20,8 @@ from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.task import TaskMetric
 from qdebug.metrics.tensor import metrics_of
 from qdebug.network.layers import QUANTIZABLE_OPS
-from qdebug.network.samples import Samples
-from qdebug.network.samples.subset import whole
 from qdebug.plan.pair import ModelPair
-from qdebug.results.compare import CompareResult, LayerResult, TaskResult, TensorResult
+from qdebug.results.compare import LayerResult, TaskResult, TensorResult
 from qdebug.results.engine import EngineExecution, EngineReport
 from qdebug.types import Fp16Kernels, Precision
 
@@ -45,46 +42,36 @@ class Executed:
     layer_times: tuple[LayerTime, ...]
 
 
-def with_engine(
-    engine: Engine,
-    settings: CompareSettings,
-    gate: Gate,
-    pair: ModelPair,
-    samples: Samples,
-    context: Context,
-    result: CompareResult,
-    evidence: EvidenceSink | None = None,
-) -> CompareResult:
-    """`result` with `engine`, which was built of the candidate. Where it can be executed its
-    outputs decide the verdict; the errors of layers and tensors stay those of the simulation.
-    `evidence` keeps what it gives for the samples that were kept before.
+def with_engine(compared: Compared, engine: Engine, settings: CompareSettings) -> Compared:
+    """With an engine, which was built of the candidate. Where it can be executed its outputs decide
+    the verdict; the errors of layers and tensors stay those of the simulation. What it gives for
+    the samples whose activations were kept is kept, too.
 
     Raises:
         QdebugError: an engine that cannot be run, or written to a file that was asked for, or a
             metric that raised.
     """
-    result = replace(result, notes=(*result.notes, *engine.notes))
+    compared = compared.found(*engine.notes)
+    pair, result, evidence = compared.pair, compared.result, compared.sinks.evidence
     report = engine.report
     save_engine(engine, settings, force=settings.force)
     if report.not_executed_because:
         layers = _explained(pair, result.layers, report)
         left_out = _half_note(layers) if result.fp16_kernels is Fp16Kernels.EXACT else ()
-        notes = (*result.notes, *capture_note(settings, report.not_executed_because), *left_out)
-        return replace(result, engine=report, layers=layers, notes=notes)
+        notes = *capture_note(settings, report.not_executed_because), *left_out
+        return compared.found(*notes, engine=report, layers=layers)
     sinks = [evidence.engine] if evidence else []
-    job = EngineJob(engine.runtime, context, whole(samples), settings.memory_budget)
-    done = execute_engine(job, pair, gate.metric, sinks)
+    job = EngineJob(engine.runtime, compared.context, compared.subset, compared.memory_budget)
+    done = execute_engine(job, pair, compared.gate.metric, sinks)
     kernels = kernel_times(engine.info, done.layer_times)
     report = replace(report, execution=replace(done.execution, kernels=kernels))
-    return replace(
-        result,
+    measured = done.outputs, result.layers, result.tensors, done.task
+    return compared.found(
         engine=report,
         layers=_explained(pair, result.layers, report),
         outputs=done.outputs,
         metric=done.task,
-        conditions=checked_conditions(
-            gate.conditions, done.outputs, result.layers, result.tensors, done.task
-        ),
+        conditions=checked_conditions(compared.gate.conditions, *measured),
     )
 
 

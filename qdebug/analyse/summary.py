@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from qdebug.analyse.causes.overflow import overflow_group
 from qdebug.analyse.causes.quantization import ACCUMULATION
+from qdebug.analyse.compared import Compared
 from qdebug.analyse.effect.leave_out import candidates_of
 from qdebug.backends.sizing import probe
 from qdebug.errors import BackendError, MetricError, ModelError
@@ -23,9 +24,8 @@ from qdebug.execute.evaluator import (
 from qdebug.execute.executor import part_of
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.metrics.effect import is_masked
-from qdebug.metrics.task import TaskMetric
 from qdebug.metrics.tensor import sqnr_db
-from qdebug.network.samples import Batch, Samples
+from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import CompareResult, LayerResult
@@ -40,30 +40,37 @@ from qdebug.results.summary import (
 from qdebug.types import Tensors
 
 
-def with_summary(
-    context: Context,
-    pair: ModelPair,
-    reference: OutputKeeper,
-    result: CompareResult,
-    explain: Callable[[], CompareResult],
-    samples: Samples,
-    metric: TaskMetric | None = None,
-) -> CompareResult:
-    """`result`, which has effects, with causes and with what its leading layers cost together.
+@dataclass(frozen=True)
+class Restoration:
+    """A run with the leading layers in FP32, begun.
 
-    Args:
-        reference: the FP32 outputs of all samples; where it has none, FP32 runs again.
-        explain: gives `result` with causes, and the same when it is called again; while workers
-            run, if there are any.
-        metric: the end-to-end metric; it needs the FP32 outputs.
+    Attributes:
+        summary: what is known without it.
+        before: the outputs' noise Σerr²/Σref² as planned.
+        first: the leading layer.
+        names: of the layers that run in FP32.
+        run: gives the noise, and the metric.
+    """
+
+    summary: Summary
+    before: float
+    first: LayerResult
+    names: tuple[str, ...]
+    run: _RestoredRun
+
+
+def begin_restoration(compared: Compared) -> Compared:
+    """With what is known of its leading layers, and a run of the model with these in FP32; other
+    processes begin it at once, if there are any, this one when it is asked for the result.
 
     Raises:
         QdebugError: samples cannot be read.
     """
+    result, pair = compared.result, compared.pair
     planned = [x for x in result.layers if x.effect is not None]
     outputs = tuple(o.name for o in result.outputs if o.name in pair.candidate.outputs)
     if result.effect is None or not planned or len(outputs) < max(1, len(result.outputs)):
-        return explain()
+        return compared
     before = _noise(result)
     summary = Summary(
         samples=result.samples,
@@ -76,32 +83,54 @@ def with_summary(
         metric=_restored_metric(result, None),
     )
     if summary.sqnr_db >= RELEVANT_DB and _keeps_metric(result):
-        return replace(explain(), summary=summary)
-    chosen = _chosen(pair, planned, result, before)
-    restoration = _Restoration(context, pair, reference, samples, metric, outputs)
+        return compared.found(summary=summary)
+    if candidates_of(compared.context, pair) is None:
+        return compared
+    chosen = tuple(_chosen(pair, planned, result, before))
+    with suppress(*_NOT_TAKEN):
+        run = _RestoredRun.begun(compared, chosen, outputs)
+        found = Restoration(summary, before, planned[0], chosen, run)
+        return replace(compared, restoration=found)
+    return compared
 
-    found = restoration.run(chosen, meanwhile=explain)
-    result = explain()
-    if found is None:
-        return result
-    if len(chosen) > 1 and found[0] > _with_first(planned[0], before):
+
+def summarized(compared: Compared) -> Compared:
+    """With what its leading layers, of which the causes are known, cost together.
+
+    Raises:
+        QdebugError: samples cannot be read.
+    """
+    begun = compared.restoration
+    if begun is None:
+        return compared
+    try:
+        after, value = begun.run.result()
+    except _NOT_TAKEN:
+        return compared
+    summary, chosen = begun.summary, begun.names
+    if len(chosen) > 1 and after > _with_first(begun.first, begun.before):
         # Errors may offset each other: then the first layer alone gives more than all of them.
-        single = restoration.run(chosen[:1], meanwhile=explain)
-        if single is not None and single[0] < found[0]:
-            together = _in_db(found[0])
-            summary = replace(summary, group_layers=len(chosen), group_sqnr_db=together)
-            chosen, found = chosen[:1], single
-    after, value = found
-    names = {x.name: x for x in result.layers if x.effect is not None}
-    summary = replace(
-        summary,
-        layers=tuple(chosen),
-        output_share=joint_share(before, after),
-        cause=common_cause([_main_cause(names[n], before) for n in chosen if n in names]),
-        restored_sqnr_db=_in_db(after),
-        metric=_restored_metric(result, value),
+        with suppress(*_NOT_TAKEN):
+            alone = _RestoredRun.begun(compared, chosen[:1], begun.run.outputs).result()
+            if alone[0] < after:
+                together = _in_db(after)
+                summary = replace(summary, group_layers=len(chosen), group_sqnr_db=together)
+                chosen, (after, value) = chosen[:1], alone
+    names = {x.name: x for x in compared.result.layers if x.effect is not None}
+    return compared.found(
+        summary=replace(
+            summary,
+            layers=chosen,
+            output_share=joint_share(begun.before, after),
+            cause=common_cause([_main_cause(names[n], begun.before) for n in chosen if n in names]),
+            restored_sqnr_db=_in_db(after),
+            metric=_restored_metric(compared.result, value),
+        )
     )
-    return replace(result, summary=summary)
+
+
+_NOT_TAKEN = ModelError, BackendError, MetricError
+"""What is raised where the runtime takes no such model, or the metric not its outputs."""
 
 
 def _noise(result: CompareResult) -> float:
@@ -175,69 +204,67 @@ def _main_cause(layer: LayerResult, noise: float) -> tuple[str, float]:
 
 
 @dataclass(frozen=True)
-class _Restoration:
-    """The run with some layers in FP32; the fields are those of `with_summary`, and the outputs
-    to compare."""
+class _RestoredRun:
+    """The run of a comparison's model with some layers in FP32.
 
-    context: Context
-    pair: ModelPair
-    reference: OutputKeeper
-    samples: Samples
-    metric: TaskMetric | None
+    Attributes:
+        outputs: to compare.
+        keep: those that the metric takes.
+        parts: what some samples give, in order.
+    """
+
+    compared: Compared
     outputs: tuple[str, ...]
+    keep: tuple[str, ...]
+    parts: Iterator[Restored]
 
-    def run(
-        self, names: Sequence[str], meanwhile: Callable[[], object]
-    ) -> tuple[float, float | None] | None:
-        """The outputs' noise and the metric; None where the runtime takes no such model.
-        `meanwhile` is done in this process while others run the model, if there are any."""
-        candidates = candidates_of(self.context, self.pair)
-        if candidates is None:
-            return None
-        try:
-            return self._measured(names, meanwhile)
-        except (ModelError, BackendError, MetricError):
-            return None
-
-    def _measured(
-        self, names: Sequence[str], meanwhile: Callable[[], object]
-    ) -> tuple[float, float | None]:
-        executor = self.context.executor
-        subset, known = self._sized()
-        keep = tuple(self.reference.outputs) if self.metric else ()
+    @classmethod
+    def begun(
+        cls, compared: Compared, names: Sequence[str], outputs: tuple[str, ...]
+    ) -> _RestoredRun:
+        """The run with the layers `names` in FP32. Raises as Executor.map."""
+        executor = compared.context.executor
+        subset, known = _fp32_outputs(compared)
+        keep = tuple(compared.sinks.keepers[0].outputs) if compared.metric else ()
         work = partial(
             open_restoration,
-            context=self.context,
-            pair=self.pair,
+            context=compared.context,
+            pair=compared.pair,
             subset=subset,
             names=frozenset(names),
-            outputs=self.outputs,
+            outputs=outputs,
             keep=keep,
             runs_reference=not known,
         )
         shards = executor.shards(len(subset.batches))
         batches = [part_of(subset, shard).batches for shard in shards]
-        results = executor.map(work, [{b: known.get(b) for b in each} for each in batches])
-        if executor.workers:
-            meanwhile()
-        totals, kept = ErrorTotals(), OutputKeeper(CANDIDATE, keep)
-        for errors, outputs in results:
+        parts = executor.map(work, [{b: known.get(b) for b in each} for each in batches])
+        return cls(compared, outputs, keep, parts)
+
+    def result(self) -> tuple[float, float | None]:
+        """The outputs' noise, and the metric; None without one. To be asked for once."""
+        totals, kept = ErrorTotals(), OutputKeeper(CANDIDATE, self.keep)
+        for errors, outputs in self.parts:
             totals.add(errors)
             kept.by_batch |= outputs
-        if self.metric is None:
+        metric = self.compared.metric
+        if metric is None:
             return totals.noise(), None
-        task = MetricEvaluator.of(self.metric, self.samples, self.reference)
+        reference = self.compared.sinks.keepers[0]
+        task = MetricEvaluator.of(metric, self.compared.samples, reference)
         return totals.noise(), task(kept.joined())
 
-    def _sized(self) -> tuple[SampleSubset, Mapping[Batch, Tensors]]:
-        """The samples, and what FP32 made of them, where that was kept."""
-        known, samples = self.reference.by_batch, self.samples
-        if known and samples.batch_is_free:
-            samples = samples.with_batch_size(max(batch.count for batch in known))
-        if tuple(samples.batches()) == tuple(known):
-            return whole(samples), known
-        with closing(self.context.backend.open(self.pair.reference.proto, ())) as session:
-            return whole(probe(session, self.samples, self.context.batch_size).samples), {}
+
+def _fp32_outputs(compared: Compared) -> tuple[SampleSubset, Mapping[Batch, Tensors]]:
+    """The samples, and what FP32 made of them, where that was kept."""
+    known, samples = compared.sinks.keepers[0].by_batch, compared.samples
+    if known and samples.batch_is_free:
+        samples = samples.with_batch_size(max(batch.count for batch in known))
+    if tuple(samples.batches()) == tuple(known):
+        return whole(samples), known
+    context = compared.context
+    with closing(context.backend.open(compared.pair.reference.proto, ())) as session:
+        return whole(probe(session, compared.samples, context.batch_size).samples), {}
 
 
 Restored = tuple[ErrorTotals, Mapping[Batch, Tensors]]
@@ -264,7 +291,7 @@ def open_restoration(
         runs_reference: FP32 runs again.
     """
     candidates = candidates_of(context, pair)
-    assert candidates is not None  # `_Restoration.run` has some
+    assert candidates is not None  # `begin_restoration` has some
     candidate = stack.enter_context(closing(candidates.open(names, None, keep=False)))
     session = None
     if runs_reference:

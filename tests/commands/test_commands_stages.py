@@ -32,10 +32,11 @@ def _compared(**settings: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "stage", "settings"),
     [
-        ("task_result", "metric", {"metric": "top1"}),
-        ("measure_effects", "effects at the outputs", {}),
-        ("diagnosed", "causes", {}),
-        ("with_summary", "effect of the leading layers together", {}),
+        ("scored", "metric", {"metric": "top1"}),
+        ("ranked", "effects at the outputs", {}),
+        ("explained", "causes", {}),
+        ("begin_restoration", "effect of the leading layers together", {}),
+        ("summarized", "effect of the leading layers together", {}),
         ("with_remedies", "remedies", {"try_remedies": True}),
         ("plan_to_yaml", "save_plan", {"save_plan": "plan.yaml"}),
         ("to_records", "run file", {"output": "run.h5"}),
@@ -71,7 +72,7 @@ def test_everything_after_the_tensors_may_fail(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for function in ("task_result", "measure_effects", "diagnosed", "with_summary"):
+    for function in ("scored", "ranked", "explained", "summarized"):
         monkeypatch.setattr(command, function, _raise)
     monkeypatch.setattr("qdebug.commands.report.attached.write_page", _raise)
     code = main(
@@ -121,7 +122,7 @@ def test_without_its_run_file_there_is_no_page_and_none_is_claimed(
 def test_the_traceback_is_shown_where_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "diagnosed", _raise)
+    monkeypatch.setattr(command, "explained", _raise)
     arguments = ["compare", str(CNN), "--inputs", str(DATA), "--samples", "4"]
     assert main([*arguments, "--no-progress"]) == 3
     assert "Traceback" not in capsys.readouterr().err
@@ -133,7 +134,7 @@ def test_a_runtime_that_fails_late_keeps_its_message(monkeypatch: pytest.MonkeyP
     def fails(*_: Any, **__: Any) -> NoReturn:
         raise BackendError("no kernel", "Take another.", code="QD-BACKEND-NO-KERNEL")
 
-    monkeypatch.setattr(command, "diagnosed", fails)
+    monkeypatch.setattr(command, "explained", fails)
     (failure,) = _compared().failed
     assert (failure.code, failure.message, failure.hint, failure.exit_code) == (
         "QD-BACKEND-NO-KERNEL",
@@ -147,7 +148,7 @@ def test_an_interrupt_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "diagnosed", interrupted)
+    monkeypatch.setattr(command, "explained", interrupted)
     with pytest.raises(KeyboardInterrupt):
         _compared()
 

@@ -4,42 +4,41 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
-from functools import cache, partial
+from dataclasses import asdict, dataclass
+from functools import partial
 
-from qdebug.analyse.diagnose import diagnosed
-from qdebug.analyse.effect.effects import NoiseSink, measure_effects
-from qdebug.analyse.engine import with_engine
-from qdebug.analyse.flips import FlipSink, with_comparisons, with_flips
-from qdebug.analyse.gate import (
-    Gate,
-    check_metric,
-    checked_conditions,
-    metric_notes,
-    read_gate,
-    task_result,
+from qdebug.analyse.compared import (
+    Compared,
+    explained,
+    judged,
+    ranked,
+    scored,
+    with_metric_notes,
 )
+from qdebug.analyse.effect.effects import NoiseSink
+from qdebug.analyse.engine import with_engine
+from qdebug.analyse.flips import FlipSink
+from qdebug.analyse.gate import Gate, check_metric, read_gate
 from qdebug.analyse.layer_results import (
     all_skipped,
     correspondence,
-    effect_notes,
     first_divergence,
     layer_results,
     overflow_notes,
-    ranked_by_effect,
     tensor_results,
     with_predictions,
 )
 from qdebug.analyse.run_file import (
     EvidenceSink,
+    StoredRows,
     open_stored,
     reuse_notes,
     stored_rows,
 )
 from qdebug.analyse.shards import Sinks, run_on_workers
-from qdebug.analyse.summary import with_summary
+from qdebug.analyse.summary import begin_restoration, summarized
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.sizing import parallelism
 from qdebug.commands.compare.keeping import DEFAULT, Keeping
@@ -49,7 +48,7 @@ from qdebug.config.engine import check_engine_flags
 from qdebug.errors import UsageError
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
-from qdebug.execute.engine.build import check_requested, engine_of, fitted, open_runtime
+from qdebug.execute.engine.build import Engine, check_requested, engine_of, fitted, open_runtime
 from qdebug.execute.engine.request import check_model
 from qdebug.execute.evaluator import OutputKeeper
 from qdebug.execute.gather import to_records
@@ -65,7 +64,6 @@ from qdebug.execute.model_pair import (
 )
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.metrics.effect import EffectMode
-from qdebug.metrics.task import TaskMetric
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import whole
@@ -76,15 +74,43 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.result import ModelRef
 from qdebug.results.compare import CompareResult
-from qdebug.stages import attempted, with_failure
 from qdebug.store.manifest import manifest_of, reference_key
+from qdebug.store.reader import RunReader
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
-from qdebug.types import Array, Fp16Kernels, Precision, ProgressCallback, ignore_progress
+from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
 
 _OUTPUTS_SHARE = 1 / 8
 """Of the memory budget, for the FP32 outputs: kept, FP32 need not run once more."""
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """All that is read, built and opened before the samples are run.
+
+    Attributes:
+        built: the pair, and the ranges that were gathered for it.
+        engine: of the candidate; None for the simulation alone.
+        sinks: what takes the batches, besides the totals of the errors.
+        writer: of the run file; None without one.
+        keeping: decides what activations it holds.
+        stored: another run file, whose FP32 activations are taken: `rows`.
+        key: that tells whether they can be; "" where it is not needed.
+    """
+
+    settings: CompareSettings
+    gate: Gate
+    context: Context
+    built: Built
+    samples: Samples
+    engine: Engine | None
+    sinks: Sinks
+    writer: RunWriter | None
+    keeping: Keeping | None
+    stored: RunReader | None
+    rows: StoredRows | None
+    key: str
 
 
 def compare(
@@ -98,113 +124,122 @@ def compare(
         QdebugError: bad input (nothing was written), or a runtime that failed.
     """
     started = time.perf_counter()
-    gate, keep, runtime = _checked(settings, progress)
     with ExitStack() as stack:
-        stored = open_stored(stack, settings.reference, settings.output if settings.force else None)
-        spec = settings.quantization
-        plan = plan_from(spec)
-        check_requested(settings.backend, plan)
-        model = load_model(
-            settings.model,
-            plan,
-            spec.samples,
-            session_settings(settings),
-            progress,
-            in_fp16=names_model(settings.reference) or plan.precision is not Precision.INT8,
-        )
-        if runtime is not None:
-            check_model(runtime.typing, model)
-        samples = _samples(settings, model, gate)
-        writer = _open_writer(stack, settings, keep, samples.count)
-        context = _context(stack, settings, model, required_opset(plan), progress)
-        built = build_pair(spec, context, plan, model, samples, saves_plan=bool(settings.save_plan))
-        pair = built.pair
-        # Before the simulation, so that a model that cannot be built fails at once.
-        engine = None
-        if runtime is not None:
-            engine = engine_of(fitted(runtime, pair.candidate, samples), pair)
-        # The digest of the samples costs a pass over them: only for files that will hold it.
-        key = (
-            reference_key(pair, samples, context.sessions.operators_digest)
-            if writer or stored
-            else ""
-        )
-        rows = stored_rows(stored, key)
-        evidence = _evidence(writer, keep, pair)
-        keeping = _keeping(settings, writer, evidence, built, samples.count)
-        kept = _keepers(settings, gate, pair)
-        flips, noise = FlipSink(context, pair), NoiseSink(pair)
-        sinks = Sinks(flips, noise, evidence, kept, keeping or (lambda _: None))
-        share_pair(context.executor, pair)
-        if context.executor.workers:
-            how = settings.memory_budget, settings.local_samples
-            errors, not_float = run_on_workers(*how, context, pair, samples, sinks)
-        else:
-            errors, not_float = _run(settings, context, pair, samples, rows, sinks)
+        prepared = _prepared(stack, settings, progress)
+        compared = _measured(prepared)
         # The tensors are measured: whatever fails from here on, they are shown and written.
-        result = _result(settings, pair, samples, errors, not_float)
-        result = _analysed(settings, gate, context, pair, samples, sinks, result)
-        if engine is not None:
-            execute = partial(with_engine, engine, settings, gate, pair, samples, context)
-            result = attempted("engine", result, lambda r: execute(r, evidence))
-        result = replace(
-            result,
-            notes=(
-                *result.notes,
-                *reuse_notes(stored, rows, key, samples.count, settings.reference),
-                *((keeping.note,) if keeping and keeping.note else ()),
-            ),
-            timings_s={"total": time.perf_counter() - started},
-        )
-        result = attempted(
-            option("save_plan"),
-            result,
-            lambda r: _with_saved_plan(settings, pair, r),
-            file=settings.save_plan or "",
-        )
-        if writer is not None:
-            unsplit = evidence.unsplit if evidence else ()
-            operators = context.sessions.operators_digest
-            manifest = partial(
-                manifest_of, asdict(settings), pair, samples, key, unsplit, operators
-            )
-            finish = partial(_with_run_file, writer, built, manifest)
-            result = attempted("run file", result, finish)
-    return result
+        compared = _analysed(settings, compared)
+        if prepared.engine is not None:
+            execute = partial(with_engine, engine=prepared.engine, settings=settings)
+            compared = compared.attempt("engine", execute)
+        took = {"total": time.perf_counter() - started}
+        compared = compared.found(*_file_notes(prepared), timings_s=took)
+        save, path = partial(_with_saved_plan, settings), settings.save_plan or ""
+        compared = compared.attempt(option("save_plan"), save, file=path)
+        if prepared.writer is not None:
+            finish = partial(_with_run_file, prepared, prepared.writer)
+            compared = compared.attempt("run file", finish)
+    return compared.result
 
 
-def _analysed(
-    settings: CompareSettings,
-    gate: Gate,
-    context: Context,
-    pair: ModelPair,
-    samples: Samples,
-    sinks: Sinks,
-    result: CompareResult,
-) -> CompareResult:
-    """`result`, the errors of the tensors, with all that follows from the simulation: the metric,
-    effects, the verdict, causes, what the leading layers cost together, and remedies."""
-    where = context, pair, samples
-    if gate.metric is not None:
-        score = partial(task_result, gate.metric, samples, *sinks.keepers)
-        result = attempted("metric", result, lambda r: replace(r, metric=score()))
-    told = metric_notes(result.metric, samples.count, gate)
-    result = replace(result, notes=(*told, *result.notes))
-    # A metric that raised on all samples is not asked again.
-    metric = gate.metric if result.metric else None
-    result = attempted(
-        "effects at the outputs",
-        result,
-        lambda r: _with_effects(settings, *where, r, gate, metric, sinks.noise.noise),
+def _analysed(settings: CompareSettings, compared: Compared) -> Compared:
+    """All that follows from the simulation: the metric, effects, the verdict, causes, what the
+    leading layers cost together, and remedies."""
+    compared = compared.attempt("metric", scored)
+    compared = with_metric_notes(compared)
+    rank = partial(ranked, mode=EffectMode(settings.effect))
+    compared = compared.attempt("effects at the outputs", rank)
+    compared = judged(compared)
+    # Workers run the model while this process looks for the causes.
+    compared = compared.attempt(_TOGETHER, begin_restoration)
+    compared = compared.attempt("causes", explained)
+    compared = compared.attempt(_TOGETHER, summarized)
+    if settings.try_remedies:
+        calibrates_on = settings.quantization.calibrates_on
+        fit = partial(with_remedies, calibrates_on=calibrates_on, method=settings.method)
+        compared = compared.attempt("remedies", fit)
+    return compared
+
+
+_TOGETHER = "effect of the leading layers together"
+
+
+def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCallback) -> _Prepared:
+    """Read everything, calibrate, lower, and build the engine.
+
+    Raises:
+        QdebugError: bad input (nothing was written), or a runtime that failed.
+    """
+    gate, keep, runtime = _checked(settings, progress)
+    stored = open_stored(stack, settings.reference, settings.output if settings.force else None)
+    spec, sessions = settings.quantization, session_settings(settings)
+    plan = plan_from(spec)
+    check_requested(settings.backend, plan)
+    in_fp16 = names_model(settings.reference) or plan.precision is not Precision.INT8
+    model = load_model(settings.model, plan, spec.samples, sessions, progress, in_fp16=in_fp16)
+    if runtime is not None:
+        check_model(runtime.typing, model)
+    samples = _samples(settings, model, gate)
+    writer = _open_writer(stack, settings, keep, samples.count)
+    context = _context(stack, settings, model, required_opset(plan), progress)
+    built = build_pair(spec, context, plan, model, samples, saves_plan=bool(settings.save_plan))
+    pair = built.pair
+    # Before the simulation, so that a model that cannot be built fails at once.
+    engine = None
+    if runtime is not None:
+        engine = engine_of(fitted(runtime, pair.candidate, samples), pair)
+    # The digest of the samples costs a pass over them: only for files that will hold it.
+    key = ""
+    if writer or stored:
+        key = reference_key(pair, samples, sessions.operators_digest)
+    evidence = _evidence(writer, keep, pair)
+    keeping = _keeping(settings, writer, evidence, built, samples.count)
+    return _Prepared(
+        settings=settings,
+        gate=gate,
+        context=context,
+        built=built,
+        samples=samples,
+        engine=engine,
+        sinks=Sinks(
+            FlipSink(context, pair),
+            NoiseSink(pair),
+            evidence,
+            _keepers(settings, gate, pair),
+            keeping or (lambda _: None),
+        ),
+        writer=writer,
+        keeping=keeping,
+        stored=stored,
+        rows=stored_rows(stored, key),
+        key=key,
     )
-    result = _judged(gate, result)
-    causes = partial(_explained, *where, sinks.flips)
-    explain = cache(partial(attempted, "causes", result, causes))
-    try:
-        result = with_summary(context, pair, sinks.keepers[0], result, explain, samples, metric)
-    except Exception as error:
-        result = with_failure(explain(), "effect of the leading layers together", error)
-    return attempted("remedies", result, lambda r: _with_remedies(settings, *where, r, metric))
+
+
+def _measured(prepared: _Prepared) -> Compared:
+    """The errors of all tensors, over all samples.
+
+    Raises:
+        QdebugError: samples cannot be read, or a model does not run.
+    """
+    settings, context, pair = prepared.settings, prepared.context, prepared.built.pair
+    samples, sinks = prepared.samples, prepared.sinks
+    share_pair(context.executor, pair)
+    if context.executor.workers:
+        how = settings.memory_budget, settings.local_samples
+        errors, not_float = run_on_workers(*how, context, pair, samples, sinks)
+    else:
+        errors, not_float = _run(settings, context, pair, samples, prepared.rows, sinks)
+    result = _result(settings, pair, samples, errors, not_float)
+    budget = settings.memory_budget
+    return Compared(context, pair, samples, prepared.gate, budget, sinks, result)
+
+
+def _file_notes(prepared: _Prepared) -> tuple[str, ...]:
+    """What to say of the run files that were read and written."""
+    keeping, count = prepared.keeping, prepared.samples.count
+    read = prepared.stored, prepared.rows, prepared.key, count, prepared.settings.reference
+    return (*reuse_notes(*read), *((keeping.note,) if keeping and keeping.note else ()))
 
 
 def _keepers(settings: CompareSettings, gate: Gate, pair: ModelPair) -> tuple[OutputKeeper, ...]:
@@ -238,14 +273,12 @@ def _plan_text(pair: ModelPair, model: str) -> str:
     return plan_to_yaml(pair.plan, model) if pair.plan else ""
 
 
-def _with_saved_plan(
-    settings: CompareSettings, pair: ModelPair, result: CompareResult
-) -> CompareResult:
-    """`result`, with the plan written where the user wants it."""
+def _with_saved_plan(settings: CompareSettings, compared: Compared) -> Compared:
+    """With the plan written where the user wants it."""
     if settings.save_plan:
-        text = _plan_text(pair, settings.model)
+        text = _plan_text(compared.pair, settings.model)
         write_text(settings.save_plan, text, option("save_plan"), force=settings.force)
-    return result
+    return compared
 
 
 def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
@@ -254,21 +287,19 @@ def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
     return samples
 
 
-def _with_run_file(
-    writer: RunWriter,
-    built: Built,
-    manifest: Callable[[], Mapping[str, object]],
-    result: CompareResult,
-) -> CompareResult:
-    """`result`, which is in the run file then, and says where that is."""
-    pair = built.pair
-    writer.set_manifest(manifest())
+def _with_run_file(prepared: _Prepared, writer: RunWriter, compared: Compared) -> Compared:
+    """With all of it in the run file, and where that is."""
+    settings, pair, result = prepared.settings, compared.pair, compared.result
+    evidence, gathered = prepared.sinks.evidence, prepared.built.gathered
+    unsplit = evidence.unsplit if evidence else ()
+    operators = prepared.context.sessions.operators_digest
+    about = asdict(settings), pair, compared.samples, prepared.key, unsplit, operators
+    writer.set_manifest(manifest_of(*about))
     writer.set_plan(_plan_text(pair, result.model.path))
     writer.set_network(describe(pair.reference, pair.layers, pair.grids).to_text())
-    if built.gathered:
-        writer.set_ranges(to_records(built.gathered))
-    file = writer.finish(json.dumps(result.to_dict(), ensure_ascii=False))
-    return replace(result, run_file=file)
+    if gathered:
+        writer.set_ranges(to_records(gathered))
+    return compared.found(run_file=writer.finish(json.dumps(result.to_dict(), ensure_ascii=False)))
 
 
 def _checked(
@@ -280,16 +311,9 @@ def _checked(
     gate, keep = read_gate(settings.fail_on, settings.metric), DEFAULT
     if settings.keep is not None:
         keep = Keep.parse(settings.keep)
-    return (
-        gate,
-        keep,
-        open_runtime(
-            settings,
-            cached=settings.cache,
-            sessions=session_settings(settings),
-            progress=progress,
-        ),
-    )
+    sessions = session_settings(settings)
+    runtime = open_runtime(settings, cached=settings.cache, sessions=sessions, progress=progress)
+    return gate, keep, runtime
 
 
 def _check_reference(settings: CompareSettings) -> None:
@@ -403,89 +427,4 @@ def _result(
         correspondence=correspondence(pair),
         notes=(*pair.notes, *overflow_notes(finals, layers)),
         fp16_kernels=Fp16Kernels(settings.fp16_kernels) if half else None,
-    )
-
-
-def _with_effects(
-    settings: CompareSettings,
-    context: Context,
-    pair: ModelPair,
-    samples: Samples,
-    result: CompareResult,
-    gate: Gate,
-    metric: TaskMetric | None,
-    noise: Array | None,
-) -> CompareResult:
-    """`result` ranked by what each layer costs at the outputs."""
-    found = measure_effects(
-        context,
-        pair,
-        whole(samples),
-        EffectMode(settings.effect),
-        metric=metric,
-        memory_budget=settings.memory_budget,
-        known_noise=noise,
-        every_layer=gate.judges_effects,
-    )
-    layers = (
-        ranked_by_effect(result.layers, found.layers, found.summary.noise)
-        if found
-        else result.layers
-    )
-    return replace(
-        result,
-        layers=layers,
-        effect=found.summary if found else None,
-        notes=(
-            *result.notes,
-            *((*found.notes, *effect_notes(found.summary, layers)) if found else ()),
-        ),
-    )
-
-
-def _judged(gate: Gate, result: CompareResult) -> CompareResult:
-    """`result` with the verdict on every condition; what was not measured does not hold."""
-    conditions = checked_conditions(
-        gate.conditions, result.outputs, result.layers, result.tensors, result.metric
-    )
-    return replace(result, conditions=conditions)
-
-
-def _explained(
-    context: Context, pair: ModelPair, samples: Samples, flips: FlipSink, result: CompareResult
-) -> CompareResult:
-    """`result` with the causes of the errors."""
-    batches = list(samples.batches())
-    trusted = result.metric.reference_is_right(samples.count) if result.metric else None
-    layers = diagnosed(
-        context, pair, samples, batches, result.layers, result.tensors, trusted=trusted
-    )
-    result = with_flips(replace(result, layers=layers), pair, flips.found)
-    return with_comparisons(result, pair, flips.comparisons)
-
-
-def _with_remedies(
-    settings: CompareSettings,
-    context: Context,
-    pair: ModelPair,
-    samples: Samples,
-    result: CompareResult,
-    metric: TaskMetric | None,
-) -> CompareResult:
-    """`result` with what remedies give on the leading layers, where that is asked for."""
-    if not settings.try_remedies:
-        return result
-    calibrates_on = settings.quantization.calibrates_on
-    calibration = None
-    if calibrates_on is not None:
-        calibration = whole(calibrates_on.open(pair.model.graph.inputs))
-    return with_remedies(
-        context,
-        pair,
-        result,
-        whole(samples),
-        calibration,
-        method=settings.method,
-        metric=metric,
-        memory_budget=settings.memory_budget,
     )

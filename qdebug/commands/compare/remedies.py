@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from qdebug.analyse.compared import Compared
 from qdebug.decide.remedies.quantized import Quantized, quantized
 from qdebug.decide.remedies.registry import REMEDIES
 from qdebug.decide.remedies.remedy import Remedy, Study
 from qdebug.decide.repair.judge import Judge, Judgement
 from qdebug.decide.repair.study import study_of
-from qdebug.execute.context import Context
-from qdebug.metrics.task import TaskMetric
-from qdebug.network.samples.subset import SampleSubset, finely, halves, spread, whole
-from qdebug.plan.pair import ModelPair
+from qdebug.network.samples.subset import finely, halves, spread, whole
+from qdebug.network.samplespec import SampleSpec
 from qdebug.plan.plan import bind_plan
-from qdebug.results.compare import CompareResult, LayerResult, TriedRemedy
+from qdebug.results.compare import LayerResult, TriedRemedy
 from qdebug.types import Precision, Progress
 
 _MOST_LAYERS = 5
@@ -23,55 +22,47 @@ _EXECUTIONS = 24
 """Samples are run in at least this many executions, as those of a repair are."""
 
 
-def with_remedies(
-    context: Context,
-    pair: ModelPair,
-    result: CompareResult,
-    compared: SampleSubset,
-    calibration: SampleSubset | None,
-    *,
-    method: str,
-    metric: TaskMetric | None,
-    memory_budget: int,
-) -> CompareResult:
-    """`result` with what each remedy gives on each of the leading layers, by itself, in the
-    simulation.
+def with_remedies(compared: Compared, calibrates_on: SampleSpec | None, *, method: str) -> Compared:
+    """With what each remedy gives on each of the leading layers, by itself, in the simulation.
 
     Args:
-        calibration: samples to fit remedies on; None fits on half of those compared, and judges on
-            the others.
+        calibrates_on: samples to fit remedies on; None fits on half of those compared, and judges
+            on the others.
+        method: that tensors which remedies make are calibrated by.
 
     Raises:
         UsageError: a single batch is compared, and there are no calibration samples.
-        QdebugError: a model does not run, or the metric raised.
+        QdebugError: samples cannot be read, a model does not run, or the metric raised.
     """
+    context, pair, result = compared.context, compared.pair, compared.result
+    calibration = None
+    if calibrates_on is not None:
+        calibration = whole(calibrates_on.open(pair.model.graph.inputs))
     if pair.plan is None:
-        note = (
+        return compared.found(
             "No remedies were tried, since the model is quantized already: `qdebug repair` takes "
             "such models."
         )
-        return replace(result, notes=(*result.notes, note))
-    judging = compared = whole(finely(compared.samples, _EXECUTIONS))
+    judging = every = whole(finely(compared.samples, _EXECUTIONS))
     if calibration is None:
-        calibration, judging = halves(compared, "try_remedies")
+        calibration, judging = halves(every, "try_remedies")
     start = quantized(pair.model, bind_plan(pair.plan, pair.model, pair.layers))
     study = study_of(
         context,
         calibration,
         method=method,
-        memory_bytes=memory_budget,
+        memory_bytes=compared.memory_budget,
         effect={x.name: x.output_share or 0.0 for x in result.layers},
         causes={x.name: tuple(str(c.label) for c in x.causes) for x in result.layers},
     )
     leading = [x for x in result.layers if x.precision is not Precision.FP32][:_MOST_LAYERS]
     tried: dict[str, tuple[TriedRemedy, ...]] = {}
-    judge = Judge(context, pair.model.graph, spread(judging, _MOST_SAMPLES), metric)
+    judge = Judge(context, pair.model.graph, spread(judging, _MOST_SAMPLES), compared.metric)
     before = judge(start)
     for number, layer in enumerate(leading, start=1):
         tried[layer.name] = _tried(study, judge, before, start, layer)
         context.progress(Progress("remedies", number, len(leading)))
-    return replace(
-        result,
+    return compared.found(
         layers=tuple(replace(x, remedies=tried.get(x.name, ())) for x in result.layers),
         remedy_samples=judge.count,
         remedy_metric=before.metric,

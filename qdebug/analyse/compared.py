@@ -1,0 +1,146 @@
+"""A comparison: what is compared, and what was measured of it so far.
+
+A stage of the analysis takes a comparison, and gives it back with more in its result. The stages
+that follow the pass over the samples are here, those that take a page of their own in `summary` and
+`engine`; `commands/compare/command.py` says in which order they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from qdebug.analyse.diagnose import diagnosed
+from qdebug.analyse.effect.effects import measure_effects
+from qdebug.analyse.flips import with_comparisons, with_flips
+from qdebug.analyse.gate import Gate, checked_conditions, metric_notes, task_result
+from qdebug.analyse.layer_results import effect_notes, ranked_by_effect
+from qdebug.analyse.shards import Sinks
+from qdebug.execute.context import Context
+from qdebug.metrics.effect import EffectMode
+from qdebug.metrics.task import TaskMetric
+from qdebug.network.samples import Samples
+from qdebug.network.samples.subset import SampleSubset, whole
+from qdebug.plan.pair import ModelPair
+from qdebug.results.compare import CompareResult
+from qdebug.stages import with_failure
+
+if TYPE_CHECKING:
+    from qdebug.analyse.summary import Restoration
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A pair, after the pass over all samples.
+
+    Attributes:
+        memory_budget: bytes, for activations.
+        sinks: what that pass kept besides the errors: outputs, noise by sample, flips.
+        result: what was measured so far.
+        restoration: a run with some layers in FP32 that has begun.
+    """
+
+    context: Context
+    pair: ModelPair
+    samples: Samples
+    gate: Gate
+    memory_budget: int
+    sinks: Sinks
+    result: CompareResult
+    restoration: Restoration | None = None
+
+    @property
+    def subset(self) -> SampleSubset:
+        """All samples."""
+        return whole(self.samples)
+
+    @property
+    def metric(self) -> TaskMetric | None:
+        """The end-to-end metric; None without one. One that raised on all samples is not asked
+        again."""
+        return self.gate.metric if self.result.metric else None
+
+    def found(self, *notes: str, **fields: Any) -> Self:
+        """The same with more in its result: notes, and fields by name."""
+        result = replace(self.result, notes=(*self.result.notes, *notes))
+        return replace(self, result=replace(result, **fields))
+
+    def attempt(self, stage: str, work: Callable[[Self], Self], *, file: str = "") -> Self:
+        """What a stage makes of it; where that ends in an error, the same with the failure. See
+        stages.attempted."""
+        try:
+            return work(self)
+        except Exception as error:
+            return replace(self, result=with_failure(self.result, stage, error, file=file))
+
+
+def scored(compared: Compared) -> Compared:
+    """With the metric of both runs, where there is one.
+
+    Raises:
+        MetricError: it raised.
+    """
+    if compared.gate.metric is None:
+        return compared
+    keepers = compared.sinks.keepers
+    return compared.found(metric=task_result(compared.gate.metric, compared.samples, *keepers))
+
+
+def with_metric_notes(compared: Compared) -> Compared:
+    """With what the reader must know before all else: whether the metric can be trusted."""
+    result = compared.result
+    told = metric_notes(result.metric, compared.samples.count, compared.gate)
+    return replace(compared, result=replace(result, notes=(*told, *result.notes)))
+
+
+def ranked(compared: Compared, mode: EffectMode) -> Compared:
+    """With its layers ranked by what each costs at the outputs.
+
+    Raises:
+        QdebugError: the model does not run in FP32, or not as planned.
+    """
+    found = measure_effects(
+        compared.context,
+        compared.pair,
+        compared.subset,
+        mode,
+        metric=compared.metric,
+        memory_budget=compared.memory_budget,
+        known_noise=compared.sinks.noise.noise,
+        every_layer=compared.gate.judges_effects,
+    )
+    if found is None:
+        return compared.found(effect=None)
+    layers = ranked_by_effect(compared.result.layers, found.layers, found.summary.noise)
+    notes = (*found.notes, *effect_notes(found.summary, layers))
+    return compared.found(*notes, layers=layers, effect=found.summary)
+
+
+def judged(compared: Compared) -> Compared:
+    """With the verdict on every condition; what was not measured does not hold."""
+    result = compared.result
+    measured = result.outputs, result.layers, result.tensors, result.metric
+    return compared.found(conditions=checked_conditions(compared.gate.conditions, *measured))
+
+
+def explained(compared: Compared) -> Compared:
+    """With the causes of the errors.
+
+    Raises:
+        QdebugError: a model does not run, or samples cannot be read.
+    """
+    result, pair, samples = compared.result, compared.pair, compared.samples
+    trusted = result.metric.reference_is_right(samples.count) if result.metric else None
+    layers = diagnosed(
+        compared.context,
+        pair,
+        samples,
+        list(samples.batches()),
+        result.layers,
+        result.tensors,
+        trusted=trusted,
+    )
+    flips = compared.sinks.flips
+    result = with_flips(replace(result, layers=layers), pair, flips.found)
+    return replace(compared, result=with_comparisons(result, pair, flips.comparisons))
