@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from qdebug.backends.ort_fast.prefix_cache import ResumedSession
 from qdebug.backends.sizing import probe
 from qdebug.backends.stream import Threads, map_in_order
 from qdebug.execute.context import Context
+from qdebug.execute.executor import shards_of
 from qdebug.execute.timelimit import check_time
 from qdebug.metrics.accumulate import (
     REFERENCE,
@@ -113,8 +114,8 @@ def evaluate(
 ) -> dict[str, ErrorTotals]:
     """Run every model over all batches and add up the errors of each comparison, by its name.
 
-    Sums are added in the batches' order, whatever the number of workers; of as many batches as the
-    context has time for.
+    Sums are added in the batches' order, whatever the number of workers (see SumsByShard); of as
+    many batches as the context has time for.
 
     Args:
         runs: by name, in the order in which they are executed.
@@ -126,20 +127,46 @@ def evaluate(
         QdebugError: samples cannot be read, or a model does not run.
         OutOfTimeError: see Context.
     """
-    totals = {name: ErrorTotals() for name in comparisons}
+    sums = SumsByShard(comparisons, len(subset.batches))
     workers = context.parallel.workers if workers is None else workers
     done = 0
     batches = _in_time(subset.batches, context.until, context.ends_at, stage)
     for executed, errors in _executed(subset, runs, comparisons, workers, feeds, batches):
         for sink in sinks:
             sink(executed, errors)
-        for name, total in totals.items():
-            total.add(errors[name])
+        sums.add(errors)
         done += executed.batch.count
         del executed, errors  # before the next ones exist
         if stage:
             context.progress(Progress(stage, done, subset.count))
-    return totals
+    return sums.totals()
+
+
+class SumsByShard:
+    """Adds up the errors of a pass shard by shard, as if each had been executed by itself: whoever
+    executes them, sums are the same bit for bit."""
+
+    def __init__(self, names: Iterable[str], executions: int) -> None:
+        """`names` are those of the comparisons."""
+        self._totals = {name: ErrorTotals() for name in names}
+        self._shard: dict[str, ErrorTotals] = {}
+        self._ends = {shard.stop for shard in shards_of(executions)}
+        self._count = 0
+
+    def add(self, errors: Mapping[str, ErrorTotals]) -> None:
+        """Add those of the next batch."""
+        for name, one in errors.items():
+            self._shard.setdefault(name, ErrorTotals()).add(one)
+        self._count += 1
+        if self._count in self._ends:
+            self.totals()
+
+    def totals(self) -> dict[str, ErrorTotals]:
+        """Those of all batches so far."""
+        for name, one in self._shard.items():
+            self._totals.setdefault(name, ErrorTotals()).add(one)
+        self._shard = {}
+        return self._totals
 
 
 def _executed(

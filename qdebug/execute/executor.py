@@ -26,11 +26,12 @@ ResultT = TypeVar("ResultT")
 Work = Callable[[ExitStack], Callable[[PartT], ResultT]]
 """Opens what the parts need, which the stack closes; returns what executes a part."""
 
-_FEWEST, _MOST, _EXECUTIONS = 16, 256, 8
-"""Shards of a pass: at least so many, if there are as many executions, and at most; between these
-of 8 executions each, since what comes back of a shard does not depend on how long it is. Their
-number decides in which order sums are added, so it depends on the samples alone, not on who
-computes."""
+_FEWEST, _MANY = 16, 256
+_SHORT, _LONG = 8, 16
+"""Shards of a pass: at least 16, if there are as many executions. Beyond that they are of 8
+executions each, and where these would be more than 256, of 16, since what comes back of a shard
+does not depend on how long it is. Their number decides in which order sums are added, so it depends
+on the samples alone, not on who computes."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,9 @@ THIS_PROCESS = ThisProcess()
 
 
 def shards_of(executions: int) -> list[Shard]:
-    """A pass over so many executions, in shards of nearly equal length. See `_FEWEST`."""
-    count = max(_FEWEST, min(_MOST, executions // _EXECUTIONS))
+    """A pass over so many executions, in shards of nearly equal length. See `_FEWEST`. Each is one
+    execution, or has at most 16, so that `shards_of` a shard has one execution in each."""
+    count = max(_FEWEST, min(_MANY, executions // _SHORT), -(-executions // _LONG))
     return cut_evenly(executions, min(executions, count))
 
 

@@ -26,6 +26,7 @@ from qdebug.execute.evaluator import (
     KeptReference,
     OutputKeeper,
     Sink,
+    SumsByShard,
     evaluate,
     run_of,
 )
@@ -117,11 +118,11 @@ class OutputEvaluator:
         """What `simulated` gives on all samples, of which `parts` are in order."""
         if failure := next((part.failure for part in parts if part.failure), ""):
             return OutputErrors({}, None, None, failure)
-        total = ErrorTotals()
+        sums = SumsByShard([CANDIDATE], sum(len(part.each) for part in parts))
         for part in parts:
             for errors in part.each:
-                total.add(errors)
-        return self._saved(pair, OutputErrors(total.metrics(), None, None))
+                sums.add({CANDIDATE: errors})
+        return self._saved(pair, OutputErrors(sums.totals()[CANDIDATE].metrics(), None, None))
 
     def _saved(self, pair: ModelPair, errors: OutputErrors) -> OutputErrors:
         if self.keeps:

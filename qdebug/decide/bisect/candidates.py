@@ -30,6 +30,7 @@ from qdebug.execute.evaluator import (
     OutputKeeper,
     Run,
     Sink,
+    SumsByShard,
     evaluate,
     run_of,
 )
@@ -428,16 +429,15 @@ def joined_parts(parts: Sequence[PartRun], task: MetricEvaluator | None) -> Cand
     Raises:
         MetricError: the metric raised on outputs that are all finite.
     """
-    totals = {REFERENCE: ErrorTotals()}
+    sums = SumsByShard([REFERENCE], sum(len(part.errors) for part in parts))
     outputs = OutputKeeper(CANDIDATE, ())
     for part in parts:
         for errors in part.errors:
-            for name, one in errors.items():
-                totals.setdefault(name, ErrorTotals()).add(one)
+            sums.add(errors)
         outputs.by_batch |= part.outputs
     failures = (part.failure for part in parts if part.failure)
     seconds = max(part.seconds for part in parts)
-    return _Run(totals, outputs, seconds, next(failures, "")).result(task)
+    return _Run(sums.totals(), outputs, seconds, next(failures, "")).result(task)
 
 
 def check_layers(bound: BoundPlan, overrides: PrecisionOverrides) -> None:

@@ -177,7 +177,17 @@ def test_of_large_files_some_blocks_are_compared(
 
 @pytest.mark.parametrize(
     ("executions", "count"),
-    [(0, 0), (1, 1), (7, 7), (16, 16), (100, 16), (256, 32), (1000, 125), (12500, 256)],
+    [
+        (0, 0),
+        (1, 1),
+        (7, 7),
+        (16, 16),
+        (100, 16),
+        (256, 32),
+        (1000, 125),
+        (5000, 313),
+        (12500, 782),
+    ],
 )
 def test_shards_hold_every_execution_once(executions: int, count: int) -> None:
     parts = shards_of(executions)
@@ -185,6 +195,7 @@ def test_shards_hold_every_execution_once(executions: int, count: int) -> None:
     assert len(parts) == count
     sizes = {p.stop - p.start for p in parts} or {0}
     assert max(sizes) - min(sizes) <= 1
+    assert count <= executions and max(sizes) <= 16
     assert THIS_PROCESS.shards(executions) == [Shard(0, executions)]
 
 
