@@ -40,25 +40,6 @@ class Attempt:
     depth: int = 0
 
 
-@dataclass(frozen=True)
-class Asked:
-    """An attempt on a network.
-
-    Attributes:
-        layers: on which.
-        current: what the network is worth.
-        best: see State.
-        ends_at: see Trying.
-    """
-
-    network: Quantized
-    remedy: str
-    layers: tuple[str, ...]
-    current: Judgement
-    best: Judgement | None
-    ends_at: float
-
-
 Tried = tuple[Step, Quantized | None, Judgement | None]
 """The step, and the changed network with what it is worth: None where there is none."""
 
@@ -139,8 +120,7 @@ class Trying:
         remedy = self.remedies[attempt.remedy]
         if attempt.layers is None:
             return self._opened(replace(state, waiting=rest), remedy), current
-        asked = self._asked(state, attempt.remedy, attempt.layers, current)
-        tried = self.attempt(asked)
+        tried = self._tried(state, attempt, current)
         if tried is None:
             return None
         step, result, after = tried
@@ -166,31 +146,25 @@ class Trying:
         groups = [Attempt(name, tuple(group)) for group in remedy.groups(state.network, layers)]
         return replace(state, waiting=(*groups, *state.waiting))
 
-    def _asked(
-        self, state: State, remedy: str, layers: tuple[str, ...], current: Judgement
-    ) -> Asked:
-        return Asked(state.network, remedy, layers, current, state.best, self.ends_at)
-
-    def attempt(self, asked: Asked) -> Tried | None:
+    def _tried(self, state: State, attempt: Attempt, current: Judgement) -> Tried | None:
         """What a remedy gives on some layers; None where time ran out before all of it was judged:
         a part of the proposals would decide otherwise than all of them."""
         try:
-            return self._attempted(asked)
+            return self._judged(state, attempt, current)
         except OutOfTimeError:
             return None
 
-    def _attempted(self, asked: Asked) -> Tried:
-        remedy, layers = self.remedies[asked.remedy], asked.layers
-        current, best = asked.current, asked.best
+    def _judged(self, state: State, attempt: Attempt, current: Judgement) -> Tried:
+        remedy, layers = self.remedies[attempt.remedy], attempt.layers or ()
         study, judge = self.study, self.judge
-        if math.isfinite(asked.ends_at):
-            study, judge = study.until(asked.ends_at), judge.until(asked.ends_at)
+        if math.isfinite(self.ends_at):
+            study, judge = study.until(self.ends_at), judge.until(self.ends_at)
         begun, count = time.monotonic(), 0
         found: tuple[Proposal, Judgement, Verdict] | None = None
-        for proposal in _proposals(remedy, study, asked.network, layers):
+        for proposal in _proposals(remedy, study, state.network, layers):
             count += 1
             after = judge(proposal.result)
-            verdict = self.judge.verdict(current, after, best)
+            verdict = self.judge.verdict(current, after, state.best)
             if self.keep_undecided and verdict.reason is Reason.UNDECIDED:
                 verdict = replace(verdict, better=True)
             if verdict.better and self.holds(current) and not self.holds(after):
@@ -200,7 +174,7 @@ class Trying:
             _LOG.info("%s: %.2f dB%s: %s", what, after.sqnr_db, metric, verdict.reason)
             if found is None or (verdict.better, verdict.rank) > (found[2].better, found[2].rank):
                 found = proposal, after, verdict
-            check_time(asked.ends_at)
+            check_time(self.ends_at)
         seconds = time.monotonic() - begun
         before = current.figures
         if found is None:
