@@ -19,6 +19,7 @@ import pytest
 
 import qdebug
 from qdebug.decide.remedies.result import Figures, Outcome, Proof
+from qdebug.plan.repaired import remedies_in
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
 CNN = [
@@ -428,7 +429,7 @@ def test_what_is_worse_on_the_samples_that_prove_is_dropped(desk: Any) -> None:
         )
     )
     assert after[0]["sqnr_db"] == pytest.approx(before[0]["sqnr_db"], abs=0.01)
-    assert not list(onnx.load(desk.folder / "out.onnx").metadata_props)
+    assert not remedies_in(onnx.load(desk.folder / "out.onnx"))
 
 
 def test_one_execution_proves_nothing(desk: Any) -> None:
