@@ -100,7 +100,7 @@ def _bind(
     bound = bind_user_plan(plan, prepared, source, "")
     lacking = [
         layer.name
-        for layer in bound.layers_in(Precision.INT8)
+        for layer in bound.quantized_layers()
         if any(t not in plan.tensors for t in layer.quantized_inputs)
     ]
     if not lacking:

@@ -9,13 +9,15 @@ import numpy as np
 
 from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import ModelError, PlanError
-from qdebug.formats.base import FloatArray
+from qdebug.formats.base import FloatArray, Format
+from qdebug.formats.registry import FORMAT_OF, SCALED, order_of
+from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer
 from qdebug.plan.plan import BoundPlan, Correction, Granularity, PrecisionPlan
-from qdebug.plan.quantize import half_scale, scale_of
+from qdebug.plan.quantize import Grid, half_scale, scale_of, symmetric_grid
 from qdebug.plan.rewrite.fp16 import convert_to_fp16
-from qdebug.plan.rewrite.qdq import Int8Layer, WeightQuantization, insert_qdq, weight_axis
+from qdebug.plan.rewrite.qdq import QuantizedLayer, WeightQuantization, insert_qdq, weight_axis
 from qdebug.types import Precision
 from qdebug.wording import option
 
@@ -30,30 +32,34 @@ class Lowered:
     Attributes:
         graph: passes onnx.checker; inputs and outputs are those of the original.
         tensors: reference tensor -> the tensor here that stands for it.
-        amax: range beyond which Q/DQ clips, by reference tensor.
+        grids: what Q/DQ pairs round activations to, by reference tensor: where layers of several
+            formats read one, that of the lowest precision.
     """
 
     graph: Graph
     tensors: Mapping[str, str]
-    amax: Mapping[str, float]
+    grids: Mapping[str, Grid]
 
 
 def required_opset(plan: PrecisionPlan) -> int:
     """The opset a model must have for `plan` to be lowered."""
-    int8 = plan.precision is Precision.INT8 or Precision.INT8 in plan.layers.values()
-    return HALF_QDQ_OPSET if int8 and plan.fallback_precision is Precision.FP16 else 13
+    scaled = SCALED.intersection((plan.precision, *plan.layers.values()))
+    needed = [13, *(FORMAT_OF[precision].opset for precision in scaled)]
+    if scaled and plan.fallback_precision is Precision.FP16:
+        needed.append(HALF_QDQ_OPSET)
+    return max(needed)
 
 
 def lower(bound: BoundPlan) -> Lowered:
     """The model in the precisions of a plan.
 
     Raises:
-        PlanError: an INT8 layer reads a tensor without an amax, or the opset is too old.
+        PlanError: a quantized layer reads a tensor without an amax, or the opset is too old.
     """
     graph = bound.layers.graph
     lowered = _apply(bound, graph)
     tensors = {t: t for t in (*(s.name for s in graph.inputs), *graph.activations())}
-    return Lowered(lowered, tensors, _clip_limits(bound))
+    return Lowered(lowered, tensors, _grids(bound))
 
 
 def _apply(bound: BoundPlan, graph: Graph) -> Graph:
@@ -63,7 +69,7 @@ def _apply(bound: BoundPlan, graph: Graph) -> Graph:
         PlanError: as `lower`.
     """
     half = {n for layer in bound.layers_in(Precision.FP16) for n in layer.nodes}
-    items = [int8_layer(bound, layer) for layer in bound.layers_in(Precision.INT8)]
+    items = [quantized_layer(bound, layer) for layer in bound.quantized_layers()]
     if items:
         graph = Graph.inferred(insert_qdq(graph, items))
     mixed = bound.plan.fallback_precision is Precision.FP16 and bool(items)
@@ -75,13 +81,13 @@ def _apply(bound: BoundPlan, graph: Graph) -> Graph:
                 "Export the model with a newer opset, or keep the other layers in FP32.",
                 code="QD-PLAN-OPSET",
             )
-        half |= _half_int8_nodes(graph, items)
+        half |= _half_quantized_nodes(graph, items)
     if not half:
         return graph
     return Graph.inferred(convert_to_fp16(graph, half, _half_quantizers(graph) if mixed else ()))
 
 
-def int8_layer(bound: BoundPlan, layer: Layer) -> Int8Layer:
+def quantized_layer(bound: BoundPlan, layer: Layer) -> QuantizedLayer:
     """`layer` with the scales that the plan gives its operands.
 
     Raises:
@@ -89,17 +95,18 @@ def int8_layer(bound: BoundPlan, layer: Layer) -> Int8Layer:
     """
     activations = {t: _activation_scale(bound, layer, t) for t in layer.quantized_inputs}
     correction = bound.corrections.get(layer.name, Correction())
-    return Int8Layer(layer, activations, _weight_quantization(bound, layer), correction.bias)
+    weight = _weight_quantization(bound, layer)
+    return QuantizedLayer(layer, activations, weight, correction.bias, bound.format_of(layer))
 
 
 def activation_scales(bound: BoundPlan) -> dict[str, FloatArray]:
-    """The scale, float32 [], of each activation that an INT8 layer reads, by tensor.
+    """The scale, float32 [], of each activation that a quantized layer reads, by tensor.
 
     Raises:
         PlanError: a range is missing or not valid.
     """
-    int8 = bound.layers_in(Precision.INT8)
-    return {t: _activation_scale(bound, x, t) for x in int8 for t in x.quantized_inputs}
+    layers = bound.quantized_layers()
+    return {t: _activation_scale(bound, x, t) for x in layers for t in x.quantized_inputs}
 
 
 def check_ranges(bound: BoundPlan) -> None:
@@ -109,7 +116,7 @@ def check_ranges(bound: BoundPlan) -> None:
         PlanError: one is not valid; the message names the tensor.
     """
     tensors = bound.plan.tensors
-    for layer in bound.layers_in(Precision.INT8):
+    for layer in bound.quantized_layers():
         for tensor in layer.quantized_inputs:
             if tensor in tensors:
                 _activation_scale(bound, layer, tensor)
@@ -120,12 +127,13 @@ def check_ranges(bound: BoundPlan) -> None:
 def _activation_scale(bound: BoundPlan, layer: Layer, tensor: str) -> FloatArray:
     if tensor not in bound.plan.tensors:
         raise PlanError(
-            f"layer '{layer.name}' is INT8, but its input '{tensor}' has no range (amax) in the "
-            "plan",
+            f"layer '{layer.name}' is {bound.format_of(layer).label}, but its input '{tensor}' has "
+            "no range (amax) in the plan",
             f"Give calibration samples ({option('calib_data')}), or add the tensor to the plan.",
             code="QD-PLAN-RANGE-MISSING",
         )
-    return _rounded(bound, bound.activation_scale(tensor))
+    form = bound.format_of(layer)
+    return _rounded(bound, bound.activation_scale(tensor, form), form)
 
 
 def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization | None:
@@ -157,26 +165,27 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
                 "Train or export the model again.",
                 code="QD-MODEL-WEIGHT-VALUES",
             )
-    scale = _rounded(bound, scale_of(amax, f"weight '{layer.weight}'"))
-    return WeightQuantization(scale, axis, corrected)
+    form = bound.format_of(layer)
+    scale = _rounded(bound, scale_of(amax, f"weight '{layer.weight}'", form), form)
+    return WeightQuantization(scale, axis, corrected, form)
 
 
-def _rounded(bound: BoundPlan, scale: FloatArray) -> FloatArray:
+def _rounded(bound: BoundPlan, scale: FloatArray, form: Format) -> FloatArray:
     """`scale`, rounded where FP16 Q/DQ will carry it, before anything is quantized with it."""
     if bound.plan.fallback_precision is not Precision.FP16:
         return scale
-    half = half_scale(scale)
+    half = half_scale(scale, form)
     return scale if half is None else half
 
 
-def _half_int8_nodes(graph: Graph, items: list[Int8Layer]) -> set[str]:
-    """Nodes of INT8 layers all of whose scales FP16 can hold, with the DQ nodes they read."""
+def _half_quantized_nodes(graph: Graph, items: list[QuantizedLayer]) -> set[str]:
+    """Nodes of quantized layers all of whose scales FP16 can hold, with the DQ nodes they read."""
     nodes: set[str] = set()
     for item in items:
         scales = list(item.activations.values())
         if item.weight is not None:
             scales.append(item.weight.scale)
-        if any(half_scale(s) is None for s in scales):
+        if any(half_scale(s, item.format) is None for s in scales):
             continue
         nodes.update(item.layer.nodes)
         for name in item.layer.nodes:
@@ -190,10 +199,14 @@ def _half_quantizers(graph: Graph) -> list[str]:
     found = []
     for node in graph.nodes:
         scale = graph.constant(node.inputs[1]) if node.op_type == "QuantizeLinear" else None
-        if scale is not None and half_scale(scale) is not None:
+        form = format_of_codes(graph, node) if scale is not None else None
+        if scale is not None and form is not None and half_scale(scale, form) is not None:
             found.append(node.name)
     return found
 
 
-def _clip_limits(bound: BoundPlan) -> dict[str, float]:
-    return {t: float(np.max(bound.plan.tensors[t].amax)) for t in bound.needed_ranges()}
+def _grids(bound: BoundPlan) -> dict[str, Grid]:
+    layers = sorted(bound.quantized_layers(), key=lambda x: -order_of(bound.precisions[x.name]))
+    formats = {t: bound.format_of(layer) for layer in layers for t in layer.quantized_inputs}
+    ranges = {t: float(np.max(bound.plan.tensors[t].amax)) for t in bound.needed_ranges()}
+    return {t: symmetric_grid(amax, formats[t]) for t, amax in ranges.items()}

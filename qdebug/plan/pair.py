@@ -19,7 +19,7 @@ from qdebug.network.prepare import Model
 from qdebug.plan.correspond import Alignment, Proof, align
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan
-from qdebug.plan.quantize import Grid, grid_of, symmetric_grid
+from qdebug.plan.quantize import Grid, grid_of
 from qdebug.plan.rewrite.cut import INSERTED_OPS
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
 from qdebug.plan.rewrite.restore import Absorbed, restore
@@ -103,7 +103,7 @@ def planned_pair(model: Model, bound: BoundPlan) -> ModelPair:
         tensors=lowered.tensors,
         layers=bound.layers,
         precisions=precisions,
-        grids={t: symmetric_grid(amax) for t, amax in lowered.amax.items()},
+        grids=lowered.grids,
         plan=bound.plan,
         calibrated=bound.calibrated,
         notes=(*model.notes, *unconverted_notes(bound, precisions)),
@@ -113,8 +113,8 @@ def planned_pair(model: Model, bound: BoundPlan) -> ModelPair:
 def _lowered_precision(bound: BoundPlan, lowered: Graph, layer: Layer) -> Precision:
     """What a layer really runs in: an operator without an FP16 form stays FP32, and FP16 in the
     model itself stays FP16."""
-    if bound.precisions[layer.name] is Precision.INT8:
-        return Precision.INT8
+    if bound.precisions[layer.name] in SCALED:
+        return bound.precisions[layer.name]
     outputs = lowered.by_name[layer.name].outputs
     half = any(lowered.types.get(t) == onnx.TensorProto.FLOAT16 for t in outputs)
     return Precision.FP16 if half else Precision.FP32

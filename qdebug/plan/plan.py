@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.errors import PlanError
-from qdebug.formats.base import FloatArray
+from qdebug.formats.base import FloatArray, Format
+from qdebug.formats.registry import FORMAT_OF, INT8, SCALED
 from qdebug.network.inline import Taken
 from qdebug.network.layers import Layer, Layers
 from qdebug.network.prepare import Model
@@ -111,24 +112,32 @@ class BoundPlan:
         """Layers that run in `precision`, in execution order."""
         return [layer for layer in self.layers if self.precisions[layer.name] is precision]
 
+    def quantized_layers(self) -> list[Layer]:
+        """Layers whose operands are read through Q/DQ pairs, in execution order."""
+        return [layer for layer in self.layers if self.precisions[layer.name] in SCALED]
+
+    def format_of(self, layer: Layer) -> Format:
+        """What the operands of `layer` are rounded to."""
+        return FORMAT_OF[self.precisions[layer.name]]
+
     def needed_ranges(self) -> list[str]:
-        """Activations that INT8 layers read, in execution order, each once."""
-        reads = (t for layer in self.layers_in(Precision.INT8) for t in layer.quantized_inputs)
+        """Activations that quantized layers read, in execution order, each once."""
+        reads = (t for layer in self.quantized_layers() for t in layer.quantized_inputs)
         return list(dict.fromkeys(reads))
 
     def only_quantized(self, tensor: str) -> bool:
-        """Whether all who read a tensor are INT8 layers that quantize it: it may be INT8 itself."""
+        """Whether all who read a tensor are layers that quantize it: it may be stored in codes."""
         layers = self.layers
         readers = (layers.of_node.get(n.name) for n in layers.graph.consumers.get(tensor, ()))
         return tensor not in layers.graph.outputs and all(
             reader is not None
-            and self.precisions[reader.name] is Precision.INT8
+            and self.precisions[reader.name] in SCALED
             and tensor in reader.quantized_inputs
             for reader in readers
         )
 
-    def activation_scale(self, tensor: str) -> FloatArray:
-        """The scale, float32 [], of an activation that the plan has a range for.
+    def activation_scale(self, tensor: str, form: Format = INT8) -> FloatArray:
+        """The scale, float32 [], of an activation that the plan has a range for, in a format.
 
         Raises:
             PlanError: the range is one of a weight's channels, or no range.
@@ -140,7 +149,7 @@ class BoundPlan:
                 "Give one number; only a weight can have one per output channel.",
                 code="QD-PLAN-AMAX-COUNT",
             )
-        return scale_of(amax, f"tensor '{tensor}'")
+        return scale_of(amax, f"tensor '{tensor}'", form)
 
     def missing_ranges(self) -> list[str]:
         """Those of them that the plan has no amax for."""
@@ -211,7 +220,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _default(plan: PrecisionPlan, layer: Layer) -> Precision:
-    if plan.precision is Precision.INT8 and not layer.quantizable:
+    if plan.precision in SCALED and not layer.quantizable:
         return plan.fallback_precision
     return plan.precision
 
@@ -225,9 +234,9 @@ def _named_precisions(plan: PrecisionPlan, model: Model, layers: Layers) -> dict
             raise PlanError(
                 f"the model has no layer '{name}'", nearest(name, aliases), code="QD-PLAN-LAYER"
             )
-        if precision is Precision.INT8 and not layer.quantizable:
+        if precision in SCALED and not layer.quantizable:
             raise PlanError(
-                f"layer '{name}' ({layer.op_type}) cannot run in INT8",
+                f"layer '{name}' ({layer.op_type}) cannot run in {precision.upper()}",
                 "Only Conv, ConvTranspose, Gemm and MatMul can: set it to fp16 or fp32.",
                 code="QD-PLAN-NO-INT8",
             )

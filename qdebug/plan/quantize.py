@@ -23,11 +23,10 @@ MASK = 1e30
 them a range holds nothing else."""
 
 _LARGEST_AMAX = FP32.largest
-_LARGEST_HALF_SCALE = FP16.largest / -INT8.lowest
 
 
-def scale_of(amax: npt.ArrayLike, what: str = "tensor") -> FloatArray:
-    """The INT8 scale that maps ±`amax` to ±127, float32, of `amax`'s shape; see `Format.scale_of`.
+def scale_of(amax: npt.ArrayLike, what: str = "tensor", form: Format = INT8) -> FloatArray:
+    """`Format.scale_of` for a range of `what`, which is checked.
 
     Raises:
         PlanError: an amax is negative, not finite, or beyond float32.
@@ -42,15 +41,15 @@ def scale_of(amax: npt.ArrayLike, what: str = "tensor") -> FloatArray:
             "Calibrate again on samples without NaN or Inf.",
             code="QD-PLAN-AMAX",
         )
-    return INT8.scale_of(values)
+    return form.scale_of(values)
 
 
-def half_scale(scale: FloatArray) -> FloatArray | None:
+def half_scale(scale: FloatArray, form: Format = INT8) -> FloatArray | None:
     """`scale` rounded up to FP16 (up, so that it never clips more), as float32.
 
     Q/DQ pairs around FP16 arithmetic carry FP16 scales. Below about 1e-5 the rounding would change
-    the quantization itself (by more than 1 %), and above 511 (65504 / 128) the largest codes would
-    dequantize to Inf, which an INT8 kernel never produces.
+    the quantization itself (by more than 1 %), and above 511 (65504 / 128, of INT8) the largest
+    codes would dequantize to Inf, which a kernel that multiplies codes never produces.
 
     Returns:
         None where FP16 cannot hold the scale or the values it dequantizes to; such layers keep
@@ -62,7 +61,8 @@ def half_scale(scale: FloatArray) -> FloatArray | None:
             half.astype(np.float32) < scale, np.nextafter(half, np.float16(np.inf)), half
         )
     rounded: FloatArray = half.astype(np.float32)
-    if np.any(rounded > _LARGEST_HALF_SCALE) or np.any(rounded > scale * np.float32(1.01)):
+    largest = FP16.largest / max(form.largest, -form.lowest)
+    if np.any(rounded > largest) or np.any(rounded > scale * np.float32(1.01)):
         return None
     return rounded
 
@@ -147,9 +147,9 @@ class Grid:
         return self.format.encode(values, self.scale, axis, self.zero_point)
 
 
-def symmetric_grid(amax: float) -> Grid:
-    """The grid of a planned activation: INT8, ±`amax` to ±127."""
-    return Grid(scale_of(amax), np.array(0, np.int64), INT8, None, (-amax, amax))
+def symmetric_grid(amax: float, form: Format = INT8) -> Grid:
+    """The grid of a planned activation: ±`amax` to ± the largest code."""
+    return Grid(scale_of(amax, form=form), np.array(0, np.int64), form, None, (-amax, amax))
 
 
 def dynamic_grid(values: npt.NDArray[np.floating]) -> Grid:

@@ -4,7 +4,7 @@ and ml_dtypes' casts."""
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +12,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from qdebug.config.candidate import PrecisionName
+from qdebug.config.sweep import MixName
 from qdebug.formats.base import Format, Kind
 from qdebug.formats.registry import FORMATS, INT8, PLANNED
 from qdebug.types import Precision
@@ -208,7 +210,10 @@ def test_the_registry() -> None:
     assert len({f.precision for f in PLANNED}) == len(PLANNED)
     assert {f.precision for f in FORMATS} == set(Precision)
     assert list(PLANNED) == sorted(PLANNED, key=lambda f: f.bits)
-    assert all(f.name == f.precision for f in PLANNED)
+    planned = tuple(str(f.precision) for f in PLANNED)
+    assert get_args(PrecisionName) == planned  # a literal, since flags start without NumPy
+    mixed = tuple(f"{f.precision}+fp16" for f in PLANNED if f.needs_scale)
+    assert get_args(MixName) == (*planned, *mixed)
 
 
 def test_the_cost_of_a_multiply_accumulate() -> None:

@@ -39,7 +39,7 @@ def adapted(start: Quantized, seed: int = 0) -> Quantized:
     found = {}
     ranges = {}
     for layer in start.weighted():
-        how = start.int8(layer.name).weight
+        how = start.quantized(layer.name).weight
         own = start.graph.constant(layer.weight or "")
         assert how is not None and own is not None
         shape = [1] * own.ndim
@@ -134,7 +134,7 @@ def test_scales_of_a_quantizer_are_kept_where_they_are_others() -> None:
     model = NETWORKS["residual"]()
     start = start_of(model)
     (first, *_) = start.weighted()
-    how = start.int8(first.name).weight
+    how = start.quantized(first.name).weight
     assert how is not None
     amax = tuple((0.6 * 127 * how.scale.astype(np.float64)).tolist())
     given = start.with_ranges({first.weight or "": TensorRange(amax)})
@@ -261,7 +261,7 @@ def test_a_matrix_that_the_quantizer_transposed_is_turned_back() -> None:
     found = read(proto, model)
     (layer,) = start.weighted()
     expected = start.bound.corrections[layer.name].weight
-    how = start.int8(layer.name).weight
+    how = start.quantized(layer.name).weight
     assert how is not None and expected is not None
     seen = found.corrections[layer.name].weight
     assert seen is not None

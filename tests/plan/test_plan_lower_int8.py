@@ -78,7 +78,7 @@ def test_each_layer_is_its_float_form_on_quantized_operands(
     assert np.abs(codes.astype(int)).max() == 127
     assert "w" not in low.graph.initializers
     assert sorted(kit.ops(low.graph)).count("DequantizeLinear") == 2
-    assert dict(low.amax) == {"x": 2.0}
+    assert {t: g.bounds for t, g in low.grids.items()} == {"x": (-2.0, 2.0)}
 
 
 def test_range_of_a_weight_from_the_plan(kit: SimpleNamespace) -> None:
@@ -211,7 +211,7 @@ def test_pinned_consumers_read_the_unquantized_tensor(
     low = kit.lowered(residual_net(), kit.int8(AMAX, {"conv2": "fp32"}))
     assert low.graph.by_name["conv2"].inputs == ("r1", "w2")
     assert low.graph.by_name["add"].inputs == ("c2", "r1")
-    assert "r1" not in low.amax
+    assert "r1" not in low.grids
     assert kit.ops(low.graph).count("QuantizeLinear") == 2
     assert "w2_quantized" not in low.graph.initializers
 

@@ -24,12 +24,13 @@ from qdebug.backends.ort_fast.cut_points import (
 from qdebug.backends.ort_fast.literal import SOURCES, Literal
 from qdebug.backends.ort_fast.matmul import KernelPart, matmul_part
 from qdebug.backends.ort_fast.parts import CONTRIB, Form, Formed, Part, Workshop, encode
+from qdebug.formats.registry import SCALED
 from qdebug.network.graph import Node
 from qdebug.network.layers import Layer
-from qdebug.plan.lower import int8_layer
+from qdebug.plan.lower import quantized_layer
 from qdebug.plan.plan import BoundPlan
 from qdebug.plan.rewrite.edit import make_node
-from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands
+from qdebug.plan.rewrite.qdq import QuantizedLayer, quantized_operands
 from qdebug.types import Array, Fp16Kernels, Precision
 
 _Made = TypeVar("_Made")
@@ -116,7 +117,7 @@ class Assembler:
         ]
         self._rest = bound.plan.fallback_precision
         self.shop = Workshop(self.graph)
-        items = {x.name: int8_layer(bound, x) for x in bound.layers_in(Precision.INT8)}
+        items = {x.name: quantized_layer(bound, x) for x in bound.layers_in(Precision.INT8)}
         self.literal = Literal(self.shop, items, fp16_kernels)
         self.pools = _pools(self.literal)
         self._mentions_fp16 = mentions_fp16(self.graph.proto)
@@ -136,10 +137,11 @@ class Assembler:
     def takes(self, precisions: Mapping[str, Precision]) -> bool:
         """Whether candidates of these precisions can be assembled: not where INT8 layers compute in
         FP16 around their kernels, nor in a model that itself contains FP16, nor with a layer in
-        INT8 that is not in INT8 in the base plan."""
-        int8 = [name for name, p in precisions.items() if p is Precision.INT8]
-        mixed = bool(int8) and self._rest is Precision.FP16
-        known = all(name in self.literal.items for name in int8)
+        another format that needs a scale, or in INT8 and not so in the base plan."""
+        scaled = {name: p for name, p in precisions.items() if p in SCALED}
+        mixed = bool(scaled) and self._rest is Precision.FP16
+        items = self.literal.items
+        known = all(n in items and p is Precision.INT8 for n, p in scaled.items())
         return known and not mixed and not self._mentions_fp16
 
     @cached_property
@@ -260,7 +262,7 @@ class _Assembly:
         plain = tuple((tensor, Form.PLAIN) for tensor, _ in one.gives)
         return shop.choice(switch, literal.plainly(one), literal.plainly(two), plain)
 
-    def _kernel(self, item: Int8Layer) -> KernelPart | None:
+    def _kernel(self, item: QuantizedLayer) -> KernelPart | None:
         literal, once, name = self.assembler.literal, self.assembler.once, item.layer.name
         if item.layer.op_type == "Conv":
             if self._is_only_quantized(item.layer.output):

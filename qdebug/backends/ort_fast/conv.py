@@ -24,7 +24,7 @@ from qdebug.formats.base import FloatArray
 from qdebug.formats.registry import INT8
 from qdebug.network.graph import Node
 from qdebug.plan.rewrite.edit import attributes_of, copy_node, make_node
-from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands, weight_codes
+from qdebug.plan.rewrite.qdq import QuantizedLayer, quantized_operands, weight_codes
 from qdebug.types import Array
 
 _ELEMENTWISE = frozenset(
@@ -50,7 +50,7 @@ class _Conv:
     """
 
     node: Node
-    item: Int8Layer
+    item: QuantizedLayer
     source: str
     codes: Array
     scale: FloatArray
@@ -59,7 +59,7 @@ class _Conv:
     attributes: Mapping[str, Any]
 
 
-def conv_to_codes(literal: Literal, item: Int8Layer) -> KernelPart | None:
+def conv_to_codes(literal: Literal, item: QuantizedLayer) -> KernelPart | None:
     """The whole layer, ending in the codes of its output; None where no kernel computes that."""
     layer = item.layer
     conv = _conv(literal, item)
@@ -91,7 +91,7 @@ def conv_to_codes(literal: Literal, item: Int8Layer) -> KernelPart | None:
     return KernelPart(part, frozenset(layer.nodes))
 
 
-def conv_to_float(literal: Literal, item: Int8Layer) -> KernelPart | None:
+def conv_to_float(literal: Literal, item: QuantizedLayer) -> KernelPart | None:
     """The whole layer, or its anchor where what follows must see the channels in their place,
     ending in FP32; None where no kernel computes that."""
     conv = _conv(literal, item)
@@ -120,7 +120,7 @@ def conv_to_float(literal: Literal, item: Int8Layer) -> KernelPart | None:
     return KernelPart(part, frozenset({layer.name}))
 
 
-def _conv(literal: Literal, item: Int8Layer) -> _Conv | None:
+def _conv(literal: Literal, item: QuantizedLayer) -> _Conv | None:
     graph, how = literal.graph, item.weight
     node = graph.by_name[item.layer.name]
     if how is None or item.layer.weight != node.inputs[1]:

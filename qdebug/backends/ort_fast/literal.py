@@ -16,7 +16,7 @@ from qdebug.formats.registry import INT8
 from qdebug.network.graph import Graph, Node
 from qdebug.plan.rewrite.edit import copy_node, make_node
 from qdebug.plan.rewrite.fp16 import half_roles
-from qdebug.plan.rewrite.qdq import Int8Layer, along_channels, quantized_operands, weight_codes
+from qdebug.plan.rewrite.qdq import QuantizedLayer, along_channels, quantized_operands, weight_codes
 from qdebug.types import Fp16Kernels
 
 ZERO_U8 = 128
@@ -42,7 +42,7 @@ class Literal:
     def __init__(
         self,
         shop: Workshop,
-        items: dict[str, Int8Layer],
+        items: dict[str, QuantizedLayer],
         fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT,
     ) -> None:
         """`items` are the layers that may run in INT8, by name."""
@@ -82,7 +82,7 @@ class Literal:
             made = as_tensorrt_computes(half, shapes, self.graph.opset, self.shop.tensor_name)
         return made or [half]
 
-    def int8(self, node: Node, item: Int8Layer) -> Part:
+    def int8(self, node: Node, item: QuantizedLayer) -> Part:
         """`node` of an INT8 layer, reading what a Q/DQ pair makes of its operands."""
         operands = quantized_operands(node, item.layer)
         reads = {i: (t, Form.FAKE) for i, t in enumerate(node.inputs[:2]) if t in operands}

@@ -15,7 +15,7 @@ from qdebug.backends.ort_fast.parts import CONTRIB, Form, Part, Workshop
 from qdebug.formats.base import FloatArray
 from qdebug.network.graph import Graph, Node
 from qdebug.plan.rewrite.edit import attributes_of, make_node
-from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands, weight_codes
+from qdebug.plan.rewrite.qdq import QuantizedLayer, quantized_operands, weight_codes
 from qdebug.types import Array
 
 SMALLEST_STEP = 1e-30
@@ -43,7 +43,7 @@ def scaled_product(
     return make_node("MatMulIntegerToFloat", inputs, output, domain=CONTRIB)
 
 
-def matmul_part(literal: Literal, item: Int8Layer) -> KernelPart | None:
+def matmul_part(literal: Literal, item: QuantizedLayer) -> KernelPart | None:
     """The anchor of a MatMul or Gemm layer with its bias; None where no kernel computes it."""
     node = literal.graph.by_name[item.layer.name]
     attributes = attributes_of(literal.protos[node.name])
@@ -60,7 +60,9 @@ def matmul_part(literal: Literal, item: Int8Layer) -> KernelPart | None:
     return None
 
 
-def _weighted(literal: Literal, node: Node, item: Int8Layer, turned: bool) -> KernelPart | None:
+def _weighted(
+    literal: Literal, node: Node, item: QuantizedLayer, turned: bool
+) -> KernelPart | None:
     shop, graph, how = literal.shop, literal.graph, item.weight
     left, right = node.inputs[:2]
     assert how is not None
@@ -87,7 +89,7 @@ def _weighted(literal: Literal, node: Node, item: Int8Layer, turned: bool) -> Ke
     return KernelPart(shop.part([product], [(left, Form.U8)], [(output, Form.PLAIN)]), nodes)
 
 
-def _product(literal: Literal, node: Node, item: Int8Layer) -> KernelPart | None:
+def _product(literal: Literal, node: Node, item: QuantizedLayer) -> KernelPart | None:
     """A product of two computed tensors."""
     shop = literal.shop
     left, right = node.inputs[:2]
@@ -107,7 +109,7 @@ def _product(literal: Literal, node: Node, item: Int8Layer) -> KernelPart | None
 
 
 def _bias(
-    graph: Graph, node: Node, item: Int8Layer, width: int
+    graph: Graph, node: Node, item: QuantizedLayer, width: int
 ) -> tuple[FloatArray | None, str, frozenset[str]] | None:
     """The bias [width], the tensor that holds the sum, and the nodes that make it; None where the
     third operand of a Gemm is no such bias."""

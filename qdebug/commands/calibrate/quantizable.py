@@ -110,7 +110,7 @@ def _weight_ranges(bound: BoundPlan, *, mse: bool) -> dict[str, TensorRange]:
     method, amax_of = ("mse", mse_weight_amax) if mse else ("max", weight_amax)
     graph = bound.layers.graph
     axes: dict[str, set[int | None]] = {}
-    for layer in bound.layers_in(Precision.INT8):
+    for layer in bound.quantized_layers():
         if layer.weight is not None:
             axis = weight_axis(graph.by_name[layer.name], graph, layer.weight)
             per_channel = bound.plan.weights is Granularity.PER_CHANNEL

@@ -215,7 +215,7 @@ def _readers(model: Model, plan: PrecisionPlan) -> _Readers:
     """The layers that read each tensor in INT8 under `plan`."""
     bound = bind_plan(plan, model, find_layers(model.graph))
     readers: dict[str, list[str]] = {}
-    for layer in bound.layers_in(Precision.INT8):
+    for layer in bound.quantized_layers():
         for tensor in layer.quantized_inputs:
             readers.setdefault(tensor, []).append(layer.name)
     return {tensor: tuple(layers) for tensor, layers in readers.items()}

@@ -20,7 +20,6 @@ from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
 from qdebug.plan.rewrite.rescale import rescale_inputs
 from qdebug.plan.rewrite.weights import Factors, channel_axis, input_channels
-from qdebug.types import Precision
 
 _FARTHEST = 64.0
 """Between the factors of two channels: what a channel holds that hardly anything was seen in."""
@@ -29,7 +28,7 @@ _FARTHEST = 64.0
 def _layers(network: Quantized) -> tuple[str, ...]:
     graph = network.graph
     found = []
-    for layer in network.bound.layers_in(Precision.INT8):
+    for layer in network.bound.quantized_layers():
         node = graph.by_name[layer.name]
         if node.op_type != "Conv" or graph.attributes(node).get("group", 1) == 1:
             continue

@@ -15,7 +15,6 @@ from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Study
 from qdebug.decide.remedies.walk import Site, Trial, Walk
 from qdebug.formats.base import FloatArray, along
-from qdebug.formats.registry import INT8
 from qdebug.network.graph import Graph
 from qdebug.network.samples.subset import SampleSubset, finely, is_whole, whole
 from qdebug.plan.plan import Granularity
@@ -233,11 +232,12 @@ def _read(
     graph, factors = network.graph, _placed(by_group, places)
     node = graph.by_name[site.layer.name]
     each = along(factors, 0, -channel_axis(graph, node)).astype(np.float32)
-    scale = scale_of(float((factors * amax).max()))
+    form = site.format
+    scale = scale_of(float((factors * amax).max()), form=form)
     weight = divided_weight(graph, node, site.weight, factors).astype(np.float32)
     axis = site.axis if _per_channel(network) else None
-    rounded = INT8.quantize(weight, scale_of(weight_amax(weight, axis)), axis)
-    return Trial(lambda x: INT8.quantize(x * each, scale), rounded)
+    rounded = form.quantize(weight, scale_of(weight_amax(weight, axis), form=form), axis)
+    return Trial(lambda x: form.quantize(x * each, scale), rounded)
 
 
 def _written(site: Site, places: npt.NDArray[np.int64], by_group: Factors) -> Trial:
@@ -247,5 +247,6 @@ def _written(site: Site, places: npt.NDArray[np.int64], by_group: Factors) -> Tr
     factors = _placed(by_group, places)
     each = along(factors, site.axis, site.weight.ndim).astype(np.float32)
     weight: FloatArray = site.weight * each
-    rounded = INT8.quantize(weight, scale_of(weight_amax(weight, None))) / each
+    scale = scale_of(weight_amax(weight, None), form=site.format)
+    rounded = site.format.quantize(weight, scale) / each
     return Trial(lambda x: x, rounded)

@@ -10,10 +10,9 @@ import onnx
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer, Layers, find_layers
 from qdebug.network.prepare import Model
-from qdebug.plan.lower import int8_layer, lower
+from qdebug.plan.lower import lower, quantized_layer
 from qdebug.plan.plan import GIVEN, BoundPlan, Correction, PrecisionPlan, TensorRange, bind_plan
-from qdebug.plan.rewrite.qdq import Int8Layer, weight_axis
-from qdebug.types import Precision
+from qdebug.plan.rewrite.qdq import QuantizedLayer, weight_axis
 
 
 @dataclass(frozen=True)
@@ -39,22 +38,22 @@ class Quantized:
         return self.bound.layers
 
     def weighted(self) -> tuple[Layer, ...]:
-        """Layers in INT8 that have a weight which nothing else reads, in execution order: those
+        """Quantized layers that have a weight which nothing else reads, in execution order: those
         that a correction may be given to."""
         readers = self.graph.consumers
         return tuple(
             layer
-            for layer in self.bound.layers_in(Precision.INT8)
+            for layer in self.bound.quantized_layers()
             if layer.weight is not None and len(readers.get(layer.weight, ())) == 1
         )
 
-    def int8(self, layer: str) -> Int8Layer:
+    def quantized(self, layer: str) -> QuantizedLayer:
         """A layer with the scales of its operands and its correction.
 
         Raises:
             PlanError: a range is missing.
         """
-        return int8_layer(self.bound, self.layers.by_name[layer])
+        return quantized_layer(self.bound, self.layers.by_name[layer])
 
     def axis(self, layer: Layer) -> int | None:
         """The axis of the output channels in a layer's weight; None where it has none."""

@@ -22,13 +22,12 @@ from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
 from qdebug.decide.remedies.walk import Site, Walk
 from qdebug.formats.base import FloatArray
-from qdebug.formats.registry import INT8
 from qdebug.metrics.sums import error_energy, signal_energy
 from qdebug.plan.lower import activation_scales, lower
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.feed_scales import feed_scales
-from qdebug.types import Feeds, Precision, Progress, Tensors
+from qdebug.types import Feeds, Progress, Tensors
 
 _FEWEST = 4
 _METHODS = (
@@ -185,11 +184,13 @@ def _least(site: Site, choice: _Choice) -> float | None:
     tried = sorted({*choice.of(source), *(share * top for share in _SHARES if share * top > 0)})
     weight = site.rounded_weight()
 
+    form = site.format
+
     def error(scale: FloatArray, i: int) -> float:
-        found = site.product(INT8.quantize(site.inputs[i], scale), weight)
+        found = site.product(form.quantize(site.inputs[i], scale), weight)
         return error_energy(site.targets[i], found)
 
-    errors = site.by_execution(error, [scale_of(amax) for amax in tried])
+    errors = site.by_execution(error, [scale_of(amax, form=form) for amax in tried])
     if not tried or not np.isfinite(errors).any():
         return None
     return tried[int(np.nanargmin(errors))]
@@ -225,7 +226,7 @@ def _now(network: Quantized, tensor: str) -> float:
 
 
 def _layers(network: Quantized) -> tuple[str, ...]:
-    return tuple(layer.name for layer in network.bound.layers_in(Precision.INT8))
+    return tuple(layer.name for layer in network.bound.quantized_layers())
 
 
 REMEDY = Remedy(

@@ -22,7 +22,7 @@ from qdebug.decide.remedies.moments import Sums, moments_of
 from qdebug.decide.remedies.product import Product
 from qdebug.decide.remedies.remedy import Remedy
 from qdebug.decide.remedies.walk import Site, one_by_one, product_layers
-from qdebug.formats.base import FloatArray, along
+from qdebug.formats.base import FloatArray, Format, along
 from qdebug.formats.registry import INT8
 from qdebug.plan.plan import TensorRange
 
@@ -35,7 +35,11 @@ _GAIN = 0.99
 
 
 def rounded_together(
-    matrix: FloatArray, scale: FloatArray, hessian: Sums, damping: float = _DAMPING
+    matrix: FloatArray,
+    scale: FloatArray,
+    hessian: Sums,
+    damping: float = _DAMPING,
+    form: Format = INT8,
 ) -> FloatArray | None:
     """A matrix on the grid of its scale, with little error for inputs of these second moments.
 
@@ -44,6 +48,7 @@ def rounded_together(
         scale: of its shape.
         hessian: [groups, unknowns, unknowns].
         damping: added to the diagonal, as a share of its mean.
+        form: of the codes.
 
     Returns:
         Of the matrix's shape, codes times scale; None where the moments are not positive.
@@ -62,7 +67,7 @@ def rounded_together(
     upper = upper / np.diagonal(upper, axis1=1, axis2=2)[:, :, None]
     values = np.take_along_axis(matrix, order[:, :, None], 1)
     steps = np.take_along_axis(scale, order[:, :, None], 1)
-    found = _nearest_plane(upper.astype(np.float32), values, steps)
+    found = _nearest_plane(upper.astype(np.float32), values, steps, form)
     result = np.empty_like(found)
     np.put_along_axis(result, order[:, :, None], found, 1)
     return result
@@ -79,7 +84,9 @@ def _roots(hessian: Sums) -> Sums:
     return lower.T[None]
 
 
-def _nearest_plane(upper: FloatArray, values: FloatArray, steps: FloatArray) -> FloatArray:
+def _nearest_plane(
+    upper: FloatArray, values: FloatArray, steps: FloatArray, form: Format
+) -> FloatArray:
     """The rounded values; the diagonal of `upper` is 1."""
     unknowns = values.shape[1]
     error = np.zeros_like(values)
@@ -89,7 +96,7 @@ def _nearest_plane(upper: FloatArray, values: FloatArray, steps: FloatArray) -> 
         wanted = values[:, start:end] + upper[:, start:end, end:] @ error[:, end:]
         for i in range(end - 1, start - 1, -1):
             later = upper[:, i, None, i + 1 : end] @ error[:, i + 1 : end]
-            codes = INT8.nearest((wanted[:, i - start] + later[:, 0]) / steps[:, i])
+            codes = form.nearest((wanted[:, i - start] + later[:, 0]) / steps[:, i])
             found[:, i] = codes * steps[:, i]
             error[:, i] = values[:, i] - found[:, i]
     return found
@@ -101,7 +108,7 @@ def round_together(site: Site, product: Product) -> bool:
     A weight that was refitted made up for the errors of layers that may have other codes by now:
     it is refitted before it is rounded, where that is better.
     """
-    how = site.int8.weight
+    how = site.quantized.weight
     moments = moments_of(site, product)
     if how is None or not moments.usable:
         return False
@@ -109,18 +116,18 @@ def round_together(site: Site, product: Product) -> bool:
     values = site.weight if how.values is None else how.values
     steps = product.matrix(np.broadcast_to(along(how.scale, how.axis, values.ndim), values.shape))
     # A weight that is codes already, as a quantizer chose them, is rounded from FP32 again.
-    codes = np.array_equal(INT8.quantize(values, how.scale, how.axis), values)
+    codes = np.array_equal(how.format.quantize(values, how.scale, how.axis), values)
     wanted = [product.matrix(site.weight if codes else values)]
     change = refitted(moments.fit, _RIDGE) if refit else None
     if change is not None:
         wanted.append(product.matrix(site.weight) + change.astype(np.float32))
     before = site.network
     least, best = _GAIN * held_back_error(site, moments), None
-    amax = how.scale.astype(np.float64) * INT8.largest
+    amax = how.scale.astype(np.float64) * how.format.largest
     entry = TensorRange(tuple(amax.tolist()) if amax.ndim else float(amax), "rounding")
     site.set_range(site.layer.weight or "", entry)
     for matrix in wanted:
-        found = rounded_together(matrix, steps, moments.fit.hessian)
+        found = rounded_together(matrix, steps, moments.fit.hessian, form=how.format)
         if found is None:
             continue
         site.correct(replace(site.correction, weight=product.weight(found)))

@@ -25,7 +25,6 @@ from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
 from qdebug.decide.remedies.walk import Site, Trial, Walk
 from qdebug.formats.base import along
-from qdebug.formats.registry import INT8
 from qdebug.network.graph import Graph
 from qdebug.network.macs import work_of
 from qdebug.plan.plan import Correction, Granularity, TensorRange
@@ -239,13 +238,14 @@ def _trial(
     ones, each_in = np.ones(len(parts)), parts.astype(np.float64)
     x_parts, w_parts = (ones, each_in) if of_weight else (each_in, ones)
     each = along(1 / x_parts, 0, -channel_axis(graph, node)).astype(np.float32)
-    scale = scale_of(float((amax / x_parts).max()))
+    form = site.format
+    scale = scale_of(float((amax / x_parts).max()), form=form)
     per_channel = network.bound.plan.weights is Granularity.PER_CHANNEL
     axis = site.axis if per_channel else None
     weight = divided_weight(graph, node, site.weight, w_parts).astype(np.float32)
-    rounded = INT8.quantize(weight, scale_of(weight_amax(weight, axis)), axis)
+    rounded = form.quantize(weight, scale_of(weight_amax(weight, axis), form=form), axis)
     whole = divided_weight(graph, node, rounded, 1 / w_parts).astype(np.float32)
-    return Trial(lambda x: INT8.quantize(x * each, scale) / each, whole)
+    return Trial(lambda x: form.quantize(x * each, scale) / each, whole)
 
 
 def _best(reading: _Reading, noise: Mapping[Key | None, float], price: float) -> Split | None:

@@ -13,8 +13,7 @@ import onnx
 from onnx import helper
 
 from qdebug.backends.base import Backend
-from qdebug.formats.base import FloatArray
-from qdebug.formats.registry import INT8
+from qdebug.formats.base import FloatArray, Format
 from qdebug.network.graph import Graph, Node
 from qdebug.network.weights import renamed
 from qdebug.plan.rewrite.edit import copy_node
@@ -124,9 +123,9 @@ class Streams:
         else:
             self.run(operator, {}, {}, None)
 
-    def quantized(self, tensor: str, scale: FloatArray) -> Batches:
+    def quantized(self, tensor: str, scale: FloatArray, form: Format) -> Batches:
         """A tensor as quantized so far, after Q/DQ."""
-        return self.at_once(lambda x: INT8.quantize(x, scale), self.rounded[tensor])
+        return self.at_once(lambda x: form.quantize(x, scale), self.rounded[tensor])
 
     def run(
         self,

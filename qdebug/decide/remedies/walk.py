@@ -22,12 +22,12 @@ from qdebug.decide.remedies.product import Product, product_of
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Proposal, Study
 from qdebug.decide.remedies.streams import AtOnce, Batches, Operator, Streams, in_turn, readings
-from qdebug.formats.base import FloatArray
-from qdebug.formats.registry import INT8
+from qdebug.formats.base import FloatArray, Format
+from qdebug.formats.registry import SCALED
 from qdebug.metrics.sums import error_energy, signal_energy
 from qdebug.network.layers import Layer
 from qdebug.plan.plan import Correction, TensorRange
-from qdebug.plan.rewrite.qdq import Int8Layer, along_channels, quantized_operands
+from qdebug.plan.rewrite.qdq import QuantizedLayer, along_channels, quantized_operands
 from qdebug.types import Array, Progress
 
 TriedT = TypeVar("TriedT")
@@ -82,14 +82,19 @@ class Site:
     _product: tuple[bytes, Batches] | None = field(default=None, repr=False)
 
     @property
-    def int8(self) -> Int8Layer:
+    def quantized(self) -> QuantizedLayer:
         """The layer's scales and correction, as they are now."""
-        return self.network.int8(self.layer.name)
+        return self.network.quantized(self.layer.name)
 
     @property
     def scale(self) -> FloatArray:
         """That of `source`."""
-        return self.int8.activations[self.source]
+        return self.quantized.activations[self.source]
+
+    @property
+    def format(self) -> Format:
+        """What its operands are rounded to."""
+        return self.network.bound.format_of(self.layer)
 
     @property
     def correction(self) -> Correction:
@@ -98,15 +103,15 @@ class Site:
 
     def rounded(self) -> Batches:
         """`inputs` after Q/DQ."""
-        scale = self.scale
-        return self.at_once(lambda x: INT8.quantize(x, scale), self.inputs)
+        scale, form = self.scale, self.format
+        return self.at_once(lambda x: form.quantize(x, scale), self.inputs)
 
     def rounded_weight(self) -> FloatArray:
         """The weight that the layer computes with now: corrected, and after its Q/DQ."""
-        how = self.int8.weight
+        how = self.quantized.weight
         assert how is not None
         values = self.weight if how.values is None else how.values
-        return INT8.quantize(values, how.scale, how.axis)
+        return how.format.quantize(values, how.scale, how.axis)
 
     def product(self, x: FloatArray, weight: FloatArray) -> FloatArray:
         """The anchor's output in one execution of `by_execution`, without the correction of the
@@ -163,8 +168,8 @@ class Site:
         key = self.scale.tobytes() + hashlib.sha256(weight.data).digest()
         if self._product is None or self._product[0] != key:
             self._product = None  # before there is another one
-            scale = self.scale
-            found = self._run(self.inputs, weight, lambda x: INT8.quantize(x, scale))
+            scale, form = self.scale, self.format
+            found = self._run(self.inputs, weight, lambda x: form.quantize(x, scale))
             self._product = key, found
         plain = self._product[1]
         bias = self.correction.bias
@@ -302,8 +307,8 @@ class Walk:
         """Execute a node on what is quantized so far."""
         node, graph = operator.node, self.network.graph
         item = None
-        if layer is not None and self.network.bound.precisions[layer.name] == "int8":
-            item = self.network.int8(layer.name)
+        if layer is not None and self.network.bound.precisions[layer.name] in SCALED:
+            item = self.network.quantized(layer.name)
         operands = quantized_operands(node, layer) if layer is not None and item else ()
         if item is None or not operands:
             streams.same_or_run(operator)
@@ -315,10 +320,10 @@ class Walk:
                 how = item.weight
                 own = graph.constant(tensor) if how.values is None else how.values
                 assert own is not None
-                fixed[tensor] = INT8.quantize(own.astype(np.float32), how.scale, how.axis)
+                fixed[tensor] = how.format.quantize(own.astype(np.float32), how.scale, how.axis)
             else:
                 scale = item.activations[tensor]
-                given[tensor] = streams.quantized(tensor, scale)
+                given[tensor] = streams.quantized(tensor, scale, item.format)
         shift = None
         if item.bias is not None and node.name == item.layer.name:
             shift = along_channels(graph, item.layer, item.bias)

@@ -18,7 +18,7 @@ from qdebug.decide.remedies.moments import Sums, moments_of, quadratic
 from qdebug.decide.remedies.product import Product
 from qdebug.decide.remedies.remedy import Remedy
 from qdebug.decide.remedies.walk import Site, one_by_one, product_layers
-from qdebug.formats.base import FloatArray
+from qdebug.formats.base import FloatArray, Format
 from qdebug.formats.registry import INT8
 from qdebug.plan.plan import Granularity, TensorRange
 from qdebug.plan.quantize import scale_of
@@ -32,7 +32,7 @@ _CUTS = (
 
 
 def best_amax(
-    product: Product, values: FloatArray, axis: int | None, hessian: Sums
+    product: Product, values: FloatArray, axis: int | None, hessian: Sums, form: Format = INT8
 ) -> tuple[Float64, Float64]:
     """The amax of least error along `axis` ([] where that is None), and that error."""
     largest = weight_amax(values, axis)
@@ -41,7 +41,7 @@ def best_amax(
     found = largest.copy()
     for cut in _CUTS:
         amax = (1 - cut) * largest
-        off = product.matrix(INT8.quantize(values, scale_of(amax), axis)) - matrix
+        off = product.matrix(form.quantize(values, scale_of(amax, form=form), axis)) - matrix
         error = _by_channel(product, axis, _error(off, hessian))
         found = np.where(error < best, amax, found)
         best = np.minimum(best, error)
@@ -70,7 +70,7 @@ def set_ranges(site: Site, product: Product) -> bool:
     per_channel = site.network.bound.plan.weights is Granularity.PER_CHANNEL
     axis = site.axis if per_channel else None
     hessian = total.xx / total.count
-    amax, least = best_amax(product, site.weight, axis, hessian)
+    amax, least = best_amax(product, site.weight, axis, hessian, site.format)
     now = product.matrix(site.rounded_weight() - site.weight)
     if not least.sum() < _error(now, hessian).sum():
         return False

@@ -221,7 +221,7 @@ def _refuse_fp32(plan: PrecisionPlan) -> None:
 
 
 def _refuse_nothing_lower(settings: RepairSettings, reference: Model, start: Quantized) -> None:
-    if start.bound.layers_in(Precision.INT8) or start.bound.layers_in(Precision.FP16):
+    if start.bound.quantized_layers() or start.bound.layers_in(Precision.FP16):
         return
     what = f"{settings.model}: all layers run in FP32, so there is nothing to repair"
     takes = "Only Conv, ConvTranspose, Gemm and MatMul run in INT8"

@@ -12,7 +12,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar
 
+from qdebug.errors import PlanError
 from qdebug.result import Result
+from qdebug.wording import option
 
 if TYPE_CHECKING:
     from qdebug.plan.export.source import ExportSource, Rendered
@@ -27,12 +29,15 @@ class ExportTarget:
         help: what is written, in one line.
         renderer: the function that renders it, as "module:function", imported when it is needed.
         on_file: the tool works on the user's own file, by the names in it.
+        any_format: what is written holds the codes themselves, of whatever format; else quantized
+            layers are those in INT8.
     """
 
     suffix: str
     help: str
     renderer: str
     on_file: bool = False
+    any_format: bool = False
 
     def render(self, source: ExportSource, path: Path) -> Rendered:
         """The files for a plan; `path` is the main one.
@@ -40,6 +45,16 @@ class ExportTarget:
         Raises:
             PlanError: the plan cannot be expressed for this target at all.
         """
+        from qdebug.formats.registry import SCALED  # not above: it imports NumPy and onnx
+
+        others = SCALED.intersection(source.bound.precisions.values()) - {"int8"}
+        if others and not self.any_format:
+            raise PlanError(
+                f"the plan has layers in {min(others).upper()}, and what is written for this "
+                "target quantizes to INT8 only",
+                f"Export the model itself with {option('to', 'onnx')}.",
+                code="QD-PLAN-EXPORT-FORMAT",
+            )
         rendered: Rendered = resolve_name(f"{__name__}.{self.renderer}")(source, path)
         return rendered
 
@@ -67,7 +82,10 @@ class ExportResult(Result):
 
 EXPORT_TARGETS: Mapping[str, ExportTarget] = {
     "onnx": ExportTarget(
-        ".onnx", "the quantized model, with Q/DQ and Cast nodes", "models:render_onnx"
+        ".onnx",
+        "the quantized model, with Q/DQ and Cast nodes",
+        "models:render_onnx",
+        any_format=True,
     ),
     "trtexec": ExportTarget(
         "_trtexec.sh", "shell script for trtexec and tensorrt_rtx", "trtexec:render_trtexec"

@@ -1,8 +1,8 @@
-"""Insert Q/DQ pairs at the inputs of INT8 layers.
+"""Insert Q/DQ pairs at the inputs of quantized layers.
 
 Placement follows NVIDIA's guidance on explicit quantization: at the inputs of Conv, ConvTranspose,
-Gemm and MatMul and on the other branch of a residual Add; one pair per tensor, shared by all its
-INT8 readers; weights as INT8 constants with a DequantizeLinear; bias in floating point.
+Gemm and MatMul and on the other branch of a residual Add; one pair per tensor and format, shared
+by all its readers; weights as constants in codes with a DequantizeLinear; bias in floating point.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from qdebug.errors import PlanError
-from qdebug.formats.base import FloatArray
+from qdebug.formats.base import FloatArray, Format
 from qdebug.formats.registry import INT8
 from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import Layer
@@ -31,20 +31,22 @@ class WeightQuantization:
     scale: FloatArray
     axis: int | None
     values: FloatArray | None = None
+    format: Format = INT8
 
 
 @dataclass(frozen=True)
-class Int8Layer:
-    """A layer to run in INT8, with the scales it reads its operands by. `bias` is added to the
-    anchor's output, [output channels]; None adds nothing."""
+class QuantizedLayer:
+    """A layer that reads its operands through Q/DQ pairs, with their scales and their format.
+    `bias` is added to the anchor's output, [output channels]; None adds nothing."""
 
     layer: Layer
     activations: Mapping[str, FloatArray]
     weight: WeightQuantization | None
     bias: FloatArray | None = None
+    format: Format = INT8
 
 
-def insert_qdq(graph: Graph, layers: Sequence[Int8Layer]) -> onnx.ModelProto:
+def insert_qdq(graph: Graph, layers: Sequence[QuantizedLayer]) -> onnx.ModelProto:
     """`graph` with the operands of `layers` quantized. Float types stay FP32.
 
     Raises:
@@ -82,7 +84,7 @@ def weight_axis(node: Node, graph: Graph, weight: str) -> int | None:
 
 
 def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Array:
-    """The INT8 codes of a constant, of its shape.
+    """The codes of a constant, of its shape.
 
     Raises:
         PlanError: it is not FP32.
@@ -91,11 +93,11 @@ def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Array:
     if values is None or values.dtype != np.float32:
         kind = None if values is None else values.dtype
         raise PlanError(
-            f"weight '{tensor}' is {kind}, but INT8 starts from float32 weights",
+            f"weight '{tensor}' is {kind}, but {how.format.label} starts from float32 weights",
             "Give the FP32 model that it was made from.",
             code="QD-PLAN-NOT-FP32",
         )
-    return INT8.encode(values, how.scale, how.axis)
+    return how.format.encode(values, how.scale, how.axis)
 
 
 def bias_node(graph: Graph, layer: Layer) -> str | None:
@@ -137,27 +139,27 @@ class _Pairs:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.editor = Editor(graph)
-        self._activations: dict[str, str] = {}
+        self._activations: dict[tuple[str, Format], str] = {}
         self._weights: dict[tuple[str, int | None], str] = {}
-        self._zero: str | None = None
+        self._zeros: dict[Format, str] = {}
 
-    def activation(self, tensor: str, scale: FloatArray) -> str:
+    def activation(self, tensor: str, scale: FloatArray, form: Format) -> str:
         """The dequantized form of a computed tensor.
 
         Raises:
             PlanError: the tensor is not FP32.
         """
-        if tensor not in self._activations:
+        if (tensor, form) not in self._activations:
             edit = self.editor
             kind = self.graph.types.get(tensor, onnx.TensorProto.FLOAT)
             if kind != onnx.TensorProto.FLOAT:
                 raise PlanError(
                     f"tensor '{tensor}' is {onnx.TensorProto.DataType.Name(kind).lower()}, "
-                    "but INT8 starts from float32",
+                    f"but {form.label} starts from float32",
                     "Give the FP32 model that it was made from.",
                     code="QD-PLAN-NOT-FP32",
                 )
-            operands = [edit.initializer(scale, f"{tensor}_scale"), self._zero_point()]
+            operands = [edit.initializer(scale, f"{tensor}_scale"), self._zero_point(form)]
             codes = edit.add(
                 "QuantizeLinear",
                 tensor,
@@ -165,24 +167,26 @@ class _Pairs:
                 output=edit.tensor_name(f"{tensor}_QuantizeLinear_Output"),
                 name=f"{tensor}_QuantizeLinear",
             )
-            self._activations[tensor] = edit.add(
+            self._activations[tensor, form] = edit.add(
                 "DequantizeLinear",
                 codes,
                 *operands,
                 output=edit.tensor_name(f"{tensor}_DequantizeLinear_Output"),
                 name=f"{tensor}_DequantizeLinear",
             )
-        return self._activations[tensor]
+        return self._activations[tensor, form]
 
     def weight(self, tensor: str, how: WeightQuantization) -> str:
-        """The dequantized form of a constant, whose INT8 codes are made once."""
+        """The dequantized form of a constant, whose codes are made once."""
         key = (tensor, how.axis)
         if key not in self._weights:
             edit = self.editor
             operands = [
                 edit.initializer(weight_codes(self.graph, tensor, how), f"{tensor}_quantized"),
                 edit.initializer(how.scale, f"{tensor}_scale"),
-                edit.initializer(np.zeros(how.scale.shape, np.int8), f"{tensor}_zero_point"),
+                edit.initializer(
+                    np.zeros(how.scale.shape, how.format.dtype), f"{tensor}_zero_point"
+                ),
             ]
             axis = {} if how.axis is None else {"axis": how.axis}
             self._weights[key] = edit.add(
@@ -194,14 +198,15 @@ class _Pairs:
             )
         return self._weights[key]
 
-    def _zero_point(self) -> str:
-        if self._zero is None:
-            self._zero = self.editor.initializer(np.array(0, np.int8), "qdebug_zero_point")
-        return self._zero
+    def _zero_point(self, form: Format) -> str:
+        if form not in self._zeros:
+            zero = np.zeros((), form.dtype)
+            self._zeros[form] = self.editor.initializer(zero, "qdebug_zero_point")
+        return self._zeros[form]
 
 
 def quantized_operands(view: Node, layer: Layer) -> tuple[str, ...]:
-    """The tensors that a node of an INT8 layer reads quantized, its weight included. Only the
+    """The tensors that a node of a quantized layer reads quantized, its weight included. Only the
     first two inputs are operands; the third of Conv and Gemm is the bias."""
     if view.name == layer.name:
         known = {*layer.quantized_inputs, layer.weight}
@@ -212,20 +217,22 @@ def quantized_operands(view: Node, layer: Layer) -> tuple[str, ...]:
     return tuple(t for t in view.inputs[:2] if t in known)
 
 
-def _quantize_operands(pairs: _Pairs, view: Node, node: onnx.NodeProto, item: Int8Layer) -> None:
+def _quantize_operands(
+    pairs: _Pairs, view: Node, node: onnx.NodeProto, item: QuantizedLayer
+) -> None:
     reads: dict[str, str] = {}
     for tensor in quantized_operands(view, item.layer):
         if tensor == item.layer.weight and item.weight is not None:
             reads[tensor] = pairs.weight(tensor, item.weight)
         else:
-            reads[tensor] = pairs.activation(tensor, item.activations[tensor])
+            reads[tensor] = pairs.activation(tensor, item.activations[tensor], item.format)
     bias = list(node.input[2:])
     rename_reads(node, reads)
     for i, tensor in enumerate(bias, start=2):
         node.input[i] = tensor
 
 
-def _add_bias(pairs: _Pairs, node: onnx.NodeProto, item: Int8Layer) -> onnx.NodeProto | None:
+def _add_bias(pairs: _Pairs, node: onnx.NodeProto, item: QuantizedLayer) -> onnx.NodeProto | None:
     """Let `node`, a copy, take in the bias of its layer where it is the one to; in place. What has
     no constant for it gets an Add, which is returned."""
     if item.bias is None:

@@ -27,7 +27,7 @@ from qdebug.network.samples.subset import whole
 from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange, bind_plan
 from qdebug.types import Fp16Kernels, Precision, ignore_progress
 
-DATA = Path(__file__).parents[2] / "calib_data"
+DATA = Path(__file__).parents[3] / "calib_data"
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,8 @@ def test_lowering_quantizes_the_codes_to_themselves(bundled: Callable[[str], Any
     proposal = next(iter(remedy.propose(at.study, at.start, remedy.layers(at.start))))
     assert proposal.layers
     for name in proposal.layers:
-        item = proposal.result.int8(name)
-        before = at.start.int8(name).weight
+        item = proposal.result.quantized(name)
+        before = at.start.quantized(name).weight
         assert before is not None
         np.testing.assert_array_equal(item.weight.scale, before.scale)
         values = proposal.result.bound.corrections[name].weight

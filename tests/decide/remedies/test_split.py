@@ -61,7 +61,7 @@ def test_what_was_corrected_before_stays_corrected(case: Callable[..., Any]) -> 
     rows = {tuple(row) for row in after.weight}
     assert rows == {tuple(row) for row in before.weight} | {(0.0,) * 16}
     assert len(after.weight) > len(values)
-    scales = [n.int8(name).weight.scale for n in (start, result)]
+    scales = [n.quantized(name).weight.scale for n in (start, result)]
     np.testing.assert_array_equal(*scales)
     assert at.noise(result) < 0.8 * at.noise(start)
 

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,10 @@ import numpy as np
 import onnx
 import pytest
 
+from qdebug.errors import PlanError
 from qdebug.plan.export import EXPORT_TARGETS
 from qdebug.plan.export.source import ExportSource
+from qdebug.types import Precision
 
 ROOT = Path(__file__).parents[3]
 
@@ -73,3 +76,14 @@ def test_onnx_is_the_lowered_model(
     expected = kit.run(kit.lowered(residual_net(), bound.plan).graph, {"x": images})["out"]
     found = kit.run(onnx.load_from_string(data), {"x": images})["out"]
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("target", [name for name in EXPORT_TARGETS if name != "onnx"])
+def test_a_plan_in_another_format_than_int8_is_refused(
+    all_pinned: ExportSource, tmp_path: Path, target: str
+) -> None:
+    bound = all_pinned.bound
+    bound = replace(bound, precisions=dict.fromkeys(bound.precisions, Precision.FP8))
+    with pytest.raises(PlanError, match="FP8") as caught:
+        EXPORT_TARGETS[target].render(replace(all_pinned, bound=bound), tmp_path / "file")
+    assert caught.value.code == "QD-PLAN-EXPORT-FORMAT"

@@ -21,7 +21,7 @@ from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.network.graph import Graph
 from qdebug.network.layers import QUANTIZABLE_OPS, find_layers
-from qdebug.plan.rewrite.qdq import Int8Layer, WeightQuantization, insert_qdq
+from qdebug.plan.rewrite.qdq import QuantizedLayer, WeightQuantization, insert_qdq
 from qdebug.types import Precision
 
 Builds = Callable[[str, str], Any]
@@ -80,7 +80,7 @@ def test_an_int8_layer_that_tensorrt_cannot_quantize_is_found(
     layers = find_layers(graph)
     scale = np.float32(0.05)
     items = [
-        Int8Layer(
+        QuantizedLayer(
             layer, dict.fromkeys(layer.quantized_inputs, scale), WeightQuantization(scale, None)
         )
         for layer in layers
