@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampleSpec:
-    """Which samples: settings hold it, commands open it.
+    """Which samples: settings hold it, commands open it, and workers do so again.
 
     Attributes:
         data: a path, `script.py:function`, or what `samples_in_memory` made of an object.
@@ -37,16 +37,10 @@ class SampleSpec:
         Raises:
             SampleError: they cannot be read, or do not fit the model.
         """
-        from qdebug.network.samples.opening import open_samples
+        from qdebug.network.samples.opening import opened
 
         with given_by(self.setting):
-            return open_samples(
-                self.data,
-                inputs,
-                limit=self.limit,
-                batch_size=self.batch_size,
-                limited_by=self.limited_by,
-            )
+            return opened(self, inputs)
 
 
 def given_specs(*specs: SampleSpec | None) -> tuple[SampleSpec, ...]:

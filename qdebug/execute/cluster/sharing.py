@@ -8,6 +8,7 @@ import io
 import pickle
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ from qdebug.network.graph import Graph
 from qdebug.network.inline import Taken
 from qdebug.network.load import external_files, read_model
 from qdebug.network.prepare import Model, prepare_model, with_taken
-from qdebug.network.samples import Samples, open_samples
+from qdebug.network.samples import Samples
 from qdebug.network.samples.readers.python import split_spec
+from qdebug.network.samplespec import SampleSpec
 from qdebug.network.weights import write_temporary
 from qdebug.outputfiles import kept_in
 from qdebug.types import Array, Fp16Kernels, TensorSpec, ignore_progress
@@ -71,12 +73,8 @@ class Sharing:
             segments = what.sessions.segmentation
             return _context, (what.batch_size, what.fp16_kernels, operators, segments)
         if kind is Samples:
-            return _opened_samples, (
-                self._sample_file(what),
-                what.inputs,
-                what.count,
-                what.batch_size,
-            )
+            spec = replace(what.spec, data="", limit=what.count, batch_size=what.batch_size)
+            return _opened_samples, (self._sample_file(what), spec, what.inputs)
         if kind is TaskMetric and what.function is None:
             file = shared_file(what.file) if what.file else None
             return _loaded_metric, (what.name.rpartition(":")[2] if file else what.name, file)
@@ -177,10 +175,8 @@ def _context(
     return simulation_context(parallel, ignore_progress, sessions, batch_size, fp16_kernels)
 
 
-def _opened_samples(
-    file: SharedFile, inputs: Sequence[TensorSpec], count: int, batch_size: int
-) -> Samples:
-    return open_samples(file.checked(), inputs, limit=count, batch_size=batch_size)
+def _opened_samples(file: SharedFile, spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:
+    return replace(spec, data=file.checked()).open(inputs)
 
 
 def _loaded_metric(name: str, file: SharedFile | None) -> TaskMetric:

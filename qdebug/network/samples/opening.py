@@ -14,53 +14,52 @@ from qdebug.network.samples.readers.folder import read_folder
 from qdebug.network.samples.readers.python import open_script, split_spec
 from qdebug.network.samples.samples import Samples, Source
 from qdebug.network.samples.stacked import open_stacked
+from qdebug.network.samplespec import SampleSpec
 from qdebug.types import TensorSpec
 from qdebug.wording import option
 
 
 def open_samples(
-    spec: str,
+    data: str,
     inputs: Sequence[TensorSpec],
     *,
     limit: int | None = None,
     batch_size: int | None = None,
-    limited_by: str = "samples",
 ) -> Samples:
-    """Opens the user's DATA argument for a model; see the package for formats and axes.
+    """The samples of `data`; see SampleSpec and `opened`."""
+    return opened(SampleSpec(data, limit, batch_size), inputs)
 
-    Args:
-        spec: a path, `script.py:function`, or what `samples_in_memory` made of an object.
-        inputs: the model's inputs, in the model's order.
-        limit: use at most this many samples.
-        batch_size: samples per execution; default is the model's, or 1.
-        limited_by: the setting that `limit` is; "" for data of which all are taken.
+
+def opened(spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:
+    """Samples for a model of these inputs, in the model's order; see the package for axes.
 
     Raises:
         SampleError: the data cannot be read, or does not fit the model.
     """
+    data, limit = spec.data, spec.limit
     if not inputs:
         raise SampleError(
-            f"{spec}: the model has no inputs, so samples cannot be given to it.",
+            f"{data}: the model has no inputs, so samples cannot be given to it.",
             "Check that this is the model that you mean: 'qdebug inspect' lists its inputs.",
             code="QD-SAMPLES-NO-INPUTS",
         )
     if limit is not None and limit < 1:
         raise SampleError(
-            f"{option(limited_by or 'samples')} is {limit}; it must be at least 1.",
+            f"{option(spec.limited_by or 'samples')} is {limit}; it must be at least 1.",
             code="QD-SAMPLES-COUNT",
         )
-    source = spec.value if isinstance(spec, InMemory) else _open_source(spec, inputs)
+    source = data.value if isinstance(data, InMemory) else _open_source(data, inputs)
     if isinstance(source, Samples):
         samples = source.first(limit)
         samples.check_inputs(inputs)
     elif isinstance(source, Mapping):
-        reader, layout, extras = open_stacked(source, inputs, spec, limit)
+        reader, layout, extras = open_stacked(source, inputs, data, limit)
         samples = Samples(reader, layout, extras, inputs, spec)
     else:
-        feed_reader, layout, extras = open_feeds(source, inputs, spec, limit)
+        feed_reader, layout, extras = open_feeds(source, inputs, data, limit)
         samples = Samples(feed_reader, layout, extras, inputs, spec)
-    _check_full_batches(samples, spec, limited_by)
-    return samples if batch_size is None else samples.with_batch_size(batch_size)
+    _check_full_batches(samples, data, spec.limited_by)
+    return samples if spec.batch_size is None else samples.with_batch_size(spec.batch_size)
 
 
 def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:

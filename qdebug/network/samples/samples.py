@@ -14,6 +14,7 @@ import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.network.samples.matching import check_finite
+from qdebug.network.samplespec import SampleSpec
 from qdebug.types import Array, Feeds, TensorSpec
 from qdebug.wording import option
 
@@ -124,6 +125,7 @@ class Samples:
 
     Attributes:
         count: number of samples.
+        spec: what they were opened from.
         batch_size: samples per execution; the largest one when the user's feeds differ.
         batch_is_free: any batch size works, and the last batch may be smaller.
         extras: arrays that are not model inputs (labels), `count` rows each.
@@ -135,7 +137,7 @@ class Samples:
         layout: Layout,
         extras: Extras,
         inputs: Sequence[TensorSpec],
-        where: str,
+        spec: SampleSpec,
     ) -> None:
         self.extras = extras
         self.count = layout.count
@@ -144,7 +146,7 @@ class Samples:
         self._reader = reader
         self._layout = layout
         self._inputs = tuple(inputs)
-        self._where = where
+        self.spec = spec
 
     def feeds(self, start: int, count: int) -> Feeds:
         """`count` samples from `start`, by input name, in the model's types; fresh arrays.
@@ -161,12 +163,12 @@ class Samples:
             feeds = self._reader.read(start, count)
         except OSError as error:
             raise SampleError(
-                f"{self._where}: cannot be read any more ({error}).",
+                f"{self.where}: cannot be read any more ({error}).",
                 "Leave the data in place.",
                 code="QD-SAMPLES-DAMAGED",
             ) from error
         for spec in self._inputs:
-            check_finite(feeds[spec.name], spec, (start, count), self._where)
+            check_finite(feeds[spec.name], spec, (start, count), self.where)
         return feeds
 
     def batches(self) -> Iterator[Batch]:
@@ -178,7 +180,7 @@ class Samples:
     @property
     def where(self) -> str:
         """What they are called in messages."""
-        return self._where
+        return self.spec.data
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -210,14 +212,15 @@ class Samples:
             kept = [offset for offset in offsets if offset <= count]
             if kept[-1] != count:
                 raise SampleError(
-                    f"{self._where}: {option('samples', str(count))} ends among samples "
+                    f"{self.where}: {option('samples', str(count))} ends among samples "
                     "that are executed together.",
                     f"Use {kept[-1] or offsets[1]}.",
                     code="QD-SAMPLES-COUNT",
                 )
             offsets = kept
         layout = replace(self._layout, count=count, offsets=offsets)
-        return Samples(self._reader, layout, self.extras.first(count), self._inputs, self._where)
+        spec = replace(self.spec, limit=count)
+        return Samples(self._reader, layout, self.extras.first(count), self._inputs, spec)
 
     def check_inputs(self, inputs: Sequence[TensorSpec]) -> None:
         """Make sure that these samples were opened for such inputs.
@@ -227,7 +230,7 @@ class Samples:
         """
         if self._inputs != tuple(inputs):
             raise SampleError(
-                f"{self._where}: these samples were opened for a model with other inputs.",
+                f"{self.where}: these samples were opened for a model with other inputs.",
                 "Open them for this model, or give the data that they were opened from.",
                 code="QD-SAMPLES-OTHER-MODEL",
             )
@@ -244,14 +247,15 @@ class Samples:
             )
         if not self.batch_is_free and size != self.batch_size:
             raise SampleError(
-                f"{self._where}: {option('batch_size', str(size))} cannot be used: the samples fit "
+                f"{self.where}: {option('batch_size', str(size))} cannot be used: the samples fit "
                 f"the model in batches of {self.batch_size} only.",
                 f"Leave it out, or use {option('batch_size', str(self.batch_size))}; for another "
                 "one, export the model with a dynamic batch axis and stack the samples in an .npz.",
                 code="QD-SAMPLES-BATCH",
             )
         layout = replace(self._layout, batch_size=size)
-        return Samples(self._reader, layout, self.extras, self._inputs, self._where)
+        spec = replace(self.spec, batch_size=size)
+        return Samples(self._reader, layout, self.extras, self._inputs, spec)
 
     @cached_property
     def digest(self) -> str:

@@ -14,6 +14,7 @@ from refusals import refused
 
 from qdebug.errors import SampleError
 from qdebug.network.samples import Batch, Samples, open_samples
+from qdebug.network.samplespec import SampleSpec
 from qdebug.wording import option
 
 
@@ -60,10 +61,10 @@ def test_fixed_batch(tmp_path, write, arrays, inputs, make_spec) -> None:
     with refused("QD-SAMPLES-BATCH", "11", "10"):
         open_samples(spec, inputs)
     with pytest.raises(SampleError) as error:
-        open_samples(spec, inputs, limited_by="calib_samples")
+        SampleSpec(spec, limited_by="calib_samples").open(inputs)
     assert option("calib_samples", "10") in error.value.hint
     with pytest.raises(SampleError) as error:
-        open_samples(spec, inputs, limited_by="")
+        SampleSpec(spec, limited_by="").open(inputs)
     assert "--" not in error.value.hint and "samples=" not in error.value.hint
     samples = open_samples(spec, inputs, limit=10)
     assert [batch.count for batch in samples.batches()] == [5, 5]
