@@ -282,6 +282,18 @@ def test_no_state_of_the_process(file: Path) -> None:
                 assert where == _name(file), f"{_name(file)}: {target.id} may change"
 
 
+def test_what_may_change_is_still_there() -> None:
+    assigned = {
+        (target.id, _name(file))
+        for file in FILES
+        for node in _nodes(file)
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    assert set(OF_THE_PROCESS.items()) <= assigned
+
+
 _CHANGING = {"list", "dict", "set", "defaultdict", "OrderedDict", "Counter", "deque"} | {
     *("Event", "local", "WeakKeyDictionary", "WeakValueDictionary", "_Jobs")
 }
