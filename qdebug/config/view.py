@@ -25,7 +25,8 @@ class ViewSettings:
         Option(
             "A run file of compare (also one that is still being written), or the JSON of any "
             "command (--json); several are compared. Or an ONNX model, an engine, layer "
-            "information or a build log, as inspect reads them.",
+            "information or a build log, as inspect reads them, each followed by its profile, "
+            "times and metadata.",
             metavar="FILE",
             positional=True,
             reads=True,

@@ -128,10 +128,14 @@ def _line(pattern: str, text: str) -> str:
 
 def _bandwidth(memory_ghz: float | None, bus_bits: object) -> float | None:
     """Two transfers a cycle, of the width of the bus."""
-    if memory_ghz is None or not isinstance(bus_bits, int):
+    if memory_ghz is None or not isinstance(bus_bits, int) or not _is_int(bus_bits):
         return None
     return round(2 * memory_ghz * bus_bits / 8, 1)
 
 
 def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST
+
+
+_MOST = 2**63
+"""Larger whole numbers are no figures of a GPU."""

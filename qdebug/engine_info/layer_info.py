@@ -110,9 +110,15 @@ def tensor_of(fields: Mapping[str, Any], where: str) -> EngineTensor:
 
 def _dims(fields: Mapping[str, Any], where: str) -> tuple[int, ...] | None:
     dims = fields.get("Dimensions")
-    if dims is not None and not (isinstance(dims, list) and all(isinstance(d, int) for d in dims)):
+    if dims is not None and not (
+        isinstance(dims, list) and all(isinstance(d, int) and abs(d) < _MOST for d in dims)
+    ):
         raise _damaged(f"{where}: 'Dimensions' is {dims!r}, not a list of whole numbers")
     return None if dims is None else tuple(dims)
+
+
+_MOST = 2**63
+"""Larger whole numbers are no sizes."""
 
 
 def _layer(entry: object, where: str) -> EngineLayer:
@@ -147,7 +153,7 @@ def _weights(entry: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
     if not isinstance(found, Mapping) or not kind:
         return ()
     count = found.get("Count")
-    dims = (count,) if isinstance(count, int) and count >= 0 else None
+    dims = (count,) if isinstance(count, int) and 0 <= count < _MOST else None
     return (EngineTensor(WEIGHTS, canonical_dtype(str(kind)), dims=dims),)
 
 

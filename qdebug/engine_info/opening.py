@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from qdebug.engine_info.build_log import is_build_log, lines_of, read_build_log, times_in_log
 from qdebug.engine_info.device import (
@@ -152,6 +153,21 @@ def open_profile(path: Path) -> tuple[LayerTime, ...]:
         return printed
     document = _parsed(text, path) if text is not None else None
     return read_profile(document, str(path))  # type: ignore[arg-type]
+
+
+def addition_of(path: Path) -> Literal["profile", "timing", "metadata"] | None:
+    """The setting of `inspect` that takes a JSON file, which tells of an engine but not of its
+    layers; None for any other file, and for one that cannot be read."""
+    try:
+        text = _text(_read(path)) if path.suffix == ".json" else None
+        document = json.loads(text) if text is not None else None
+    except (UsageError, ValueError, RecursionError):
+        return None
+    if is_times(document):
+        return "timing"
+    if is_device_metadata(document):
+        return "metadata"
+    return "profile" if is_profile(document) else None
 
 
 def _from_json(text: str, path: Path) -> EngineInfo:

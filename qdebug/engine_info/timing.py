@@ -52,8 +52,12 @@ def read_times(document: Any, name: str) -> ExecutionTimes:
     )
 
 
+_MOST = 1e300
+"""Larger whole numbers are no floats."""
+
+
 def _median(entries: Sequence[Any], key: str, name: str) -> float | None:
     found = [e[key] for e in entries if isinstance(e, Mapping) and key in e]
-    if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in found):
+    if not all(isinstance(x, int | float) and abs(x) < _MOST for x in found):
         raise UsageError(f"{name}: a '{key}' is not a number", code="QD-USAGE-ENGINE-FILE-DAMAGED")
     return float(median(found)) if found else None

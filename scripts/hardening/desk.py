@@ -14,6 +14,8 @@ import h5py
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
+from onnxruntime.quantization.quant_utils import write_calibration_table
 
 from qdebug.cli.app import main
 
@@ -68,6 +70,54 @@ x
 out
 [11/01/2024-10:32:58] [I] Engine built in 5.1 sec.
 """
+
+BRIEF_LOG = """\
+[I] === Device Information ===
+[I] Selected Device: NVIDIA H100 PCIe
+[I] Compute Capability: 9.0
+[I] SMs: 114
+[I] Memory Bus Width: 5120 bits (ECC enabled)
+[I] Application Compute Clock Rate: 1.755 GHz
+[I] Application Memory Clock Rate: 1.593 GHz
+[V] [TRT] conv1 + relu1 Set Tactic Name: sm80_xmma_fprop_i8i8_i8i32_f32 Tactic: 0x7
+[V] [TRT] Engine Layer Information:
+Layer(CaskConvolution): conv1 + relu1, Tactic: 0x7, x (Int8[1,3:4,8,8]), s (Half[1,4:8,8,8]) -> \
+r1 (Int8[1,4:32,8,8])
+Layer(Myelin): {ForeignNode[a...b]}, Tactic: 0x0, r1 (Int8[1,4:32,8,8]) -> f (Half[1,4])
+Layer(CaskGemmMatrixMultiply): fc, Tactic: 0x1, f (Half[1,4]) -> out (Float[1,5])
+Layer(CaskConvolution): conv1 + relu1 [profile 1], Tactic: -7, x [profile 1][Int8(1,3,8,8)] -> \
+r1 [profile 1][Int8(1,4,8,8)]
+[I] === Profile (100 iterations ) ===
+[I]    Time(ms)     Avg.(ms)   Median(ms)   Time(%)   Layer
+[I]        4.00         0.04       0.0400      60.0   conv1 + relu1
+[I]        1.00         0.01       0.0100      20.0   {ForeignNode[a...b]}
+[I]        1.00         0.01       0.0100      20.0   fc
+[I]        6.00         0.06       0.0600     100.0   Total
+"""
+POLYGRAPHY = """\
+[I] ==== TensorRT Engine ====
+    ---- 1 Engine Input(s) ----
+    {x [dtype=float32, shape=(1, 3, 8, 8)]}
+
+    ---- 1 Layer(s) Per Profile ----
+    - Profile: 0
+        Layer 0    | conv1 + relu1 [Op: CaskConvolution]
+            {x [shape=(1, 3, 8, 8), Row major Int8 format]}
+             -> {r1 [shape=(1, 4, 8, 8), Row major Int8 format]}
+            ---- Attributes ----
+            Tactic = 0x1
+"""
+TIMES = [{"startComputeMs": k, "computeMs": 0.5 + k, "latencyMs": 0.75 + k} for k in range(3)]
+METADATA = [
+    {
+        "Name": "NVIDIA A100",
+        "ComputeCapability": [8, 0],
+        "MULTIPROCESSOR_COUNT": 108,
+        "CLOCK_RATE": 1410000,
+        "MEMORY_CLOCK_RATE": 1512000,
+        "GLOBAL_MEMORY_BUS_WIDTH": 5120,
+    }
+]
 
 CONFIGS: Mapping[str, Sequence[str]] = {
     "config.yaml": (
@@ -178,6 +228,16 @@ COMMANDS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("inspect", "profile.json"),
         ("inspect", "layers.json", "--profile", "profile.json"),
     ),
+    "times.json": (("inspect", "layers.json", "--timing", "times.json"), (*_VIEW, "times.json")),
+    "metadata.json": (("inspect", "layers.json", "--metadata", "metadata.json"),),
+    "brief.log": (
+        ("inspect", "brief.log", "--csv", "new.csv"),
+        ("inspect", "layers.json", "--diff", "brief.log", "--diff-profile", "brief.log"),
+        ("inspect", "layers.json", "--metadata", "brief.log"),
+    ),
+    "polygraphy.txt": (("inspect", "polygraphy.txt"),),
+    "calibration.json": ((*_COMPARE, "--calibration", "calibration.json"),),
+    "calibration.flatbuffers": ((*_COMPARE, "--calibration", "calibration.flatbuffers"),),
     "build.log": (("inspect", "build.log"), ("inspect", "build.log", "--expect", "plan.yaml")),
     "journal": (
         (
@@ -369,6 +429,12 @@ def _results() -> None:
     Path("layers.json").write_text(json.dumps(LAYERS, indent=1), encoding="utf-8")
     Path("profile.json").write_text(json.dumps(PROFILE, indent=1), encoding="utf-8")
     Path("build.log").write_text(BUILD_LOG, encoding="utf-8")
+    Path("brief.log").write_text(BRIEF_LOG, encoding="utf-8")
+    Path("polygraphy.txt").write_text(POLYGRAPHY, encoding="utf-8")
+    Path("times.json").write_text(json.dumps(TIMES, indent=1), encoding="utf-8")
+    Path("metadata.json").write_text(json.dumps(METADATA, indent=1), encoding="utf-8")
+    ends = {"x": (np.array(-3, np.float32), np.array(2, np.float32))}
+    write_calibration_table(TensorsData(CalibrationMethod.MinMax, ends).data, ".")
     for name, lines in CONFIGS.items():
         Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     found = ("net.onnx", "--inputs", "data.npz")

@@ -143,6 +143,22 @@ def test_compare_serves_what_it_writes(tmp_path: Path) -> None:
         assert program.wait(20) == 0
 
 
+def test_an_engine_s_files_are_shown_together(tmp_path: Path) -> None:
+    gpu = {"Name": "a GPU", "ComputeCapability": [8, 0]}
+    files = {
+        "layers.json": {"Layers": [{"Name": "a", "LayerType": "gemm"}]},
+        "profile.json": [{"count": 1}, {"name": "a", "averageMs": 0.25}],
+        "times.json": [{"computeMs": 0.5}],
+        "metadata.json": [gpu],
+    }
+    for name, document in files.items():
+        (tmp_path / name).write_text(json.dumps(document))
+    with qdebug.view([tmp_path / name for name in files], browser=False) as served:
+        text = _text(served.url)
+    assert text.count('"kind":"inspect"') == 1
+    assert '"time_ms":0.25' in text and '"compute_ms":0.5' in text and '"name":"a GPU"' in text
+
+
 @pytest.mark.parametrize(
     ("name", "kind"), [("digits_cnn.onnx", "inspect"), ("result.json", "compare")]
 )
