@@ -49,8 +49,15 @@ class DaskExecutor:
         return max(1, len(self._addresses()))
 
     def _addresses(self) -> list[str]:
-        """Of the workers that there are now, and work."""
-        known = self.client.scheduler_info(n_workers=-1).get("workers", {})
+        """Of the workers that there are now, and work.
+
+        Raises:
+            ClusterError: the scheduler is gone.
+        """
+        try:
+            known = self.client.scheduler_info(n_workers=-1)["workers"]
+        except (OSError, KeyError, ValueError):  # whatever a client without a scheduler does
+            _fail_without_scheduler()
         return [at for at, found in known.items() if found["status"] == "running"]
 
     def shards(self, executions: int, *, few: bool = False) -> list[Shard]:
@@ -136,6 +143,7 @@ def _result(future: Future) -> Any:
         ClusterError: workers fail or die over it time and again, or are gone.
     """
     from distributed import KilledWorker
+    from distributed.comm import CommClosedError
     from distributed.scheduler import NoWorkerError
 
     try:
@@ -151,18 +159,27 @@ def _result(future: Future) -> Any:
         ) from error
     except NoWorkerError as error:
         fail_without_worker(f"all workers went, and none came: {error}")
-    except CancelledError as error:
-        raise ClusterError(
-            "the scheduler does not answer any more, or lost the work",
-            "See whether it still runs, then start the command again.",
-            code="QD-CLUSTER-LOST",
-        ) from error
+    except (CancelledError, CommClosedError):
+        _fail_without_scheduler()
     except Exception as error:  # whatever was raised there comes here as it is
         raise ClusterError(
             f"a worker failed: {type(error).__name__}: {error}",
             "Install the same version of qdebug, and of what the backend needs, where workers run.",
             code="QD-CLUSTER-WORKER-FAILED",
         ) from error
+
+
+def _fail_without_scheduler() -> NoReturn:
+    """The scheduler is gone.
+
+    Raises:
+        ClusterError: always.
+    """
+    raise ClusterError(
+        "the scheduler does not answer any more, or lost the work",
+        "See whether it still runs, then start the command again.",
+        code="QD-CLUSTER-LOST",
+    )
 
 
 def fail_without_worker(what: str) -> NoReturn:

@@ -52,6 +52,7 @@ def open_executor(stack: ExitStack, settings: ClusterSettings, *, gpus: bool = F
     _import_dask()
     from distributed import Client
 
+    _check_certificates(address)
     count = local_processes(address)
     try:
         where = (
@@ -68,6 +69,26 @@ def open_executor(stack: ExitStack, settings: ClusterSettings, *, gpus: bool = F
         fail_without_worker(f"{address} has no worker: {_said(error)}")
     _begin(client)
     return DaskExecutor(client, folder)
+
+
+def _check_certificates(address: str) -> None:
+    """Refuse tls without certificates: dask's client, thrown away half-made, waits for itself.
+
+    Raises:
+        ClusterStartError: dask's configuration names none, and no loader of any.
+    """
+    import dask
+    from distributed.security import Security
+
+    if not address.startswith("tls:") or dask.config.get(
+        "distributed.client.security-loader", None
+    ):
+        return
+    if Security().get_connection_args("client").get("ssl_context") is None:
+        fail_without_worker(
+            f"{address} needs certificates, and dask's configuration names none "
+            "(distributed.comm.tls)"
+        )
 
 
 def _said(error: BaseException) -> str:

@@ -126,6 +126,15 @@ def test_a_worker_of_another_version_is_refused(
     assert found.value.code == "QD-CLUSTER-VERSION"
 
 
+def test_a_scheduler_that_is_gone_is_told(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor.client, "scheduler_info", lambda **_: {})
+    with pytest.raises(ClusterError) as found:
+        executor.map(raising, [1])
+    assert found.value.code == "QD-CLUSTER-LOST"
+
+
 def reading(stack: ExitStack, *, file: SharedFile) -> Callable[[int], str]:
     text = Path(file.checked()).read_text(encoding="utf-8")
     return lambda _: text
@@ -245,6 +254,7 @@ def test_who_is_no_scheduler_is_not_waited_for(
     monkeypatch.setattr(machines, "_CONNECT_S", 0.5)
     error = refused("tcp://127.0.0.1:1")
     assert (error.code, error.exit_code) == ("QD-CLUSTER-NO-WORKER", 2)
+    assert "certificates" in refused("tls://127.0.0.1:1").message
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
