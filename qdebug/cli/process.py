@@ -167,6 +167,9 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _COLOURED_LINE = re.compile(r"^\x1b\[[\d;]*m\n?|\x1b\[[\d;]*m$", re.MULTILINE)
 """How ONNX Runtime begins and ends a line."""
+_LOGGED = re.compile(r"^\d{4}-\d\d-\d\d [\d:.]+ \[[EW]:onnxruntime:[^\n]*\n", re.MULTILINE)
+"""What it logs of sessions that others open, as onnxslim does to fold constants. What fails there
+is left as it is, and raised where it matters."""
 
 
 def _pass_on(source: int, sink: int, target: int) -> NoReturn:
@@ -178,7 +181,7 @@ def _pass_on(source: int, sink: int, target: int) -> NoReturn:
         decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
         while data := os.read(source, 1 << 16):
             with suppress(OSError):  # a full disk, a terminal that is gone: nobody waits for us
-                text = _COLOURED_LINE.sub("", decode(data))
+                text = _LOGGED.sub("", _COLOURED_LINE.sub("", decode(data)))
                 os.write(target, printable(text, kept="\n\t").encode())
     finally:
         os._exit(0)

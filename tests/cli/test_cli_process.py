@@ -486,6 +486,7 @@ def noisy(labels, outputs):
     sys.stdout.buffer.write(b"bytes\\n")
     sys.stdout.flush()
     os.write(1, b"past Python's stdout\\n")
+    os.write(2, b"2026-01-01 00:00:00.1 [E:onnxruntime:, a.cc:1 f] folding failed\\n")
     os.write(2, b"past Python \\x1b]0;title\\x07\\xff\\n")
     return 0.5
 def closing(labels, outputs):
@@ -512,6 +513,7 @@ def test_what_a_metric_prints_is_apart_from_the_result(desk: Any) -> None:
         r"past Python \x1b]0;title\x07\xff",
     ):
         assert text in done.err.splitlines()
+    assert "folding failed" not in done.err
     done = desk.spawn(*command, "metric.py:closing")
     assert (done.code, done.json["metric"]["reference"]) == (0, 0.5)
     done = desk.spawn(*command, "metric.py:huge")

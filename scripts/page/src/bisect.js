@@ -142,7 +142,7 @@ function described(run, point, isAnswer, figure) {
   const facts = [
     [figure, number(numberIn(point, "value")), point.passed ? "meets the target" : "does not meet the target"],
     ...(figure === "output.sqnr_db" ? [] : [["outputs (SQNR)", decibels(noiseDb(point))]]),
-    ["cost", large(numberIn(point, "cost")), part === null ? null : `${result.cost.unit}, ${share(part)} of pinning all`],
+    ["cost", large(numberIn(point, "cost")), part === null ? null : `${result.cost.unit}, ${share(part)} of the cost of pinning every layer`],
     ["pinned", counted(point.pinned.length, "layer"), `of ${result.candidates}`],
   ];
   return [

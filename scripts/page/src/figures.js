@@ -13,7 +13,7 @@
  * @property {(extent: [number, number]) => [string, string][]} legend colours and what they stand for
  */
 
-import { decibel, decibels, milliseconds, number, numberIn, share } from "./format.js";
+import { decibel, decibels, gainDb, milliseconds, number, numberIn, share } from "./format.js";
 import { outcomeOf } from "./repair.js";
 
 /** Of ColorBrewer (Cynthia Brewer, Mark Harrower): both can be told apart by the colour-blind. */
@@ -157,15 +157,19 @@ export function gainOf(layer) {
   return gain ?? (part === null ? null : -10 * Math.log10(Math.max(1e-12, 1 - part))); // an older result
 }
 
+/** A layer that gains that much makes all of the error; of no error at all it is infinite. */
+const ALL_DB = 100;
+const least = (value, most) => (value === null ? null : Math.min(value, most));
+
 /** @type {Figure[]} */
 export const FIGURES = [
   {
-    name: "share",
+    name: "gain",
     perLayer: true,
-    label: "Share of the outputs' error",
-    ...amounts(share),
-    together: total,
-    of: (run, node) => ofLayer(run, node, (l) => numberIn(l.effect, "output_share")),
+    label: "Gained at the outputs in FP32 (dB)",
+    ...amounts((v) => (v >= ALL_DB ? "all" : `${gainDb(v)} dB`)),
+    together: largest, // gains do not add up
+    of: (run, node) => ofLayer(run, node, (l) => least(gainOf(l), ALL_DB)),
   },
   {
     name: "cumulative",

@@ -49,6 +49,7 @@ export function share(value) {
 /** A gain in decibels, with its sign. */
 export function gainDb(value) {
   if (value === null || value === undefined) return "–";
+  if (!Number.isFinite(value)) return decibel(value);
   const rounded = value.toFixed(1);
   return Number(rounded) === 0 ? "0.0" : rounded.startsWith("-") ? `−${rounded.slice(1)}` : `+${rounded}`;
 }

@@ -55,7 +55,7 @@ const store = new Store({
   run: 0,
   selected: selectedAtFirst(data.runs[0]),
   hovered: null,
-  figure: data.runs[0].kind === "bisect" ? "planned" : "share",
+  figure: data.runs[0].kind === "bisect" ? "planned" : "gain",
   pinned: null,
   sample: null,
   channel: null,

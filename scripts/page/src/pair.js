@@ -2,7 +2,8 @@
 
 import { groupMark, isDrawn, pointChart } from "./charts/points.js";
 import { h, nameOf } from "./dom.js";
-import { counted, decibel, decibels, number, numberIn, share } from "./format.js";
+import { gainOf } from "./figures.js";
+import { counted, decibel, decibels, gainDb, number, numberIn } from "./format.js";
 import { grid, plainTable } from "./grid.js";
 import { tiles } from "./tiles.js";
 import { letterOf as letter } from "./top.js";
@@ -15,7 +16,7 @@ const NEWS_DB = 0.5;
 const FIGURES = [
   { key: "cumulative", words: "cumulative error (SQNR), dB", of: (l) => numberIn(l, "sqnr_db"), word: decibel },
   { key: "local", words: "local error (SQNR), dB", of: (l) => numberIn(l, "local_sqnr_db"), word: decibel },
-  { key: "share", words: "share of the outputs' error", of: (l) => numberIn(l?.effect, "output_share"), word: share },
+  { key: "gain", words: "gained at the outputs in FP32, dB", of: gainOf, word: gainDb },
 ];
 
 /** @param {HTMLElement} host */
@@ -88,23 +89,23 @@ function columns(a, b) {
   const of = (key, words, word, judged, explain) => [
     { field: `${key}A`, title: `${words}: ${letter(a)}`, word, explain },
     { field: `${key}B`, title: letter(b), word },
-    { field: `${key}Change`, title: "change", word: (v) => changed(v, word, judged) },
+    { field: `${key}Change`, title: "change", word: (v) => changed(v, judged) },
   ];
   return [
     { field: "name", title: "layer", kind: "text" },
     ...of("cumulative", "cumulative, dB", decibel, true),
     ...of("local", "local, dB", decibel, true),
-    ...of("share", "share", share, false, "Share of the error of the outputs in the same run"),
+    ...of("gain", "gain, dB", gainDb, false, "What the SQNR of the outputs gains when only this layer stays in FP32"),
     { field: "precision", title: "precision", kind: "text" },
     { field: "op", title: "op", kind: "text" },
   ];
 }
 
-/** A change with its sign. More dB is good; a share is of the error of its own run, and no more. */
-function changed(value, word, judged) {
+/** A change with its sign. More dB is good; a gain is that of its own run, and no more. */
+function changed(value, judged) {
   if (value === null || Number.isNaN(value)) return h("span", {}, number(value));
   if (value === 0) return h("span", {}, "0");
-  const words = Number.isFinite(value) ? word(Math.abs(value)) : "inf";
+  const words = Number.isFinite(value) ? decibel(Math.abs(value)) : "inf";
   const [sign, kind, mark] = value > 0 ? ["+", "better", " ▲"] : ["−", "worse", " ▼"];
   return h("span", judged ? { class: kind, title: kind } : {}, `${sign}${words}${judged ? mark : ""}`);
 }

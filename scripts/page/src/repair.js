@@ -106,7 +106,7 @@ function pins({ pinning }) {
   if (!names.length) return [title, h("p", {}, "No layer."), pinning.explanation ? h("p", { class: "muted" }, nameOf(pinning.explanation)) : null].filter(Boolean);
   return [
     title,
-    h("p", {}, `${counted(names.length, "layer")}, ${share(numberIn(pinning.cost, "pinned_share"))} of the cost of pinning all.`),
+    h("p", {}, `${counted(names.length, "layer")}, ${share(numberIn(pinning.cost, "pinned_share"))} of the cost of pinning every layer.`),
     h("ul", {}, ...names.map((name) => h("li", {}, nameOf(name)))),
   ];
 }

@@ -83,7 +83,7 @@ export function mount(host, { data, store }) {
 
 /** On how many samples the figures were measured, where they are not the same. */
 function samplesOf({ samples, local_samples: local, effect }) {
-  const parts = [["share", effect?.samples], ["alone dB", effect?.alone_samples], ["local dB", local]];
+  const parts = [["gain", effect?.samples], ["alone dB", effect?.alone_samples], ["local dB", local]];
   const fewer = parts.filter(([, count]) => count && count < samples).map(([words, count]) => `${words} on ${count}`);
   return fewer.length ? `Measured on ${counted(samples, "sample")}; ${fewer.join(", ")} of them.` : `Measured on ${counted(samples, "sample")}.`;
 }

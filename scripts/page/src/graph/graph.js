@@ -1,8 +1,8 @@
 /** The graph: toolbar, one canvas for each run, what the one in focus is, and the legend. */
 
 import { h, nameOf, printable } from "../dom.js";
-import { FIGURES, aloneDb, figuresOf, layerOf, sameLayer, tensorOf, timeOf } from "../figures.js";
-import { counted, decibels, milliseconds, numberIn, share } from "../format.js";
+import { FIGURES, aloneDb, figuresOf, gainOf, layerOf, sameLayer, tensorOf, timeOf } from "../figures.js";
+import { counted, decibels, gainDb, milliseconds, numberIn } from "../format.js";
 import { Store } from "../store.js";
 import { Canvas } from "./canvas.js";
 import { openAtFirst, treeOf } from "./tree.js";
@@ -166,7 +166,7 @@ function describe(run, item) {
   const node = run.network.nodes[item.node];
   const layer = layerOf(run, node);
   const figures = [
-    ["share of the outputs' error", share, numberIn(layer?.effect, "output_share")],
+    ["gained at the outputs", (v) => `${gainDb(v)} dB`, layer ? gainOf(layer) : null],
     ["this tensor", decibels, numberIn(tensorOf(run, node), "sqnr_db")],
     ["local", decibels, numberIn(layer, "local_sqnr_db")],
     ["alone", decibels, layer ? aloneDb(layer) : null],
