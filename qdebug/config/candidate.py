@@ -29,7 +29,17 @@ from qdebug.metrics.tensor import metric_usage
 from qdebug.network.dataformats import data_usage
 from qdebug.network.samplespec import SampleSpec
 
-PrecisionName = Literal["int8", "fp16", "fp32"]
+PrecisionName = Literal[
+    "int8",
+    "fp16",
+    "fp32",
+]
+MixName = Literal[
+    "int8",
+    "fp16",
+    "fp32",
+    "int8+fp16",
+]
 FallbackName = Literal["fp16", "fp32"]
 Fp16KernelsName = Literal["tensorrt", "exact"]
 WeightsName = Literal["per-channel", "per-tensor"]

@@ -25,6 +25,7 @@ from qdebug.config.candidate import (
     SAMPLES,
     SEGMENTS,
     Fp16KernelsName,
+    MixName,
     WeightsName,
 )
 from qdebug.config.cluster import ClusterSettings
@@ -55,7 +56,6 @@ from qdebug.config.specs import calibration_spec
 from qdebug.config.values import values_of
 from qdebug.network.samplespec import SampleSpec
 
-MixName = Literal["int8", "fp16", "fp32", "int8+fp16"]
 LevelName = Literal["default", "0", "1", "2", "3", "4", "5"]
 SwitchName = Literal["off", "on"]
 

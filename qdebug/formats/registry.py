@@ -210,7 +210,11 @@ FORMATS: tuple[Format, ...] = (
     FP16,
     FP32,
 )
-PLANNED: tuple[Format, ...] = (INT8, FP16, FP32)
+PLANNED: tuple[Format, ...] = (
+    INT8,
+    FP16,
+    FP32,
+)
 """What a plan may ask for, from the lowest to the highest precision."""
 
 FORMAT_OF: Mapping[Precision, Format] = {f.precision: f for f in PLANNED}

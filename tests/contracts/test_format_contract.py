@@ -12,8 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from qdebug.config.candidate import PrecisionName
-from qdebug.config.sweep import MixName
+from qdebug.config.candidate import MixName, PrecisionName
 from qdebug.formats.base import Format, Kind
 from qdebug.formats.registry import FORMATS, INT8, PLANNED
 from qdebug.types import Precision
@@ -67,10 +66,28 @@ def _session(form: Format, channels: bool) -> onnxruntime.InferenceSession:
 
 
 def by_onnx_runtime(form: Format, x: Any, scale: Any, zero: Any, channels: bool = False) -> Any:
+    """The round trip by ONNX Runtime; by a search among the codes where it has no such operator."""
     feeds = {"x": x}
     if form.needs_scale:
         feeds |= {"s": scale, "zero": np.asarray(zero, np.float32)}
-    return _session(form, channels).run(None, feeds)[0]
+    try:
+        return _session(form, channels).run(None, feeds)[0]
+    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
+        assert not np.any(zero)
+        steps = np.asarray(scale, np.float32)
+        return by_search(form, x, steps.reshape(-1, 1) if channels else steps)
+
+
+def by_search(form: Format, x: Any, scale: Any) -> Any:
+    """The nearest of all codes, of two that are as near the even one, times the scale."""
+    raw = np.arange(2 ** (form.bits - 1), dtype=np.uint8)
+    numbers = raw.view(form.dtype).astype(np.float64)
+    with np.errstate(over="ignore"):
+        ratio = (x / scale).astype(np.float64)
+    distance = np.abs(np.minimum(np.abs(ratio), form.largest)[..., None] - numbers)
+    nearest = distance == distance.min(axis=-1, keepdims=True)
+    best = np.argmax(nearest * (2 - raw % 2), axis=-1)
+    return np.copysign(numbers[best], ratio).astype(np.float32) * scale
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -80,13 +97,14 @@ def assert_same(found: Any, expected: Any) -> None:
     np.testing.assert_array_equal(found[number].view(np.uint32), expected[number].view(np.uint32))
 
 
-def some_values(seed: int = 0) -> Any:
-    """Of every magnitude, ordinary ones, and those that are none."""
+def some_values(form: Format, seed: int = 0) -> Any:
+    """Of every magnitude, ordinary ones, and those that are none, where the format has NaN."""
     rng = np.random.default_rng(seed)
     every = rng.integers(0, 2**32, 20_000, np.uint64).astype(np.uint32).view(np.float32)
     plain = (rng.normal(size=20_000) * np.exp(rng.uniform(-9, 9, 20_000))).astype(np.float32)
     special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
-    return np.concatenate([special, every, plain])
+    values = np.concatenate([special, every, plain])
+    return values if form.bits > 4 else values[~np.isnan(values)]
 
 
 @each
@@ -140,7 +158,7 @@ def test_ties_go_to_the_even_code(form: Format) -> None:
 @each
 @pytest.mark.parametrize("scale", [1.0, 0.0123, 3e-5, 700.0])
 def test_it_is_onnx_runtimes_bit_for_bit(form: Format, scale: float) -> None:
-    x, s = some_values(), np.array(scale if form.needs_scale else 1.0, np.float32)
+    x, s = some_values(form), np.array(scale if form.needs_scale else 1.0, np.float32)
     assert_same(form.quantize(x, s), by_onnx_runtime(form, x, s, 0))
     assert_same(form.decode(form.encode(x, s), s), by_onnx_runtime(form, x, s, 0))
 
@@ -169,7 +187,7 @@ def test_beyond_its_limits(form: Format) -> None:
 
 @each
 def test_nearest_is_the_round_trip_at_scale_one(form: Format) -> None:
-    x = some_values(2)
+    x = some_values(form, 2)
     x = x[~np.isnan(x)]
     expected = form.quantize(x)
     np.testing.assert_array_equal(form.nearest(x), expected)
@@ -219,6 +237,6 @@ def test_the_registry() -> None:
 def test_the_cost_of_a_multiply_accumulate() -> None:
     """As in NVIDIA's data sheets, relative to INT8."""
     costs = {f.name: f.mac_cost_on(80) for f in PLANNED}
-    assert costs == {"int8": 1, "fp16": 2, "fp32": 4}
+    assert costs.items() >= {"int8": 1, "fp16": 2, "fp32": 4}.items()
     assert [INT8.mac_cost_on(c) for c in (70, 75, 90, 120)] == [1] * 4
     assert PLANNED[-1].mac_cost_on(75) == 16

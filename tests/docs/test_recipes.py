@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ from documents import REPOSITORY, blocks
 
 RECIPES = REPOSITORY / "docs" / "recipes"
 COPIED = ("qdebug", "tests", "scripts", "docs", "calib_data", "README.md", "pyproject.toml")
+EDITS = {"file", "insert"}
 WITHOUT = shutil.ignore_patterns(".git", "node_modules")  # with what Python has compiled
 
 
@@ -39,7 +41,9 @@ class Follower:
             else:
                 shutil.copy(source, folder / name)
         self.shown: list[list[str]] = []
+        self.touched: set[str] = set()
         for block in blocks((RECIPES / recipe).read_text("utf-8")):
+            self.touched |= {block.notes[k].split(" | ")[0] for k in block.notes.keys() & EDITS}
             if "file" in block.notes:
                 path = folder / block.notes["file"]
                 assert not path.exists()
@@ -73,7 +77,7 @@ class Follower:
 
 
 def _insert(folder: Path, note: str, body: str) -> None:
-    name, *parts = note.split(" | ")
+    name, *parts = re.split(r" \| (?=in: |above: )", note)
     where = dict(part.split(": ", 1) for part in parts)
     lines = (folder / name).read_text("utf-8").splitlines(keepends=True)
     if "in" not in where:
@@ -82,7 +86,9 @@ def _insert(folder: Path, note: str, body: str) -> None:
         start = _line(lines, where["in"])
         outer = lines[start][: -len(lines[start].lstrip())]
         if "above" in where:
-            at, body = _line(lines, where["above"], start), body + "\n"
+            at = _line(lines, where["above"], start)
+            is_item = lines[start].rstrip().endswith(("(", "[", "{")) and "def " not in lines[start]
+            body = body.rstrip("\n") + ",\n" if is_item else body + "\n"
         else:
             closing = tuple(outer + bracket for bracket in ")]}")
             at = next(i for i in range(start + 1, len(lines)) if lines[i].rstrip() in closing)
@@ -103,6 +109,11 @@ def calibrator(tmp_path_factory: pytest.TempPathFactory) -> Follower:
 @pytest.fixture(scope="module")
 def metric(tmp_path_factory: pytest.TempPathFactory) -> Follower:
     return Follower("add-a-metric.md", tmp_path_factory.mktemp("metric"))
+
+
+@pytest.fixture(scope="module")
+def number_format(tmp_path_factory: pytest.TempPathFactory) -> Follower:
+    return Follower("add-a-format.md", tmp_path_factory.mktemp("format"))
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +224,43 @@ def test_a_new_metric_has_values_and_can_fail_a_gate(metric: Follower) -> None:
     assert output["psnr_db"] == pytest.approx(peak)
     assert found["verdict"]["conditions"][0]["value"] == output["psnr_db"]
     assert all("psnr_db" in entry for entry in (*found["layers"], *found["tensors"]))
+
+
+def test_a_new_format_is_planned_everywhere(number_format: Follower) -> None:
+    assert len([name for name in number_format.touched if name.startswith("qdebug/")]) == 6
+    said = number_format.all_shown()
+    assert "fp4" in said["--help"]
+    assert " passed in " in said["-m"] and "failed" not in said["-m"]
+    assert "FP4 simulated on ONNX Runtime against FP32" in said["compare"]
+    assert "so one FP4 E2M1 step" in said["compare"]
+    found = json.loads((number_format.folder / "result.json").read_text("utf-8"))
+    products = {x["precision"] for x in found["layers"] if x["op_type"] in ("Conv", "Gemm")}
+    assert found["precision"] == "fp4" and products == {"fp4"}
+    assert "which layers must not run in FP4" in said["bisect"]
+    plan = (number_format.folder / "precision.yaml").read_text("utf-8")
+    assert "precision: fp4" in plan and "layers:" in plan
+
+
+def test_a_new_format_is_read_and_repaired(number_format: Follower) -> None:
+    model = "calib_data/digits_cnn.onnx"
+    data = "--inputs calib_data/digits_holdout.npz --samples 32"
+    remedies = "--only rounding --no-pin"
+    calibrated = "--calib-data calib_data/digits_calib.npz"
+    for command in (
+        f"compare {model} {data} {calibrated} --precision fp4 --save-plan fp4.yaml --json planned",
+        f"export fp4.yaml --model {model} --to onnx -o fp4.onnx",
+        f"compare fp4.onnx --reference {model} {data} --json read",
+        f"repair {model} {data} {calibrated} --precision fp4 {remedies} --json repaired",
+    ):
+        number_format.run(["qdebug", *command.split()])
+    planned, read, repaired = (
+        json.loads((number_format.folder / name).read_text("utf-8"))
+        for name in ("planned", "read", "repaired")
+    )
+    assert read["precision"] == "fp4"
+    sqnr = [found["outputs"][0]["sqnr_db"] for found in (planned, read)]
+    assert sqnr[0] == pytest.approx(sqnr[1])
+    assert repaired["precision"] == "fp4"
 
 
 def test_the_tables_of_the_documentation_are_current() -> None:

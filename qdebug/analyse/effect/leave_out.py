@@ -206,13 +206,13 @@ def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
         return context.simulation.open(proto, ())
 
     sessions = PartSessions(assembler.constants, context.parallel.threads, context.sessions)
-    half = mentions_fp16(model.graph.proto)
+    as_a_whole = mentions_fp16(model.graph.proto)
     everything = frozenset({*model.layers, REST})
     return Candidates(
         names=model.layers,
         everything=everything,
         sessions=sessions,
-        assemble=None if half else assembler.assemble,
+        assemble=None if as_a_whole else assembler.assemble,
         segments=lambda: assembler.segments,
         open_whole=whole,
         notes=_changed_note(model.changed),
