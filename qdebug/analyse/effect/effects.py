@@ -20,10 +20,9 @@ from qdebug.analyse.effect.runs import (
     ALONE,
     LEFT_OUT,
     PREPARING_MACS,
+    Drawn,
     Reference,
     Runs,
-    are_apart,
-    preparing,
 )
 from qdebug.analyse.effect.screening import Group, Screened, groups_of, screened
 from qdebug.backends.base import Session
@@ -157,16 +156,8 @@ def noise_alone(
             return None
         subset = _sized(context, session, subset)
         samples, groups = _fitting_alone(pair, subset, len(candidates.names))
-        few = _spread(subset, samples)
-        runs = Runs(
-            context,
-            candidates,
-            few,
-            Reference(pair, session, outputs),
-            cache_bytes,
-            preparing=preparing(context, pair, few),
-            apart=are_apart(pair, few),
-        )
+        reference, few = Reference(pair, session, outputs), Drawn(_spread(subset, samples))
+        runs = Runs(context, candidates, reference, few, cache_bytes)
         found = _alone_of(runs, groups)
     if found is None:
         return None
@@ -211,13 +202,11 @@ def measure_effects(
         if every_layer:
             amounts = replace(amounts, groups=None)
 
-        def on(chosen: _Drawn, metric: TaskMetric | None = None) -> Runs:
-            few = chosen.subset
+        cache_bytes = int(memory_budget * _CACHE_SHARE)
+
+        def on(chosen: Drawn, metric: TaskMetric | None = None) -> Runs:
             reference = Reference(pair, session, outputs, metric)
-            cache_bytes = int(memory_budget * _CACHE_SHARE)
-            how = cache_bytes, chosen.chances, preparing(context, pair, few)
-            apart = are_apart(pair, few)
-            return Runs(context, candidates, few, reference, *how, apart=apart)
+            return Runs(context, candidates, reference, chosen, cache_bytes)
 
         all_of_them = amounts.left_out >= subset.count
         few = many = on(_drawn(subset, amounts.alone, known_noise))
@@ -226,7 +215,7 @@ def measure_effects(
             many = on(chosen, metric if all_of_them else None)
         judged = many
         if metric is not None and not all_of_them:  # it is judged on samples that are like all
-            judged = on(_Drawn(_spread(subset, amounts.left_out)), metric)
+            judged = on(Drawn(_spread(subset, amounts.left_out)), metric)
         runs = _noise_of(few, many, amounts)
         effects, summary = _ranked(runs, many.count, few.count, len(names))
         if metric is not None:
@@ -388,22 +377,13 @@ def _sized(context: Context, session: Session, subset: SampleSubset) -> SampleSu
     return whole(probe(session, subset.samples, context.batch_size).samples)
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """Samples to measure on, and the chance that a batch of them was drawn, by its index, or one
-    for all."""
-
-    subset: SampleSubset
-    chances: Mapping[int, float] | float = 1.0
-
-
-def _drawn(subset: SampleSubset, count: int, noise: Array | None) -> _Drawn:
+def _drawn(subset: SampleSubset, count: int, noise: Array | None) -> Drawn:
     """About so many of the samples, preferably with much `noise`, where that is known."""
     if count >= subset.count:
-        return _Drawn(subset)
+        return Drawn(subset)
     if noise is None or not is_whole(subset) or not np.isfinite(noise).all():
         spread = _spread(subset, count)
-        return _Drawn(spread, spread.count / subset.count)
+        return Drawn(spread, spread.count / subset.count)
     samples = subset.samples
     if samples.batch_is_free:
         subset = whole(samples.with_batch_size(1))
@@ -413,7 +393,7 @@ def _drawn(subset: SampleSubset, count: int, noise: Array | None) -> _Drawn:
     chances = chances_of(by_batch, wanted)
     chosen = tuple(subset.batches[k] for k in drawn(chances))
     by_index = {b.index: float(chances[b.index]) for b in chosen}
-    return _Drawn(SampleSubset(subset.samples, chosen), by_index)
+    return Drawn(SampleSubset(subset.samples, chosen), by_index)
 
 
 def _spread(subset: SampleSubset, count: int) -> SampleSubset:

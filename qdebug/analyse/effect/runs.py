@@ -89,6 +89,19 @@ class Reference:
         return KeptReference(context, graph, session, subset, metric, stage="", resize=False)
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Samples to measure on, and the chance that a batch of them was drawn, by its index, or one
+    for all."""
+
+    subset: SampleSubset
+    chances: Mapping[int, float] | float = 1.0
+
+    def part(self, shard: Shard) -> Drawn:
+        """The executions of a shard."""
+        return Drawn(part_of(self.subset, shard), self.chances)
+
+
 class Runs:
     """Candidates on some samples.
 
@@ -102,27 +115,26 @@ class Runs:
         self,
         context: Context,
         candidates: Candidates,
-        subset: SampleSubset,
         reference: Reference,
+        drawn: Drawn,
         cache_bytes: int,
-        chances: Mapping[int, float] | float = 1.0,
-        preparing: float | None = None,
-        apart: bool = False,
+        *,
+        apart: bool | None = None,
     ) -> None:
-        """`chances`: that a batch was drawn, by its index, or one for all. `preparing`: see there,
-        None where workers take no part. `apart`: see `are_apart`. When the context's time is over,
-        `noise` gives up."""
+        """`apart`: see `are_apart`; given where the samples are a part of those it was found on.
+        When the context's time is over, `noise` gives up."""
+        pair, subset = reference.pair, drawn.subset
         self._ends_at = context.ends_at
-        self._apart = apart
+        self._apart = are_apart(pair, subset) if apart is None else apart
         self._context, self._candidates = context, candidates
-        self._cache_bytes, self._preparing = cache_bytes, preparing
-        self._subset, self._of, self._outputs = subset, reference, reference.outputs
+        self._cache_bytes, self._preparing = cache_bytes, _preparing(context, pair, subset)
+        self._drawn, self._subset = drawn, subset
+        self._of, self._outputs = reference, reference.outputs
         self._prefixes = candidates.prefixes(cache_bytes)
         self.names, self.everything = candidates.names, candidates.everything
         self.count = subset.count
         self._switched: Mapping[High, SwitchedSession] = {}
         self.known: dict[High, Energies] = {}
-        self._chances = chances
 
     @cached_property
     def _reference(self) -> KeptReference:
@@ -182,10 +194,9 @@ class Runs:
             open_effects,
             context=self._context,
             pair=self._of.pair,
-            subset=self._subset,
+            drawn=self._drawn,
             outputs=tuple(self._outputs),
             cache_bytes=self._cache_bytes,
-            chances=self._chances,
             beside=beside,
             apart=self._apart,
         )
@@ -252,7 +263,7 @@ class Runs:
             count = executed.batch.count
             candidate = executed.of(CANDIDATE)
             outputs = output_energies(executed.reference, candidate, self._outputs, count)
-            chance = self._chances
+            chance = self._drawn.chances
             if not isinstance(chance, float):
                 chance = chance[executed.batch.index]
             parts.append(Energies(outputs, np.full(outputs.shape[2], chance)))
@@ -303,7 +314,7 @@ def are_apart(pair: ModelPair, subset: SampleSubset) -> bool:
     return convolves and macs_per_sample(pair.layers, subset) * subset.count > preparing
 
 
-def preparing(context: Context, pair: ModelPair, subset: SampleSubset) -> float | None:
+def _preparing(context: Context, pair: ModelPair, subset: SampleSubset) -> float | None:
     """What it takes workers to prepare a candidate of one layer, in FP32 passes of a sample; None
     where this process does all of the work."""
     if context.executor.workers < _WORTH_IT:
@@ -353,10 +364,9 @@ def open_effects(
     *,
     context: Context,
     pair: ModelPair,
-    subset: SampleSubset,
+    drawn: Drawn,
     outputs: Sequence[str],
     cache_bytes: int,
-    chances: Mapping[int, float] | float,
     beside: High,
     apart: bool,
 ) -> Callable[[EffectPart], list[Energies | None]]:
@@ -369,8 +379,8 @@ def open_effects(
     @lru_cache(maxsize=1)
     def begun(shard: Shard) -> Runs:
         reference = Reference(pair, session, outputs)
-        few = part_of(subset, shard)
-        runs = Runs(context, candidates, few, reference, cache_bytes, chances, apart=apart)
+        few = drawn.part(shard)
+        runs = Runs(context, candidates, reference, few, cache_bytes, apart=apart)
         runs.begin(beside)
         return runs
 
