@@ -9,6 +9,7 @@ on as many samples as the rest of the work pays for.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -48,7 +49,7 @@ from qdebug.metrics.task import TaskMetric
 from qdebug.network.macs import macs_per_sample
 from qdebug.network.samples.subset import SampleSubset, is_whole, whole
 from qdebug.plan.pair import ModelPair
-from qdebug.types import Array
+from qdebug.types import Array, Feeds
 
 _SAMPLES, _ALONE_SAMPLES = 16, 8
 """What leaders are left out on, at the least; what every layer is measured alone on, at most."""
@@ -70,7 +71,11 @@ _TOO_MUCH = 3
 _GROUPS_SAVE = 2
 """And where groups take less than a half of that."""
 _EMULATED = 2.0
-"""How much longer FP16 kernels take that are emulated: 1.3 to 1.7 times as long, measured."""
+"""How much longer FP16 kernels take that are emulated, at the least: 1.3 to 1.7 times as long on
+small networks, 10 to 60 times where sums of many terms are rounded over large activations."""
+_TIMED_MACS = 3e8
+"""Networks of so many multiply-accumulates are timed: their runs take longer than what surrounds
+them. The ratio is rounded to a power of two, so that a busy machine changes little."""
 _MOST_PREPARING = 1 / 3
 """Of all work, what is set aside for preparing candidates at most."""
 _LEAST_LEADERS = 8
@@ -197,7 +202,7 @@ def measure_effects(
         if not outputs:
             return None
         subset = _sized(context, session, subset)
-        slowdown = _EMULATED if emulates_fp16(context, pair.precisions.values()) else 1.0
+        slowdown = _slowdown(context, pair, session, subset)
         amounts = _amounts(pair, subset, len(names), mode, slowdown)
         if every_layer:
             amounts = replace(amounts, groups=None)
@@ -353,6 +358,24 @@ def _amounts(
         few = min(few, max(_LEAST_SAMPLES, int(passes / (LEFT_OUT * _LEAST_LEADERS))))
     leaders = max(_LEAST_LEADERS, int(passes / (LEFT_OUT * few)))
     return _Amounts(alone, min(layers, leaders), few, groups)
+
+
+def _slowdown(context: Context, pair: ModelPair, session: Session, subset: SampleSubset) -> float:
+    """How much longer the candidate runs than it would in INT8: only FP16 that is emulated does."""
+    if not emulates_fp16(context, pair.precisions.values()):
+        return 1.0
+    if macs_per_sample(pair.layers, subset) < _TIMED_MACS:
+        return _EMULATED
+    feeds = subset.samples.feeds(subset.batches[0].start, subset.batches[0].count)
+    with closing(context.backend.open(pair.candidate.proto, ())) as candidate:
+        fp32, emulated = (_seconds(s, feeds) for s in (session, candidate))
+    return max(_EMULATED, 2.0 ** round(math.log2(max(emulated, 1e-6) / max(fp32, 1e-6))))
+
+
+def _seconds(session: Session, feeds: Feeds) -> float:
+    started = time.perf_counter()
+    session.run(feeds)
+    return time.perf_counter() - started
 
 
 def _groups(layers: int, needed: float) -> int | None:
