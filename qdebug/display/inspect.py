@@ -182,7 +182,7 @@ def _reformats(summary: Summary) -> str:
     cost = [f"{number(summary.reformat_ms, 3)} ms"] if summary.reformat_ms is not None else []
     cost += [in_bytes(summary.reformat_bytes)] if summary.reformat_bytes else []
     cost_told = f" ({', '.join(cost)})" if moving and cost else ""
-    views = f"; {summary.views} more cost nothing (NoOp)" if summary.views else ""
+    views = f"; beside them {counted(summary.views, 'view')} (NoOp)" if summary.views else ""
     return told + cost_told + views
 
 

@@ -19,8 +19,8 @@ class Group:
         ms: their time; None when none was measured.
         share: of the time of all layers; None likewise.
         macs: multiply-accumulates of their products, of one execution; None where none is known.
-        weight_bytes, activation_bytes: what they hold, and what they read and write; None where no
-            size is known.
+        weight_bytes, activation_bytes: what they hold, and what those that are executed read and
+            write; None where no size is known.
     """
 
     name: MaybeText
@@ -67,7 +67,9 @@ def _group(name: str, layers: list[EngineLayer], total: float | None) -> Group:
         share=None if ms is None or not total else ms / total,
         macs=known_sum(layer.macs for layer in layers),
         weight_bytes=known_sum(layer.weight_bytes for layer in layers),
-        activation_bytes=known_sum(layer.activation_bytes for layer in layers),
+        activation_bytes=known_sum(
+            layer.activation_bytes for layer in layers if not layer.takes_no_time
+        ),
     )
 
 

@@ -47,6 +47,7 @@ LINTS: Mapping[str, str] = {
     "wide-output": "INT8 products that write FP32",
     "odd-channels": "channels that do not fill a kernel's vectors",
     "converting-copy": "copies that convert the type",
+    "data-movement": "operations that only move data",
     "quantizer-alone": "QuantizeLinear as kernels of their own",
     "not-fused": "operations beside a product that are fused elsewhere",
     "unequal-scales": "unequal scales at a Concat",
@@ -65,6 +66,7 @@ def lint(info: EngineInfo) -> tuple[Lint, ...]:
         _wide_output(info),
         _odd_channels(info),
         _converting_copies(info),
+        _data_movement(info),
         _lone_quantizers(graph),
         _not_fused(graph),
         _unequal_scales(info),
@@ -164,7 +166,8 @@ def _wide_output(info: EngineInfo) -> Iterator[Lint]:
     yield _of(
         "wide-output",
         found,
-        f"{counted(found, 'product')} read INT8 and write FP32{size}: four times the bytes of INT8",
+        f"the FP32 results of {counted(found, 'product')} with INT8 data{size}: four times the "
+        "bytes of INT8",
         "Quantize what reads it too, or allow FP16 for what follows (--fp16, or FP16 in the "
         "model).",
     )
@@ -206,7 +209,6 @@ def _odd_channels(info: EngineInfo) -> Iterator[Lint]:
 
 
 def _converting_copies(info: EngineInfo) -> Iterator[Lint]:
-    kinds = ("slice", "shuffle", "padding", "concatenation", "gather")
     found = [
         x
         for x in info.layers
@@ -214,7 +216,7 @@ def _converting_copies(info: EngineInfo) -> Iterator[Lint]:
         and x.origin != "QDQ"
         and not x.takes_no_time
         and not any(x.fused_words)
-        and (x.role is Role.REFORMAT or x.layer_type.lower() in kinds)
+        and (x.role is Role.REFORMAT or x.layer_type.lower() in _MOVING)
     ]
     if not found:
         return
@@ -226,6 +228,30 @@ def _converting_copies(info: EngineInfo) -> Iterator[Lint]:
         told,
         "Give neighbours one precision: quantize what stands between quantized layers, or feed the "
         "engine its input in the type of its first layer (--inputIOFormats).",
+    )
+
+
+_MOVING = ("slice", "shuffle", "padding", "concatenation", "gather")
+_NOTABLE = 0.01
+"""The least share of an engine's time that is mentioned."""
+
+
+def _data_movement(info: EngineInfo) -> Iterator[Lint]:
+    """Of operations of the model: those that TensorRT added are copies."""
+    found = [x for x in info.layers if x.layer_type.lower() in _MOVING and not x.changes_type]
+    spent = known_sum(x.time_ms for x in found)
+    total = known_sum(x.time_ms for x in info.layers)
+    if not spent or not total or spent < _NOTABLE * total:
+        return
+    kinds = Counter(x.layer_type for x in found)
+    moved = known_sum(x.activation_bytes for x in found)
+    size = f", {moved / 1e6:.3g} MB" if moved else ""
+    yield _of(
+        "data-movement",
+        found,
+        f"{', '.join(f'{n} × {kind}' for kind, n in kinds.most_common())}{size}",
+        "Let the convolution after a padding pad, and give the network its input in the layout "
+        "that it computes in, so that nothing is transposed.",
     )
 
 

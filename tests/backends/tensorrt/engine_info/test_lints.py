@@ -101,6 +101,16 @@ def test_copies_that_convert_and_quantizers_alone() -> None:
     assert [x.code for x in lint(info)] == ["converting-copy", "quantizer-alone"]  # most time first
 
 
+def test_operations_that_only_move_data_where_they_take_time() -> None:
+    def made(ms: float) -> EngineInfo:
+        pad = layer("pad", "Padding", "x:int8", "y:int8", time_ms=ms)
+        return engine(pad, conv("a", "y:int8", "z:int8", time_ms=1.0))
+
+    found = only(made(0.25), "data-movement")
+    assert (found.layers, found.ms) == (("pad",), 0.25) and "1 × Padding" in found.evidence
+    assert not [x for x in lint(made(0.005)) if x.code == "data-movement"]
+
+
 FUSED = [conv(f"Conv_{k} + Relu_{k}", f"a{k}:int8", f"b{k}:int8") for k in (1, 2)]
 
 
