@@ -1,6 +1,6 @@
 """Reads what the user gives as DATA into samples for a model, lazily.
 
-`model/dataformats.py` lists the formats, `readers` has a file for each. A lone array needs no name
+`network/dataformats.py` lists the formats, `readers` has a file for each. A lone array needs no name
 where the model has one input; a dict of arrays in memory is as an `.npz`. Numbers in names of files
 sort as numbers, and in names of inputs '/' and ':' may be replaced by '_'.
 
