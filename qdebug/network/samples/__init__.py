@@ -1,8 +1,8 @@
 """Reads what the user gives as DATA into samples for a model, lazily.
 
-`network/dataformats.py` lists the formats, `readers` has a file for each. A lone array needs no name
-where the model has one input; a dict of arrays in memory is as an `.npz`. Numbers in names of files
-sort as numbers, and in names of inputs '/' and ':' may be replaced by '_'.
+`network/dataformats.py` lists the formats, `readers` has a file for each. A lone array needs no
+name where the model has one input; a dict of arrays in memory is as an `.npz`. Numbers in names of
+files sort as numbers, and in names of inputs '/' and ':' may be replaced by '_'.
 
 Axes, for an input of rank r:
 - A stacked array of rank r has its samples on the model's own leading axis: batches of the
