@@ -10,7 +10,7 @@ from qdebug.plan.parsed_network import nodes_in_metadata
 _REPLACED = re.compile(r"\]__\w+(?=\[ONNX Layer: |[\x1e\x1f]|$)")
 _QUANTIZER = re.compile(r"quant(?:ize)?_?linear", re.IGNORECASE)
 _CONSTANT = re.compile(
-    r"[./_](?:weight|bias|kernel|gamma|beta|scale|zero_point)s?$"
+    r"[./_](?:weight|bias|kernel)s?$"
     r"|ReadVariableOp(?::\d+)?$|^onnx::\w+$"
 )
 # Layers that TensorRT adds beside those of the nodes.
@@ -49,7 +49,8 @@ def nodes_in_name(name: str) -> tuple[str, ...]:
             part
             for part, after in zip(parts, [*parts[1:], ""], strict=True)
             # What is quantized first inside a layer are its weights, whatever their name.
-            if not (is_quantizer(part) or _CONSTANT.search(part) or _weights(part, after, parts))
+            if not (is_quantizer(part) or _weights(part, after, parts))
+            if len(parts) == 1 or not _CONSTANT.search(part)
         ]
     return tuple(dict.fromkeys(names))
 

@@ -44,6 +44,7 @@ from qdebug.engine_info.tensors import EngineTensor
 from qdebug.network.layers import QUANTIZABLE_OPS, Layers, find_layers
 from qdebug.network.load import read_model
 from qdebug.network.prepare import prepare_model
+from qdebug.network.weights import values_of
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
@@ -62,7 +63,7 @@ def _data_only(proto: onnx.ModelProto) -> onnx.ModelProto:
         if node.op_type != "DequantizeLinear" or node.input[0] not in held:
             kept.append(node)
             continue
-        values, scale = (numpy_helper.to_array(held[name]) for name in node.input[:2])
+        values, scale = (values_of(held[name]) for name in node.input[:2])
         axis = next((a.i for a in node.attribute if a.name == "axis"), 1) % values.ndim
         shape = [-1 if i == axis else 1 for i in range(values.ndim)] if scale.ndim else []
         floats = (values.astype(np.float32) * scale.reshape(shape)).astype(scale.dtype)

@@ -115,16 +115,21 @@ function strip(result, store) {
 
 /** Time and bytes of all layers by precision and by type. */
 function times(result) {
-  if (!timed(result)) return [];
-  const table = (words, groups) => [
-    h("h3", {}, words),
-    plainTable(
-      words,
-      [words === "By precision" ? "precision" : "type", "layers", "time", "of all", "MACs", "weights", "activations"],
-      (groups ?? []).map((g) => [words === "By precision" ? (g.name || "unknown").toUpperCase() : g.name || "unknown", number(g.layers), milliseconds(numberIn(g, "ms")), share(numberIn(g, "share")), scaled(numberIn(g, "macs")), bytes(numberIn(g, "weight_bytes")), bytes(numberIn(g, "activation_bytes"))]),
-    ),
+  if (isModel(result) || !result.by_precision?.length) return [];
+  const columns = [
+    ["layers", (g) => number(g.layers)],
+    ["time", (g) => milliseconds(numberIn(g, "ms"))],
+    ["of all", (g) => share(numberIn(g, "share"))],
+    ["MACs", (g) => scaled(numberIn(g, "macs"))],
+    ["weights", (g) => bytes(numberIn(g, "weight_bytes"))],
+    ["activations", (g) => bytes(numberIn(g, "activation_bytes"))],
   ];
-  return [h("h2", {}, "Where the time goes"), ...table("By precision", result.by_precision), ...table("By type of layer", result.by_type)];
+  const table = (what, words, groups, nameOfGroup) => {
+    const used = columns.filter(([, word]) => groups.some((g) => word(g) !== "–"));
+    const rows = groups.map((g) => [nameOfGroup(g.name || "unknown"), ...used.map(([, word]) => word(g))]);
+    return [h("h3", {}, words), plainTable(words, [what, ...used.map(([head]) => head)], rows)];
+  };
+  return [h("h2", {}, timed(result) ? "Where the time goes" : "Layers by precision and type"), ...table("precision", "By precision", result.by_precision, (name) => name.toUpperCase()), ...table("type", "By type of layer", result.by_type, (name) => name)];
 }
 
 function scaled(value) {

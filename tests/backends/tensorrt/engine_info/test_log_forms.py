@@ -151,6 +151,8 @@ def test_another_profile_of_an_engine_is_told_apart() -> None:
         ("fc.weight + Q/DequantizeLinear + Gemm_4 + fc.bias + (Unnamed Layer* 8) [Shuffle]",
          ("Gemm_4",)),
         ("transpose_before_MatMul", ()),
+        ("conv1/bias", ("conv1/bias",)),  # a layer of its own is work
+        ("conv1 + conv1/scale", ("conv1", "conv1/scale")),
     ],
 )  # fmt: skip
 def test_weights_and_quantizers_are_no_nodes(name: str, nodes: tuple[str, ...]) -> None:
