@@ -246,7 +246,7 @@ def test_two_runs_are_shown_together(chromium: Any, pages: Callable[[str], Path]
         extents = page.evaluate(
             "document.getElementById('graph').view.scene.extent[1]"
             " === Math.max(...document.getElementById('app').page.data.runs"
-            ".flatMap(run => run.result.layers.map(l => l.effect?.output_share ?? 0)))"
+            ".flatMap(run => run.result.layers.map(l => l.gain_db ?? 0)))"
         )
         assert extents
         watched.quiet()
