@@ -31,7 +31,7 @@ def test_the_search_goes_on_where_the_engine_disagrees(
     simulated = desk.run(*flags)
     assert simulated.code == 0 and simulated.json["pinned"] == ["second"]
     monkeypatch.setattr(
-        "qdebug.commands.bisect.in_milliseconds", lambda setup, runtime: setup.space
+        "qdebug.decide.bisect.search.in_milliseconds", lambda setup, runtime: setup.space
     )
     execute_with_fake(monkeypatch, spoilt_in_int8(fake_build, "fourth"))
     found = desk.run(*flags)
@@ -57,7 +57,7 @@ def test_layers_inside_engines_are_observed_as_asked(
         return fake_build(library, proto, settings, **options)
 
     monkeypatch.setattr(
-        "qdebug.commands.bisect.in_milliseconds", lambda setup, runtime: setup.space
+        "qdebug.decide.bisect.search.in_milliseconds", lambda setup, runtime: setup.space
     )
     execute_with_fake(monkeypatch, build)
     net = perceptron(tmp_path)

@@ -126,16 +126,16 @@ def test_a_run_file_whose_parts_are_links(desk: Any) -> None:
 def test_labels_are_read_where_a_metric_needs_them(
     desk: Any, pictures: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qdebug.network.samples import arrays
+    from qdebug.network.samples.readers import npy
 
     read: list[tuple[int, ...]] = []
-    values = arrays.StoredArray.read
+    values = npy.StoredArray.read
 
     def watched(self: Any, start: int, stop: int) -> Any:
         read.append(self.shape)
         return values(self, start, stop)
 
-    monkeypatch.setattr(arrays.StoredArray, "read", watched)
+    monkeypatch.setattr(npy.StoredArray, "read", watched)
     desk.data("labelled.npz", x=pictures(3), labels=np.arange(3))
     for flags, wanted in (((), False), (("--metric", "top1"), True)):
         read.clear()
@@ -339,7 +339,7 @@ def test_values_near_the_largest_of_float32(desk: Any, pictures: Any) -> None:
     ],
 )
 def test_too_little_memory(desk: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def exhausted(*_: object) -> None:
+    def exhausted(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("qdebug.commands.compare.command.load_model", exhausted)

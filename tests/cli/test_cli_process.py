@@ -444,7 +444,7 @@ def test_an_import_that_fails_after_a_signal_is_no_defect(
 ) -> None:
     """Where the first one dropped the interruption, an extension is half-loaded."""
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         monkeypatch.setattr("qdebug.cli.process._received", [signal.SIGTERM])
         raise ImportError("the type is already registered")
 
