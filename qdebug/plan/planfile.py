@@ -63,7 +63,7 @@ ControlFlow = dict[
 
 def _planned(value: object) -> object:
     """Refuse a precision that no plan may ask for, whether or not a model may have it."""
-    if value not in FORMAT_OF:
+    if not isinstance(value, str) or value not in FORMAT_OF:
         names = [f"'{p}'" for p in FORMAT_OF]
         raise ValueError(f"Input should be {', '.join(names[:-1])} or {names[-1]}")
     return value
