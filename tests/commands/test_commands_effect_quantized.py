@@ -102,3 +102,15 @@ def test_shares_of_a_quantized_model_may_be_gated(tmp_path: Path) -> None:
     )
     assert not result.conditions[0].passed
     assert result.conditions[0].value == result.layers[0].output_share
+
+
+def test_layers_in_fp16_around_the_quantized_ones(tmp_path: Path) -> None:
+    """Constants of the FP32 model take the type of the layer that they are put into."""
+    plan, mixed = tmp_path / "plan.yaml", tmp_path / "mixed.onnx"
+    how = {"fallback_precision": "fp16", "effect": "none", "save_plan": plan}
+    qdebug.compare(str(CNN), inputs={"input": IMAGES}, **how)
+    qdebug.export(plan, model=str(CNN), to="onnx", output=mixed)
+    found = compared(mixed)
+    effects = [x.effect for x in found.layers if x.precision == "int8"]
+    assert found.effect is not None and len(effects) == 14
+    assert all(one is not None and one.gain < found.effect.noise for one in effects)

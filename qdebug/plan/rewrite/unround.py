@@ -171,6 +171,9 @@ class _Walk:
         given = {t for t in node.reads if t not in self.graph.initializers}
         names = {t: self.plain_tensor(t) for t in given}
         rename_reads(proto, {old: new for old, new in names.items() if old != new})
+        for i, tensor in enumerate(node.inputs[: len(proto.input)]):
+            if proto.input[i] in self.exact.initializers:  # FP32, of a node that may be in FP16
+                proto.input[i] = self._of_type(proto.input[i], tensor)
         return proto
 
     def plain_tensor(self, tensor: str) -> str:
