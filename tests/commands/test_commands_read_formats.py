@@ -76,6 +76,16 @@ def quantized(data: Format, weight: Format) -> tuple[onnx.ModelProto, Any]:
     return model(data.onnx_type, weight.onnx_type, pairs), expected
 
 
+def without_pairs(proto: onnx.ModelProto) -> onnx.ModelProto:
+    plain = onnx.ModelProto()
+    plain.CopyFrom(proto)
+    del plain.graph.node[:]
+    plain.graph.node.extend(n for n in proto.graph.node if "quantize" not in n.op_type.lower())
+    for node in plain.graph.node:
+        node.input[:] = [t.removesuffix("_d") for t in node.input]
+    return plain
+
+
 @pytest.mark.parametrize("form", SCALED, ids=lambda f: f.name)
 def test_a_format_is_named_and_computed_as_what_it_is(form: Format) -> None:
     proto, expected = quantized(form, form)
@@ -95,6 +105,30 @@ def test_a_format_is_named_and_computed_as_what_it_is(form: Format) -> None:
         assert form.label in cause.evidence or "clipped" in cause.evidence
         other = {f.label for f in SCALED if f.label not in form.label} - {"INT8"}
         assert not any(f" {label} " in cause.evidence for label in other)
+
+
+@pytest.mark.parametrize("form", [f for f in SCALED if f.lowest < 0], ids=lambda f: f.name)
+def test_rounded_weights_are_those_of_the_fp32_model(form: Format) -> None:
+    """Whose steps, in floating point, are wide where the values are large."""
+    stored = store_weights(quantized(form, form)[0], form)
+    plain = without_pairs(quantized(form, form)[0])
+    result = qdebug.compare(stored, reference=plain, inputs={"x": X})
+    assert result.correspondence is not None
+    assert all(match.proven for match in result.correspondence.matches)
+    assert not any("weights" in c.label for x in result.layers for c in x.causes)
+
+
+def store_weights(proto: onnx.ModelProto, form: Format) -> onnx.ModelProto:
+    """The weights as codes."""
+    scales = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    for tensor in proto.graph.initializer:
+        if tensor.name in ("w0", "w1"):
+            codes = form.encode(numpy_helper.to_array(tensor), scales[f"{tensor.name}_s"])
+            tensor.CopyFrom(numpy_helper.from_array(codes, f"{tensor.name}_c"))
+    kept = [n for n in proto.graph.node if n.name not in ("w0_q", "w1_q")]
+    del proto.graph.node[:]
+    proto.graph.node.extend(kept)
+    return proto
 
 
 @pytest.mark.parametrize(
@@ -117,20 +151,13 @@ def test_a_format_that_is_not_read_is_refused_by_name(kind: int) -> None:
 
 
 def test_a_repair_makes_no_layers_in_a_format_that_is_only_read(tmp_path: Any) -> None:
-    proto = quantized(FP8_E4M3, FP8_E4M3)[0]
-    plain = onnx.ModelProto()
-    plain.CopyFrom(proto)
-    nodes = [n for n in proto.graph.node if "quantize" not in n.op_type.lower()]
-    del plain.graph.node[:]
-    for node in nodes:
-        node.input[:] = [t.removesuffix("_d") for t in node.input]
-        plain.graph.node.append(node)
+    proto, _ = quantized(FP8_E4M3, FP8_E4M3)
     with pytest.raises(UsageError, match="FP8") as caught:
         qdebug.repair(
-            quantized(FP8_E4M3, FP8_E4M3)[0],
-            reference=plain,
+            proto,
+            reference=without_pairs(proto),
             inputs={"x": X},
-            calib_data={"x": X},
+            calib_data={"x": X[:16] + 1},
             output=tmp_path / "out.onnx",
         )
     assert caught.value.code == "QD-USAGE-REPAIR-FORMAT"

@@ -14,6 +14,7 @@ import onnx
 
 from qdebug.errors import ModelError
 from qdebug.formats.base import along
+from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.plan.quantize import QUANTIZERS, grid_of
@@ -229,8 +230,9 @@ def _steps_apart(values: ConstantValues, tensor: str, value: Array, other: Array
     return float(far.max(initial=0.0))
 
 
-def _grid(graph: Graph, tensor: str, shaped: Array) -> tuple[Array | float | None, Array, Array]:
-    """Step, least and largest value of a constant's quantization, in a shape that broadcasts."""
+def _grid(graph: Graph, tensor: str, other: Array) -> tuple[Array | float | None, Array, Array]:
+    """Of a constant's quantization the step around its values `other`, the least and the largest
+    value, in shapes that broadcast."""
     nothing = np.asarray(-np.inf), np.asarray(np.inf)
     node = graph.producers.get(tensor)
     direct = node is not None and node.op_type == "DequantizeLinear"
@@ -246,9 +248,12 @@ def _grid(graph: Graph, tensor: str, shaped: Array) -> tuple[Array | float | Non
         attributes = graph.attributes(node)
         block = int(attributes.get("block_size", 0))
         if direct and block:
-            return spread(scale, shaped, int(attributes.get("axis", 1)), block), *nothing
-        return float(np.abs(scale).max()), *nothing
-    axis = 0 if grid.axis is None else grid.axis
-    steps = spread(grid.scale, shaped, axis, 0).astype(np.float64)
-    zero = spread(grid.zero_point, shaped, axis, 0)
-    return steps, (grid.format.lowest - zero) * steps, (grid.format.largest - zero) * steps
+            scales = spread(scale, other, int(attributes.get("axis", 1)), block)
+            form = format_of_codes(graph, node)
+            return (scales if form is None else form.step(other, scales)), *nothing
+        return float(np.abs(scale).max()) if grid is None else grid.step, *nothing
+    axis, form = grid.axis or 0, grid.format
+    scales = spread(grid.scale, other, axis, 0)
+    zero = spread(grid.zero_point, other, axis, 0)
+    low, high = (scales.astype(np.float64) * (end - zero) for end in (form.lowest, form.largest))
+    return form.step(other, scales), low, high
