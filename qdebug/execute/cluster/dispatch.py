@@ -29,8 +29,9 @@ ResultT = TypeVar("ResultT")
 _AHEAD = 4
 """Parts that are given away before the first of them has been taken, for each worker: as many keep
 all busy, and their results bound the memory."""
-_LONG = 32
-"""Executions in a shard of a pass whose results are large."""
+_LONG, _MANY = 32, 256
+"""Executions in a shard of a pass whose results are large, and how many such shards there are at
+most, unless there are many workers."""
 
 
 class DaskExecutor:
@@ -64,7 +65,7 @@ class DaskExecutor:
         """See Executor."""
         if not few:
             return shards_of(executions)
-        count = max(self.workers * _AHEAD, executions // _LONG)
+        count = max(self.workers * _AHEAD, min(_MANY, executions // _LONG))
         return cut_evenly(executions, min(executions, count))
 
     def share(self, what: object, remade: Callable[[], object]) -> None:
