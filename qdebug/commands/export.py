@@ -116,7 +116,7 @@ def _bind(
 
 
 def _control_flow_notes(source: str, model: Model, target: str) -> tuple[str, ...]:
-    """What to note of branches that stand in the place of an If, and of iterations.
+    """What to note of branches that stand in the place of an If.
 
     Raises:
         PlanError: the target works on the file, in which they do not.
@@ -126,15 +126,15 @@ def _control_flow_notes(source: str, model: Model, target: str) -> tuple[str, ..
     shown = ", ".join(f"'{name}'" for name in list(model.taken)[:3])
     if EXPORT_TARGETS[target].on_file:
         raise PlanError(
-            f"{source}: the plan was made with {shown} replaced by the branch or the iterations "
-            f"that the samples took, and {option('to', target)} works on {model.file.path}, which "
-            "still has them",
+            f"{source}: the plan was made with {shown} replaced by the branch that the "
+            f"samples took, and {option('to', target)} works on {model.file.path}, which "
+            "still has it",
             f"Export the model itself with {option('to', 'onnx')}, or take another target.",
             code="QD-PLAN-CONTROL-FLOW",
         )
     return (
-        f"In the models that are written, {shown} is replaced by the branch or the iterations that "
-        "the samples took: for inputs that take others, these models are wrong.",
+        f"In the models that are written, {shown} is replaced by the branch that the samples "
+        "took: for inputs that take another, these models are wrong.",
     )
 
 

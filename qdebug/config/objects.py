@@ -96,7 +96,7 @@ def _calibration(value: Any) -> str:
     from qdebug.results.calibrate import CalibrateResult
 
     name, digest, value = "the calibration given in memory", "", _plan_of(value)
-    taken: Mapping[str, str | int] = {}
+    taken: Mapping[str, str] = {}
     if isinstance(value, PrecisionPlan):
         return InMemory(name, value)
     if isinstance(value, CalibrateResult):

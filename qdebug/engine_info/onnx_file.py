@@ -121,8 +121,8 @@ def _inside(nodes: Sequence[onnx.NodeProto]) -> tuple[str, ...]:
         operators = ", ".join(f"{n} {op}" for op, n in count.items())
         what = f"{operators} hold nodes that are not listed; most are in '{node.name}'"
     return (
-        f"{what}: {'; '.join(parts)}. Commands that read samples follow the branches and "
-        "iterations that these take.",
+        f"{what}: {'; '.join(parts)}. Commands that read samples follow the branch of an If that "
+        "these take.",
     )
 
 

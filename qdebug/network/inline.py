@@ -1,8 +1,7 @@
-"""Replace an If by the branch that it takes, a Loop or a Scan by its iterations.
+"""Replace an If by the branch that it takes.
 
-What is inside of a body is then a part of the model like everything else. Names are kept where they
-are free; those of an iteration end in `_iter0`, `_iter1`, …; what an If, Loop or Scan writes keeps
-its name. Constants of a body exist once, however many iterations there are.
+What is inside of the branch is then a part of the model like everything else. Names are kept where
+they are free, and what the If writes keeps its name. A Loop or a Scan stays as it is.
 """
 
 from __future__ import annotations
@@ -10,25 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
-import numpy as np
 import onnx
 from onnx import helper
 
 from qdebug.network.graph import reads_of
 from qdebug.network.subgraphs import all_names, bodies, free_name, rename_tensors
-from qdebug.network.weights import tensor_of
-from qdebug.types import Array
 
 THEN, ELSE = "then_branch", "else_branch"
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
-MOST_ITERATIONS = 32
-"""A Loop or Scan of more iterations is not unrolled."""
-
-Taken = Mapping[str, str | int]
-"""By the name of the node: the branch of an If (THEN, ELSE), the number of iterations of others."""
+Taken = Mapping[str, str]
+"""By the name of an If: the branch that it takes, THEN or ELSE."""
 
 
 def is_control_flow(node: onnx.NodeProto) -> bool:
@@ -37,59 +29,26 @@ def is_control_flow(node: onnx.NodeProto) -> bool:
 
 
 def is_taken(node: onnx.NodeProto, taken: Taken) -> bool:
-    """Whether `taken` says what stands in the place of a node: a branch for an If, a number of
-    iterations for the others."""
-    what = taken.get(node.name)
-    if what is None or not is_control_flow(node) or not fits(node):
-        return False
-    if node.op_type == "If":
-        return what in (THEN, ELSE)
-    return isinstance(what, int) and 0 < what <= MOST_ITERATIONS
-
-
-_SCAN_TYPES = {
-    "num_scan_inputs": onnx.AttributeProto.INT,
-    "scan_input_axes": onnx.AttributeProto.INTS,
-    "scan_input_directions": onnx.AttributeProto.INTS,
-    "scan_output_axes": onnx.AttributeProto.INTS,
-    "scan_output_directions": onnx.AttributeProto.INTS,
-}
+    """Whether `taken` says which branch stands in the place of a node."""
+    branch = taken.get(node.name)
+    return branch in (THEN, ELSE) and is_control_flow(node) and fits(node)
 
 
 def fits(node: onnx.NodeProto) -> bool:
-    """Whether the bodies of an If, a Loop or a Scan take and give as many tensors as it does."""
-    parts = {a.name: a.g for a in node.attribute if a.HasField("g")}
-    inputs, outputs = len(node.input), len(node.output)
-    if node.op_type == "If":
-        branches = [parts.get(THEN), parts.get(ELSE)]
-        return inputs == 1 and all(
-            b is not None and len(b.output) == outputs and not b.input for b in branches
+    """Whether it is an If whose branches give as many tensors as it does."""
+    branches = [branch_of(node, name) for name in (THEN, ELSE)]
+    return (
+        node.op_type == "If"
+        and len(node.input) == 1
+        and all(
+            b is not None and len(b.output) == len(node.output) and not b.input for b in branches
         )
-    body = parts.get("body")
-    if body is None:
-        return False
-    if node.op_type == "Loop":
-        inputs = max(inputs, 2)
-        carried, before = inputs - 2, 1
-    else:
-        how = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        scanned = how.get("num_scan_inputs", 0)
-        if any(a.type != _SCAN_TYPES.get(a.name, a.type) for a in node.attribute):
-            return False
-        carried, before = inputs - scanned, 0
-        if not 0 < scanned <= inputs:
-            return False
-        given = [len(how[n]) for n in ("scan_input_axes", "scan_input_directions") if n in how]
-        made = [len(how[n]) for n in ("scan_output_axes", "scan_output_directions") if n in how]
-        if {scanned, *given} != {scanned} or any(n != len(body.output) - carried for n in made):
-            return False
-    return len(body.input) == inputs and len(body.output) >= max(before + carried, outputs)
+    )
 
 
-def body_of(node: onnx.NodeProto, taken: str | int) -> onnx.GraphProto:
-    """What stands in the place of a node."""
-    wanted = taken if isinstance(taken, str) else "body"
-    return next(a.g for a in node.attribute if a.name == wanted)
+def branch_of(node: onnx.NodeProto, name: str) -> onnx.GraphProto | None:
+    """A branch of an If."""
+    return next((a.g for a in node.attribute if a.name == name and a.HasField("g")), None)
 
 
 def replace_taken(proto: onnx.ModelProto, taken: Taken, gone: set[str]) -> dict[str, str]:
@@ -167,80 +126,11 @@ class _Site:
     emitted: list[onnx.NodeProto] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
 
-    def replace(self, node: onnx.NodeProto, taken: str | int) -> None:
-        """Emit what stands in the place of `node`."""
-        body = body_of(node, taken)
-        shared = self._constants(body)
-        if isinstance(taken, str):
-            self._put(body, shared, _results(body.output, node.output), "")
-        elif node.op_type == "Loop":
-            self._unroll_loop(node, body, shared, taken)
-        else:
-            self._unroll_scan(node, body, shared, taken)
-
-    def _unroll_loop(
-        self, node: onnx.NodeProto, body: onnx.GraphProto, shared: dict[str, str], count: int
-    ) -> None:
-        number, condition, *carried = (v.name for v in body.input)
-        rank = len(
-            body.input[0].type.tensor_type.shape.dim
-        )  # some exporters write [1] for a scalar
-        proceed = node.input[1] if len(node.input) > 1 and node.input[1] else ""
-        state = [proceed or self._constant(np.array(True), "true"), *node.input[2:]]
-        stacks: list[list[str]] = [[] for _ in body.output[1 + len(carried) :]]
-        for i in range(count):
-            bound = dict(zip([condition, *carried], state, strict=True))
-            bound[number] = self._constant(np.full((1,) * rank, i, np.int64), f"{number}_iter{i}")
-            last = node.output[: len(carried)] if i == count - 1 else ()
-            state = self._iteration(body, {**shared, **bound}, i, 1, last, stacks)
-        for stack, output in zip(stacks, node.output[len(carried) :], strict=False):
-            self._stack(stack, output, 0)
-
-    def _unroll_scan(
-        self, node: onnx.NodeProto, body: onnx.GraphProto, shared: dict[str, str], count: int
-    ) -> None:
-        how = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        scanned = how["num_scan_inputs"]
-        carried = len(node.input) - scanned
-        stacked = len(body.output) - carried
-        axes = how.get("scan_input_axes", [0] * scanned)
-        backwards = how.get("scan_input_directions", [0] * scanned)
-        state = list(node.input[:carried])
-        stacks: list[list[str]] = [[] for _ in range(stacked)]
-        for i in range(count):
-            slices = [
-                self._slice(tensor, count - 1 - i if back else i, axis)
-                for tensor, axis, back in zip(node.input[carried:], axes, backwards, strict=True)
-            ]
-            bound = dict(zip((v.name for v in body.input), [*state, *slices], strict=True))
-            last = node.output[:carried] if i == count - 1 else ()
-            state = self._iteration(body, {**shared, **bound}, i, 0, last, stacks)
-        to_axes = how.get("scan_output_axes", [0] * stacked)
-        reverse = how.get("scan_output_directions", [0] * stacked)
-        for k, (stack, output) in enumerate(zip(stacks, node.output[carried:], strict=False)):
-            self._stack(stack[::-1] if reverse[k] else stack, output, to_axes[k])
-
-    def _iteration(
-        self,
-        body: onnx.GraphProto,
-        bound: dict[str, str],
-        number: int,
-        before: int,
-        last: Sequence[str],
-        stacks: list[list[str]],
-    ) -> list[str]:
-        """Emit one iteration; return what it hands on, and add what is stacked to `stacks`.
-
-        Args:
-            before: outputs of the body before those that are carried.
-            last: what the carried ones are called after the last iteration.
-        """
-        results = _results(body.output[before:], last)
-        names = self._put(body, bound, results, f"_iter{number}")
-        found = [names.get(v.name, v.name) for v in body.output]
-        for stack, tensor in zip(reversed(stacks), reversed(found), strict=False):
-            stack.append(tensor)
-        return found[: len(found) - len(stacks)]
+    def replace(self, node: onnx.NodeProto, branch: str) -> None:
+        """Emit the branch that stands in the place of `node`."""
+        body = branch_of(node, branch)
+        assert body is not None  # is_taken looks
+        self._put(body, self._constants(body), _results(body.output, node.output))
 
     def _constants(self, body: onnx.GraphProto) -> dict[str, str]:
         """Emit the constants of a body; their names, by those in it."""
@@ -254,32 +144,26 @@ class _Site:
                 self._emit(node, {**names})
         return names
 
-    def _put(
-        self, body: onnx.GraphProto, bound: dict[str, str], results: dict[str, str], suffix: str
-    ) -> dict[str, str]:
+    def _put(self, body: onnx.GraphProto, bound: dict[str, str], results: dict[str, str]) -> None:
         """Emit the nodes of a body.
 
         Args:
             bound: tensors of the body that exist under these names.
             results: outer tensor -> the tensor of the body that it is.
-
-        Returns:
-            the names of the body's tensors in the model.
         """
         names = dict(bound)
         wanted = {inner: outer for outer, inner in reversed(results.items())}
         written = [t for t in _written(body) if t not in bound]
-        names |= {t: wanted.get(t) or free_name(t + suffix, self.tensors) for t in written}
+        names |= {t: wanted.get(t) or free_name(t, self.tensors) for t in written}
         for node in body.node:
             if not (node.op_type == "Constant" and node.output[0] in bound):
-                self._emit(node, names, suffix)
+                self._emit(node, names)
         for outer, inner in results.items():
             found = names.get(inner, inner)
             if found != outer:
                 self._add("Identity", [found], outer)
-        return names
 
-    def _emit(self, node: onnx.NodeProto, names: Mapping[str, str], suffix: str = "") -> None:
+    def _emit(self, node: onnx.NodeProto, names: Mapping[str, str]) -> None:
         copied = onnx.NodeProto()
         copied.CopyFrom(node)
         copied.input[:] = [names.get(t, t) for t in node.input]
@@ -287,35 +171,13 @@ class _Site:
         for body in bodies(copied):
             rename_tensors(body, names)
         made_up = f"{node.op_type}_{next(filter(None, copied.output), '')}"
-        copied.name = free_name(node.name + suffix if node.name else made_up, self.nodes)
+        copied.name = free_name(node.name or made_up, self.nodes)
         self.names[copied.name] = node.name or copied.name
         self.emitted.append(copied)
 
-    def _add(self, op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+    def _add(self, op_type: str, inputs: Sequence[str], output: str) -> None:
         name = free_name(f"{op_type}_{output}", self.nodes)
-        self.emitted.append(helper.make_node(op_type, inputs, [output], name, **attributes))
-        return output
-
-    def _slice(self, tensor: str, index: int, axis: int) -> str:
-        """One element of `tensor` along an axis, which goes."""
-        at = self._constant(np.array(index, np.int64), f"index_{index}")
-        output = free_name(f"{tensor}_{index}", self.tensors)
-        return self._add("Gather", [tensor, at], output, axis=axis)
-
-    def _stack(self, parts: Sequence[str], output: str, axis: int) -> None:
-        if not output:
-            return
-        axes = self._constant(np.array([axis], np.int64), f"{output}_axis")
-        rows = [
-            self._add("Unsqueeze", [part, axes], free_name(f"{part}_stacked", self.tensors))
-            for part in parts
-        ]
-        self._add("Concat", rows, output, axis=axis)
-
-    def _constant(self, values: Array, wanted: str) -> str:
-        name = free_name(wanted, self.tensors)
-        self.proto.graph.initializer.append(tensor_of(values, name))
-        return name
+        self.emitted.append(helper.make_node(op_type, inputs, [output], name))
 
 
 def _results(inner: Sequence[onnx.ValueInfoProto], outer: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,6 @@ from onnx import helper, shape_inference
 
 from qdebug.errors import ModelError
 from qdebug.network.convert import convert_opset, inline_functions, reason_in
-from qdebug.network.endless import check_loops
 from qdebug.network.fold import fold
 from qdebug.network.graph import Graph
 from qdebug.network.growth import check_computed, check_inlined
@@ -42,7 +41,7 @@ class Model:
         graph: the prepared graph: unique node names, constants and BatchNorm folded.
         origins: prepared node name -> the user's node names that it stands for.
         quantized: the user's model carries Q/DQ nodes, or operators that compute on integers.
-        taken: what stands in the place of an If, a Loop or a Scan of the file, by its name.
+        taken: the branch that stands in the place of an If of the file, by its name.
         notes: what to note about these.
     """
 
@@ -61,14 +60,13 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     could remove the very nodes that the user wants to look at.
 
     Raises:
-        ModelError: an input is not a tensor, a Loop has no end, the graph cannot be converted, or
+        ModelError: an input is not a tensor, the graph cannot be converted, or
             its types cannot be inferred.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(file.proto)
     proto.graph.name = proto.graph.name or "graph"  # the checker wants one
     _check_inputs(file, proto)
-    check_loops(file.path, proto.graph)
     check_inlined(file.path, proto)
     proto = inline_functions(file.path, proto)
     check_computed(file.path, proto)
@@ -85,8 +83,8 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
 
 
 def with_taken(model: Model, taken: Taken) -> Model:
-    """`model`, in which what is taken stands in the place of the If, Loop and Scan that `taken`
-    names; those inside of others are replaced after these. Names that are not there are ignored.
+    """`model`, in which the branch that is taken stands in the place of each If that `taken` names;
+    those inside of others are replaced after these. Names that are not there are ignored.
 
     Raises:
         ModelError: the types of what comes out cannot be inferred.

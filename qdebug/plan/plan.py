@@ -19,7 +19,6 @@ from qdebug.network.layers import Layer, Layers
 from qdebug.network.prepare import Model
 from qdebug.plan.quantize import scale_of
 from qdebug.types import Precision
-from qdebug.wording import counted
 
 GIVEN = "given"
 """The method of ranges that a quantized model has."""
@@ -58,8 +57,8 @@ class PrecisionPlan:
         weights: one scale per output channel, or one per weight.
         model_sha256: of the model file the plan was made for, or "" when any will do.
         calibration: where the ranges came from, for the reader.
-        control_flow: what stands in the place of an If, a Loop or a Scan of the model (see
-            `model.inline`); the names of layers and tensors are those of what is inside.
+        control_flow: the branch that stands in the place of an If of the model, by its name (see
+            `network.inline`); the names of layers and tensors are those of what is inside.
     """
 
     precision: Precision
@@ -199,17 +198,13 @@ def check_control_flow(wanted: Taken, model: Model) -> None:
     for name, taken in wanted.items():
         found = model.taken.get(name)
         if found != taken:
-            here = "is left as it is" if found is None else f"is replaced by {_words(found)}"
+            here = "is left as it is" if found is None else f"is replaced by its {found}"
             raise PlanError(
                 f"the plan was made with samples for which '{name}' is replaced by "
-                f"{_words(taken)}, and with these it {here}",
+                f"its {taken}, and with these it {here}",
                 "Give samples like those that the plan was made with, or make a plan for these.",
                 code="QD-PLAN-CONTROL-FLOW",
             )
-
-
-def _words(taken: str | int) -> str:
-    return f"its {taken}" if isinstance(taken, str) else counted(taken, "iteration")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -15,7 +15,6 @@ from qdebug.errors import PlanError
 from qdebug.formats.registry import FORMAT_OF
 from qdebug.inmemory import InMemory, path_in
 from qdebug.inputfiles import HDF5_MAGIC, open_file
-from qdebug.network.inline import MOST_ITERATIONS
 from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange
 from qdebug.plan.trtcache import is_cache
 from qdebug.types import Precision
@@ -55,10 +54,8 @@ class TensorEntry(Strict):
     method: str = "manual"
 
 
-ControlFlow = dict[
-    str, Literal["then_branch", "else_branch"] | Annotated[int, Field(gt=0, le=MOST_ITERATIONS)]
-]
-"""See `model.inline.Taken`."""
+ControlFlow = dict[str, Literal["then_branch", "else_branch"]]
+"""See `network.inline.Taken`."""
 
 
 def _planned(value: object) -> object:

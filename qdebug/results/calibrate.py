@@ -199,8 +199,7 @@ class CalibrateResult(Result):
         cache_difference: how the calibration given differs from a fresh one.
         source: where the calibration samples came from.
         notes: what is odd about the values that were seen, and about the model.
-        control_flow: what stands in the place of an If, a Loop or a Scan of the model, by its name:
-            a branch, or a number of iterations.
+        control_flow: the branch that stands in the place of an If of the model, by its name.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
@@ -221,7 +220,7 @@ class CalibrateResult(Result):
     cache_difference: CacheDifference | None
     source: str
     notes: tuple[str, ...] = ()
-    control_flow: Mapping[str, str | int] = field(default_factory=dict)
+    control_flow: Mapping[str, str] = field(default_factory=dict)
     failed: tuple[FailedStage, ...] = ()
 
     @property

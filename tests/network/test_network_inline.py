@@ -1,4 +1,4 @@
-"""What stands in the place of If, Loop and Scan computes what they did."""
+"""The branch that stands in the place of an If computes what that did."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ import onnx
 import pytest
 from control_flow import (
     BOOL,
-    FLOAT,
-    INT64,
     constant,
-    loop_net,
     model_of,
-    scan_net,
     value,
     voice_net,
     voice_samples,
@@ -23,7 +19,6 @@ from control_flow import (
 )
 from onnx import helper, numpy_helper
 
-from qdebug.network.inline import fits
 from qdebug.network.prepare import Model, with_taken
 
 Prepared = Callable[..., Model]
@@ -35,10 +30,10 @@ node = helper.make_node
 def same(prepared: Prepared, execute: Execute) -> Callable[..., Model]:
     """Replace what is taken; nothing else than that changes."""
 
-    def check(proto: onnx.ModelProto, taken: dict[str, str | int], feeds: Any) -> Model:
+    def check(proto: onnx.ModelProto, taken: dict[str, str], feeds: Any) -> Model:
         model = with_taken(prepared(proto), taken)
         onnx.checker.check_model(model.graph.proto, full_check=True)
-        assert not {n.op_type for n in model.graph.nodes} & {"If", "Loop", "Scan"}
+        assert not {n.op_type for n in model.graph.nodes} & {"If"}
         names = [n.name for n in model.graph.nodes]
         assert all(names) and len(set(names)) == len(names) and set(model.origins) == set(names)
         assert [o.name for o in proto.graph.output] == list(model.graph.outputs)
@@ -130,66 +125,6 @@ def test_two_ifs_with_the_same_names_inside(same: Any) -> None:
     model = same(proto, {"one": "else_branch", "two": "else_branch"}, feeds)
     assert {"fc", "fc_1"} <= set(model.graph.by_name)
     assert {n.inputs[1] for n in model.graph.nodes if n.op_type == "MatMul"} == {"w", "w_1"}
-
-
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_a_loop(same: Any, iterations: int) -> None:
-    feeds = {"x": np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)}
-    model = same(loop_net(iterations), {"loop": iterations}, feeds)
-    convs = [n for n in model.graph.nodes if n.op_type == "Conv"]
-    assert [n.name for n in convs] == ["stem", *(f"conv_iter{i}" for i in range(iterations))]
-    assert {n.inputs[1] for n in convs} == {"stem_w", "w"}  # one weight for all iterations
-
-
-@pytest.mark.parametrize("number_shape", [[], [1]])
-def test_a_loop_that_counts_and_stops_early(same: Any, number_shape: list[int]) -> None:
-    """With an If inside, a Constant that is carried, and a value that is handed on as it came."""
-    flip = branch([node("Neg", ["acc"], ["f"], "flip")], ["f"])
-    stay = branch([node("Identity", ["acc"], ["f"], "stay")], ["f"])
-    body = helper.make_graph(
-        [
-            constant("one", np.float32(1)),
-            constant("two", np.array(1, np.int64)),
-            node("Squeeze" if number_shape else "Identity", ["i"], ["number"], "number"),
-            node("Less", ["number", "two"], ["on"], "proceed"),
-            node("Cast", ["number"], ["as_float"], "cast", to=FLOAT),
-            node("If", ["on"], ["turned"], "turn", then_branch=flip, else_branch=stay),
-            node("Add", ["turned", "as_float"], ["next"], "add"),
-            node("Add", ["next", "one"], ["row"], "row"),
-        ],
-        "body",
-        [value("i", number_shape, INT64), value("go", [], BOOL), value("acc"), value("kept")],
-        [value("on", [], BOOL), value("next"), value("kept"), value("row")],
-    )
-    nodes = [node("Loop", ["", "yes", "x", "x"], ["y", "same", "rows"], "loop", body=body)]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [value("x", [2])],
-        [value("y", [2]), value("same", [2]), value("rows", [None, 2])],
-        [numpy_helper.from_array(np.array(True), "yes")],
-    )
-    taken = {"loop": 2, "turn_iter0": "then_branch", "turn_iter1": "else_branch"}
-    same(model_of(graph, 16), taken, {"x": np.array([1, -2], np.float32)})
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-def test_a_scan(same: Any, backwards: bool) -> None:
-    feeds = {"x": np.random.default_rng(0).normal(size=(1, 4, 5)).astype(np.float32)}
-    model = same(scan_net(backwards=backwards), {"scan": 4}, feeds)
-    products = [n.name for n in model.graph.nodes if n.op_type == "MatMul"]
-    assert products.count("head") == 1 and len(products) == 8  # the first of h is constant
-    assert model.origins["from_x_iter2"] == ("from_x_iter2",)
-
-
-def test_a_scan_with_attributes_of_other_types() -> None:
-    scan = next(n for n in scan_net().graph.node if n.op_type == "Scan")
-    assert fits(scan)
-    for attribute in scan.attribute:
-        if attribute.name != "body":
-            kind, attribute.type = attribute.type, onnx.AttributeProto.FLOAT
-            assert not fits(scan)
-            attribute.type = kind
 
 
 def test_batch_norm_in_a_branch_is_folded(same: Any) -> None:

@@ -150,13 +150,13 @@ def test_scales_round_trip(tmp_path: Path) -> None:
             calibration="of 3 samples",
             model_path="m.onnx",
             model_sha256="0" * 64,
-            control_flow={"if": "then_branch", "loop": 3},
+            control_flow={"if": "then_branch", "other": "else_branch"},
         ),
         encoding="utf-8",
     )
     ranges = read_ranges(path)
     assert ranges.tensors == tensors
-    assert ranges.control_flow == {"if": "then_branch", "loop": 3}
+    assert ranges.control_flow == {"if": "then_branch", "other": "else_branch"}
     assert ranges.partial
     assert "scale: 0.0275" in path.read_text()
 
