@@ -280,8 +280,9 @@ def _line(
     inputs = ["--inputs", loader]
     run, plan = work / f"{form}.h5", work / f"{form}.yaml"
     reference = ["--reference", str(path)] if quantized else []
+    compared = ["--reference", str(path)] if quantized or form == "fp16" else []
     lines: Mapping[str, Callable[[], list[str]]] = {
-        "compare": lambda: ["compare", str(model), *inputs, *reference, "-o", str(run)],
+        "compare": lambda: ["compare", str(model), *inputs, *compared, "-o", str(run)],
         "fp16": lambda: ["compare", str(model), *inputs, "--precision", "fp16", *reference],
         "inspect": lambda: ["inspect", str(model)],
         "calibrate": lambda: ["calibrate", str(model), "--calib-data", loader],
