@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -82,10 +83,11 @@ class Format(ABC):
         values = np.asarray(amax, np.float64)
         if not self.needs_scale:
             return np.ones(values.shape, np.float32)
-        scale = np.clip(values / self.largest, _SMALLEST_SCALE, self.largest_scale)
-        return np.where(values == 0, 1.0, scale).astype(np.float32)
+        scale = np.maximum(values / self.largest, _SMALLEST_SCALE)
+        scale = np.minimum(scale, self.largest_scale).astype(np.float32)
+        return np.where(values == 0, ONE, scale)
 
-    @property
+    @cached_property
     def largest_scale(self) -> float:
         """The largest by which no code becomes infinite."""
         beyond = np.float32(_LARGEST_FLOAT32 / self.largest)

@@ -23,15 +23,16 @@ class IntegerFormat(Format):
     def nearest(self, ratio: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """As `Format.nearest`: it saturates."""
         found: FloatArray = np.rint(ratio, out=out)
-        np.maximum(found, np.float32(self.lowest), out=found)
-        np.minimum(found, np.float32(self.largest), out=found)
-        return found
+        return np.clip(found, self.lowest, self.largest, out=found)
 
     def encode(
         self, x: Values, scale: FloatArray = ONE, axis: int | None = None, zero_point: Array = ZERO
     ) -> Array:
         """As `Format.encode`. NaN gets the lowest code, as in ONNX Runtime's kernels for x86."""
-        return self._rounded(x, scale, axis, zero_point, shifted=True).astype(self.dtype)
+        rounded = self._rounded(x, scale, axis, zero_point)
+        if np.any(zero_point):
+            rounded += along(np.asarray(zero_point, np.float32), axis, rounded.ndim)
+        return rounded.astype(self.dtype)
 
     def decode(
         self,
@@ -45,14 +46,14 @@ class IntegerFormat(Format):
         if np.any(zero_point):
             values -= along(np.asarray(zero_point, np.float32), axis, codes.ndim)
         with np.errstate(over="ignore"):  # Inf, as ONNX Runtime makes of it
-            scaled: FloatArray = values * along(scale, axis, codes.ndim)
-        return scaled
+            values *= along(scale, axis, codes.ndim)
+        return values
 
     def quantize(
         self, x: Values, scale: FloatArray = ONE, axis: int | None = None, zero_point: Array = ZERO
     ) -> FloatArray:
         """As `Format.quantize`, without codes in between."""
-        values = self._rounded(x, scale, axis, zero_point, shifted=False)
+        values = self._rounded(x, scale, axis, zero_point)
         values += np.float32(0)  # an integer knows no -0.0
         with np.errstate(over="ignore"):
             values *= along(scale, axis, values.ndim)
@@ -63,14 +64,16 @@ class IntegerFormat(Format):
         return np.broadcast_to(scale.astype(np.float64), np.shape(x)).copy()
 
     def _rounded(
-        self, x: Values, scale: FloatArray, axis: int | None, zero_point: Array, *, shifted: bool
+        self, x: Values, scale: FloatArray, axis: int | None, zero_point: Array
     ) -> FloatArray:
-        """Codes as float32, with the zero point added where they are `shifted`."""
+        """Codes as float32, less their zero point."""
         found = ratio_of(x, scale, axis)
         np.rint(found, out=found)
-        zero = along(np.asarray(zero_point, np.float32), axis, found.ndim)
-        np.fmax(found, np.float32(self.lowest) - zero, out=found)  # NaN becomes the lowest
-        np.minimum(found, np.float32(self.largest) - zero, out=found)
-        if shifted and np.any(zero):
-            found += zero
+        lowest, largest = np.asarray(self.lowest, np.float32), np.asarray(self.largest, np.float32)
+        if np.any(zero_point):
+            zero = along(np.asarray(zero_point, np.float32), axis, found.ndim)
+            lowest, largest = np.asarray(lowest - zero), np.asarray(largest - zero)
+        np.clip(found, lowest, largest, out=found)
+        if np.isnan(found.min(initial=0)):  # sought once: `fmax` alone is slower than `clip`
+            np.fmax(found, lowest, out=found)
         return found
