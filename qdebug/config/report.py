@@ -24,7 +24,9 @@ class ReportSettings:
     runs: Annotated[
         tuple[ResultLike, ...],
         Option(
-            "A run file of compare, or the JSON of any command (--json); several are compared.",
+            "A run file of compare, or the JSON of any command (--json); several are compared. Or "
+            "an engine's layer information or build log, followed by its profile, times and "
+            "metadata.",
             metavar="RUN",
             positional=True,
             reads=True,

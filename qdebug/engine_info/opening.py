@@ -155,6 +155,24 @@ def open_profile(path: Path) -> tuple[LayerTime, ...]:
     return read_profile(document, str(path))  # type: ignore[arg-type]
 
 
+def describes_engine(path: Path) -> bool:
+    """Whether a file holds an engine's layers as text or JSON; False for one that cannot be read,
+    for a model and for a serialized engine."""
+    try:
+        text = _text(_read(path))
+    except UsageError:
+        return False
+    if text is None or not text.strip():
+        return False
+    if text.lstrip()[0] not in "{[" or is_polygraphy_text(text):
+        return is_polygraphy_text(text) or is_build_log(text)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return is_build_log(text)
+    return is_layer_info(document)
+
+
 def addition_of(path: Path) -> Literal["profile", "timing", "metadata"] | None:
     """The setting of `inspect` that takes a JSON file, which tells of an engine but not of its
     layers; None for any other file, and for one that cannot be read."""

@@ -153,8 +153,10 @@ def test_an_engine_s_files_are_shown_together(tmp_path: Path) -> None:
     }
     for name, document in files.items():
         (tmp_path / name).write_text(json.dumps(document))
-    with qdebug.view([tmp_path / name for name in files], browser=False) as served:
+    written = [tmp_path / name for name in files]
+    with qdebug.view(written, browser=False) as served:
         text = _text(served.url)
+    assert qdebug.report(written, output=tmp_path / "page.html").runs[0].label == "layers.json"
     assert text.count('"kind":"inspect"') == 1
     assert '"time_ms":0.25' in text and '"compute_ms":0.5' in text and '"name":"a GPU"' in text
 

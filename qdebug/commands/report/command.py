@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from qdebug.commands.report.engine import joined, of_engine
 from qdebug.commands.report.sources import Source, of_json, of_result, of_run
 from qdebug.config.report import ReportSettings
+from qdebug.engine_info.opening import describes_engine
 from qdebug.errors import UsageError
 from qdebug.inmemory import InMemory
 from qdebug.outputfiles import check_distinct, check_new, write_bytes
@@ -30,7 +32,7 @@ def report(settings: ReportSettings) -> ReportResult:
     """
     output = _output(settings)
     with ExitStack() as stack:
-        sources = [_opened(stack, run, settings.model) for run in settings.runs]
+        sources = [_opened(stack, run, more, settings.model) for run, more in joined(settings.runs)]
         return write_page(sources, output, "output", force=settings.force)
 
 
@@ -88,11 +90,13 @@ def _output(settings: ReportSettings) -> str:
     return output
 
 
-def _opened(stack: ExitStack, run: str, model: str | None) -> Source:
+def _opened(stack: ExitStack, run: str, more: Mapping[str, str], model: str | None) -> Source:
     if isinstance(run, InMemory):
         return of_result(run.value, model)
     if is_run(run):
         return of_run(stack.enter_context(RunReader(run)), model)
+    if describes_engine(Path(run)):
+        return of_engine(run, more, model)
     return of_json(run, model)
 
 

@@ -8,11 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from qdebug.commands.inspect import inspect
+from qdebug.commands.report.engine import joined, of_engine
 from qdebug.commands.report.sources import Source, of_json, of_result, of_run
-from qdebug.config.inspect import InspectSettings
 from qdebug.display.progress import LABELS
-from qdebug.engine_info.opening import addition_of
 from qdebug.errors import StoreError
 from qdebug.inmemory import InMemory
 from qdebug.inputfiles import open_file
@@ -106,7 +104,7 @@ class LivePage:
             return
         stack = ExitStack()
         try:
-            sources = tuple(self._opened(stack, file, more) for file, more in _joined(self._files))
+            sources = tuple(self._opened(stack, file, more) for file, more in joined(self._files))
         except BaseException:
             stack.close()
             raise
@@ -122,21 +120,7 @@ class LivePage:
             return of_run(stack.enter_context(RunReader(file)), self._model)
         if file.endswith(".json") and _is_result(file):
             return of_json(file, self._model)
-        settings = InspectSettings(file, **more)
-        return of_result(inspect(settings), self._model, Path(file).name)
-
-
-def _joined(files: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
-    """The files, each with those after it that tell of the same engine: its profile, times and
-    GPU. The settings of `inspect` name these."""
-    found: list[tuple[str, dict[str, str]]] = []
-    for file in files:
-        setting = None if isinstance(file, InMemory) else addition_of(Path(file))
-        if found and setting is not None and setting not in found[-1][1]:
-            found[-1][1][setting] = file
-        else:
-            found.append((file, {}))
-    return found
+        return of_engine(file, more, self._model)
 
 
 def _unfinished(file: str) -> RunData:
