@@ -171,8 +171,8 @@ def _opaque(result: InspectResult) -> str:
     time = f", {number(sum(ms), 3)} ms," if ms else ""
     listed = "; the precisions above are of the products that are listed" if summary.shares else ""
     return (
-        f"{counted(summary.hidden, 'layer')} (Myelin){time} may hold further products, so no share "
-        f"is told{listed}"
+        f"{counted(summary.hidden, 'layer')} (Myelin){time} may hold "
+        f"{'further ' if listed else ''}products, so no share is told{listed}"
     )
 
 
@@ -436,7 +436,11 @@ def _findings(result: InspectResult, most: int | None) -> Iterator[str]:
     if missing:
         told = ", ".join(f"{n} {op}" for op, n in missing.most_common())
         nodes = counted(missing.total(), "node")
-        yield f"{nodes} folded, or merged into others, without a layer: {told}."
+        unnamed = bool(summary.hidden)
+        where = (
+            "that no layer names" if unnamed else "folded, or merged into others, without a layer"
+        )
+        yield f"{nodes} {where}: {told}."
 
 
 def _events(result: InspectResult, detailed: bool) -> Iterator[Line]:

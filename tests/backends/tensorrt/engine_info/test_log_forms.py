@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
+from qdebug.backends.tensorrt.build.settings import BuildSettings
+from qdebug.backends.tensorrt.library import Library
 from qdebug.engine_info.build_log import is_build_log, read_build_log
 from qdebug.engine_info.device import read_device_metadata
 from qdebug.engine_info.flow import unread_dequantizers
@@ -355,3 +357,31 @@ def test_what_is_no_layers_is_told_what_it_is(
     path.write_text(content)
     with refused("QD-USAGE-ENGINE-FILE", says, name):
         open_engine_file(path, lambda data, file: None)
+
+
+def test_a_real_build_of_default_verbosity_names_no_kernels(
+    rtx: Library, ada: BuildSettings, tmp_path: Path
+) -> None:
+    """TensorRT for RTX puts a whole network into one layer, and prints a brief line."""
+    path = Path(__file__).parents[4] / "calib_data" / "digits_cnn.onnx"
+    trt, lines = rtx.module, []
+
+    class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
+        def log(self, severity: object, message: str) -> None:
+            lines.append(f"[V] [TRT] {message}")
+
+    logger = Logger()
+    builder = trt.Builder(logger)
+    network = builder.create_network(0)
+    assert trt.OnnxParser(network, logger).parse(path.read_bytes())
+    config, profile = builder.create_builder_config(), builder.create_optimization_profile()
+    profile.set_shape("input", *[(4, 1, 8, 8)] * 3)
+    config.add_optimization_profile(profile)
+    assert builder.build_serialized_network(network, config)
+    info = read_build_log("\n".join(lines), "a.log")
+    (layer,) = info.layers
+    assert layer.role is Role.OPAQUE
+    assert [(t.name, t.dtype, t.dims) for t in (*layer.inputs, *layer.outputs)] == [
+        ("input", "fp32", (4, 1, 8, 8)), ("logits", "fp32", (4, 10))
+    ]  # fmt: skip
+    assert len(info.products) == 14 and gate_values(summarize(info))["fp32_share"] is None
