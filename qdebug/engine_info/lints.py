@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import chain
 
 from qdebug.engine_info.breakdown import known_sum
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, Role
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, Role
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.result import MaybeText, in_json
@@ -57,7 +57,10 @@ LINTS: Mapping[str, str] = {
 
 
 def lint(info: EngineInfo) -> tuple[Lint, ...]:
-    """All findings about an engine, those of most time first."""
+    """All findings about an engine, those of most time first. Of a model, only what it shows: which
+    kernels there will be is not known before the build."""
+    if info.source in (InfoSource.ONNX, InfoSource.RUNTIME):
+        return tuple(_unequal_scales(info))
     if not info.detailed:
         return ()
     graph = _Graph(info)
@@ -185,7 +188,7 @@ def _odd_channels(info: EngineInfo) -> Iterator[Lint]:
     shown: list[str] = []
     for layer in _products(info):
         vector = _VECTORS.get(layer.precision)
-        if vector is None or "conv" not in layer.layer_type.lower():
+        if vector is None or not layer.layer_type.startswith("Cask"):  # of TensorRT's libraries
             continue
         ends = (layer.inputs[:1], layer.outputs[:1])
         channels = [t.dims[1] for ts in ends for t in ts if t.dims and len(t.dims) > 3]

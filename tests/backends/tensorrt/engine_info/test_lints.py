@@ -179,6 +179,10 @@ def test_unequal_scales_at_a_concat_and_the_copies_they_cost() -> None:
     )  # fmt: skip
     told = only(engine(copy, unequal_scales=(found,)), "unequal-scales")
     assert (told.layers, told.ms) == (("cat",), 0.5) and "0.25" in told.evidence
+    # What a model asks for is not yet a kernel, which may cost time.
+    assert [x.code for x in lint(info_of_graph(_concat((0.5, 0.25))))] == ["unequal-scales"]
+    made = conv("a", "x:int8", "y:fp32")
+    assert lint(replace(engine(made), source=InfoSource.ONNX)) == ()
 
 
 def test_a_residual_s_own_pair_is_not_superfluous() -> None:
