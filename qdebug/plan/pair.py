@@ -154,7 +154,8 @@ def quantized_pair(
         reference = Graph.inferred(strip_qdq(raised), data_prop=False)
         notes += (
             "The model is quantized (Q/DQ): it is compared with itself without Q/DQ. That hides "
-            "the rounding of weights stored as INT8, which is in no layer's share either; "
+            f"the rounding of weights stored as {_stored_formats(candidate)}, which is in no "
+            "layer's share either; "
             f"{option('reference', 'FP32.onnx')} shows it.",
         )
     layers = find_layers(reference)
@@ -179,6 +180,17 @@ def quantized_pair(
         aligned=aligned,
         guessed=tuple(guessed),
     )
+
+
+def _stored_formats(graph: Graph) -> str:
+    """The formats of constants that are stored as codes, for people."""
+    formats = {
+        form.label
+        for node in graph.nodes
+        if node.op_type == "DequantizeLinear" and node.inputs[0] in graph.initializers
+        if (form := format_of_codes(graph, node)) is not None
+    }
+    return " and ".join(sorted(formats)) or "codes"
 
 
 def _restored_note(missing: Sequence[Absorbed], *, known: bool) -> tuple[str, ...]:

@@ -142,6 +142,35 @@ def test_operands_of_two_formats(data: Format, weight: Format, expected: str) ->
     assert f"rounded to {weight.label} " in causes["weight-rounding"]
 
 
+def test_weights_alone_with_a_scale_for_each_block() -> None:
+    plain = without_pairs(quantized(INT4, INT4)[0])
+    proto = onnx.ModelProto()
+    proto.CopyFrom(plain)
+    expected, backs = X, []
+    for i, node in enumerate(n for n in proto.graph.node if n.op_type == "MatMul"):
+        scale = INT4.scale_of(np.abs(W[i].reshape(4, 4, 16)).max(axis=1))
+        codes = INT4.encode(W[i] / np.repeat(scale, 4, axis=0))
+        for name, values in (("codes", codes), ("scale", scale)):
+            proto.graph.initializer.append(numpy_helper.from_array(values, f"{name}{i}"))
+        reads, block = [f"codes{i}", f"scale{i}"], {"axis": 0, "block_size": 4}
+        backs.append(helper.make_node("DequantizeLinear", reads, [f"d{i}"], f"dq{i}", **block))
+        node.input[1] = f"d{i}"
+        expected = np.maximum(expected, 0 if i else -np.inf) @ (
+            codes.astype(np.float32) * np.repeat(scale, 4, axis=0)
+        )
+    for back in backs:
+        proto.graph.node.insert(0, back)
+    result = qdebug.compare(proto, reference=plain, inputs={"x": X})
+    reference = np.maximum(X @ W[0], 0) @ W[1]
+    noise = np.sum((reference - expected).astype(np.float64) ** 2)
+    sqnr = 10 * np.log10(np.sum(reference.astype(np.float64) ** 2) / noise)
+    assert result.outputs[0].metrics.sqnr_db == pytest.approx(sqnr, abs=0.02)
+    assert {str(x.precision) for x in result.layers} == {"int4"}
+    for layer in result.layers:
+        assert [c.label for c in layer.causes][:1] == ["weight-rounding"]
+        assert "64 scales, for 4 values each" in layer.causes[0].evidence
+
+
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT4E2M1])
 def test_a_format_that_is_not_read_is_refused_by_name(kind: int) -> None:
     proto = model(kind, kind, [(t, 0.5) for t in ("x", "w0", "r", "w1")], opset=23)

@@ -169,7 +169,7 @@ class IsolatedLayer:
             broken = math.isnan(self.energies.get(WHOLE, 0.0))
             return half_causes(largest, tiny, *self._sums(), broken=broken)
         whole = self.energies.get(WHOLE, 0.0)
-        bare = self.energies.get(NO_PAIRS, 0.0)
+        bare = self.energies.get(NO_PAIRS, 0.0 if self.pairs else whole)
         parts = []
         for k, pair in enumerate(self.pairs):
             rest = bare if len(self.pairs) == 1 else self.energies.get(without(k), 0.0)
@@ -246,18 +246,19 @@ class IsolatedLayer:
             ranges = channels.max(axis=1)
             spread = float(ranges.max() / np.median(ranges)) if np.median(ranges) else np.inf
         planned = self.subject.plan is not None
-        scales, form, along = self._scales()
+        scales, form, along, block = self._scales()
         across = along if along != axis else None
-        return WeightPart(energy, scales, spread, changed, planned, form, across)
+        return WeightPart(energy, scales, spread, changed, planned, form, across, block)
 
     def _changed(self) -> str:
         proof = self.subject.proof
         changed = proof.changed if proof else {}
         return next((changed[n] for n in self.layer.nodes if n in changed), "")
 
-    def _scales(self) -> tuple[int, Format, int | None]:
-        """How many scales the candidate has for the weight, the format of its codes, and the axis
-        of the weight that the scales lie along, None where that is not known."""
+    def _scales(self) -> tuple[int, Format, int | None, int]:
+        """How many scales the candidate has for the weight, the format of its codes, the axis
+        of the weight that the scales lie along, None where that is not known, and for how many
+        neighbours one is, 0 for a whole channel or tensor."""
         candidate = self.subject.candidate
         node = candidate.by_name.get(self.layer.name)
         for tensor in node.inputs[:2] if node else ():
@@ -276,5 +277,6 @@ class IsolatedLayer:
                 if producer is direct and len(scale.dims) == 1:
                     given = int(candidate.attributes(producer).get("axis", 1))
                     along = given % len(candidate.initializers[stored].dims)
-                return int(np.prod(scale.dims)), form, along
-        return 1, INT8, None
+                block = int(candidate.attributes(producer).get("block_size", 0))
+                return int(np.prod(scale.dims)), form, along, block
+        return 1, INT8, None, 0

@@ -111,6 +111,7 @@ class WeightPart:
         format: of its codes.
         across: the axis that its scales lie along, where that is not the one of its output
             channels.
+        block: how many neighbours share a scale; 0 for a whole channel or tensor.
     """
 
     energy: float
@@ -120,6 +121,7 @@ class WeightPart:
     planned: bool = True
     format: Format = INT8
     across: int | None = None
+    block: int = 0
 
     @property
     def more_scales(self) -> str:
@@ -448,16 +450,19 @@ def _weight(weight: WeightPart, share: float) -> Cause:
             else f"{weight.more_scales}.",
             brief=f"its weight is rounded to {weight.format.label} with one scale for all channels",
         )
+    each = f"for {weight.block} values each" if weight.block else "one for each channel"
+    rounded = (
+        f"its weight is rounded to {weight.format.label}, although it has {weight.channels} "
+        f"scales, {each}"
+    )
     return Cause(
         "weight-rounding",
         share,
-        f"its weight is rounded to {weight.format.label}, although it has {weight.channels} "
-        "scales, one for each channel",
+        rounded,
         "Keep the layer in higher precision, or train the network with its weights quantized."
         if not is_planned(weight.format)
         else "`qdebug repair` rounds and corrects weights so that the layer's output suffers less "
         "(`qdebug calibrate` changes the ranges of activations only). Keep the layer in FP32 only "
         "if that is not enough.",
-        brief=f"its weight is rounded to {weight.format.label}, although it has "
-        f"{weight.channels} scales, one for each channel",
+        brief=rounded,
     )
