@@ -81,7 +81,7 @@ def variants_of(settings: SweepSettings) -> list[Variant]:
             asked = _quantized(
                 settings, precision=base or None, fallback_precision=rest or None, weights=weights
             )
-            if base in (Precision.FP16, Precision.FP32):  # it needs no ranges
+            if base and base not in SCALED:  # it needs no ranges
                 asked = replace(asked, calibration=None, calibrates_on=None, calib_samples=None)
             found.append(Variant(name or str(Precision.INT8), asked))
     for plan in dict.fromkeys(settings.plan):
