@@ -42,8 +42,12 @@ _NO_SOURCES = (*ENGINE_SUFFIXES, ".npz", ".npy")
 """Names of files that no model can be made of."""
 _TAKES = (
     "Accepted files: an ONNX model, a serialized engine, the JSON of trtexec --exportLayerInfo or "
-    "--exportProfile, or a verbose build log."
+    "--exportProfile, a verbose build log, or the text of polygraphy inspect model --show layers."
 )
+
+
+_HEAD = 1000
+"""Characters in which a file says what it is."""
 
 
 def open_engine_file(
@@ -94,6 +98,13 @@ def _described(text: str, path: Path) -> EngineInfo:
             f"Compare its ranges: {option('from_cache', str(path))} of calibrate.",
             code="QD-USAGE-ENGINE-FILE",
         )
+    if text.lstrip().startswith("<?xml") and re.search(r"<net\s", text[:_HEAD]):
+        raise UsageError(
+            f"{path} is a model of OpenVINO (its intermediate representation)",
+            "Give the ONNX model that it was converted from; "
+            f"{option('backend', 'openvino')} of compare runs that.",
+            code="QD-USAGE-ENGINE-FILE",
+        )
     known = recognized(path)
     if known is not None and path.suffix not in (".yaml", ".yml"):
         what = f"{path} is text, and neither layers nor a build log of TensorRT: by its name, "
@@ -109,6 +120,10 @@ def _model(path: Path) -> ModelFile:
         if path.suffix == ".onnx" or not damaged:
             raise
         why = f"{path} is neither an engine nor a model, nor does it describe one"
+        if path.suffix in ENGINE_SUFFIXES:
+            why = (
+                f"{path} is named like a serialized engine, and does not begin like one of TensorRT"
+            )
         raise _not_taken(why) from error
 
 

@@ -189,6 +189,7 @@ function stack(words, values) {
 }
 
 function layers(result, store) {
+  const bound = new Map((result.bounds ?? []).map((b) => [b.layer, b]));
   const rows = result.layers.map((layer, k) => ({
     name: layer.name,
     place: k + 1,
@@ -196,6 +197,12 @@ function layers(result, store) {
     role: layer.role,
     precision: (layer.precision || "–").toUpperCase(),
     time: numberIn(layer, "time_ms"),
+    macs: numberIn(layer, "macs"),
+    weights: numberIn(layer, "weight_bytes"),
+    activations: numberIn(layer, "activation_bytes"),
+    intensity: bound.get(layer.name)?.intensity ?? null,
+    reached: numberIn(bound.get(layer.name), "reached"),
+    limit: bound.get(layer.name)?.limit ?? "",
     nodes: layer.onnx_nodes.length,
     names: layer.onnx_nodes.join(", "),
     formats: formats(layer),
@@ -212,6 +219,12 @@ function layers(result, store) {
     { field: "precision", title: "precision", kind: "text" },
     { field: "time", title: "time, ms", word: (v) => number(v, 3) },
     { field: "part", title: "of all", word: share },
+    { field: "macs", title: "MACs", word: scaled },
+    { field: "weights", title: "weights", word: bytes },
+    { field: "activations", title: "activations", word: bytes },
+    { field: "intensity", title: "operations per byte", word: (v) => number(v, 3) },
+    { field: "reached", title: "of the roofline", word: share },
+    { field: "limit", title: "limited by", kind: "text" },
     { field: "nodes", title: "nodes" },
     { field: "names", title: "ONNX nodes", kind: "text" },
     { field: "formats", title: "reads → writes", kind: "text" },

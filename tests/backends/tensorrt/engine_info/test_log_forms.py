@@ -347,14 +347,15 @@ def test_times_of_executions_are_their_medians() -> None:
         ("a.json", json.dumps(METADATA), "metadata="),
         ("a.json", json.dumps([{"computeMs": 1.0}]), "timing="),
         ("calib.bin", "TRT-7103-EntropyCalibration2\nx: 3c010a14\n", "calibration cache"),
-        ("model.xml", '<?xml version="1.0"?><net name="m" version="11"></net>', "ONNX"),
+        ("model.xml", '<?xml version="1.0"?><net name="m" version="11"></net>', "OpenVINO"),
+        ("model.engine", b"\x00\x01garbage" * 9, "named like a serialized engine"),
     ],
 )
 def test_what_is_no_layers_is_told_what_it_is(
-    name: str, content: str, says: str, tmp_path: Path
+    name: str, content: str | bytes, says: str, tmp_path: Path
 ) -> None:
     path = tmp_path / name
-    path.write_text(content)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with refused("QD-USAGE-ENGINE-FILE", says, name):
         open_engine_file(path, lambda data, file: None)
 
