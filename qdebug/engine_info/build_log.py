@@ -135,7 +135,11 @@ def read_build_log(text: str, name: str) -> EngineInfo:
         device=device_in_log(stripped),
     )
     times = times_in_table(stripped[before:])
-    return with_times(info, times, name) if times else info
+    try:
+        return with_times(info, times, name) if times else info
+    except UsageError:  # the layers are told all the same
+        note = "The profile in the log is of other layers, or cut: its times are left out."
+        return replace(info, notes=(*info.notes, note))
 
 
 def times_in_log(text: str) -> tuple[LayerTime, ...]:
@@ -194,7 +198,7 @@ def _layers(
     lines: Sequence[str], messages: Sequence[str], start: int, heading: re.Match[str] | None
 ) -> tuple[list[EngineLayer], int, int]:
     """The layers from the line `start` on, how many lines make no sense, and where they end: at a
-    line that starts with a time or a severity and is no layer, or at an empty one."""
+    line that starts with a time or a severity and is no layer, or at empty ones."""
     first = parse_layer(heading[1].strip()) if heading else None  # as some loggers write it
     found, unread, i = [first] if first else [], 0, start
     for i in range(start, len(lines)):
@@ -202,11 +206,22 @@ def _layers(
         layer = parse_layer(text)
         if layer:
             found.append(layer)
+        elif not text and _goes_on(messages, i):
+            continue
         elif not text or text in _ENDINGS or lines[i] != messages[i] or _LAYERS.match(text):
             return found, unread, i
         else:
             unread += 1
     return found, unread, max(i + 1, start)
+
+
+def _goes_on(messages: Sequence[str], empty: int) -> bool:
+    """Whether another layer follows an empty line, as in logs that passed through an editor."""
+    after = (message.strip() for message in messages[empty : empty + _GAP])
+    return bool(_LISTED.match(next((text for text in after if text), "")))
+
+
+_GAP = 3
 
 
 def _engines(lists: Sequence[_List], messages: Sequence[str]) -> list[list[_List]]:

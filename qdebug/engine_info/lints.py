@@ -111,12 +111,20 @@ class _Graph:
         for tensor in layer.inputs:
             maker = self.makers.get(tensor.name)
             passed = []
-            while maker is not None and maker.role is Role.REFORMAT and maker.inputs:
+            while maker is not None and _passes_on(maker) and maker.inputs:
                 passed.append(maker)
                 maker = self.makers.get(maker.inputs[0].name)
             if maker is not None and maker.role is Role.MATRIX:
                 return maker, passed
         return None, []
+
+
+def _passes_on(layer: EngineLayer) -> bool:
+    """Whether a layer only moves, converts or reshapes one tensor."""
+    return layer.role is Role.REFORMAT or layer.layer_type.lower() in _RESHAPING
+
+
+_RESHAPING = ("shuffle", "slice", "padding", "squeeze", "unsqueeze", "reshape")
 
 
 def _of(
@@ -342,11 +350,14 @@ def _why(
         return f"'{others[0].name}' reads the product's result as well"
     if any(x.origin == "QDQ" for x in passed):
         return "a Q/DQ pair stands between"
+    reshaping = [x for x in passed if x.role is not Role.REFORMAT]
+    if reshaping:
+        return f"'{reshaping[0].name}' changes the shape between"
     if any(x.changes_type for x in passed):
         return "the type changes between"
     if passed:
         return "the format changes between"
-    if made is not None and made.dims is not None and -1 in made.dims:
+    if made is not None and made.dims is not None and any(d < 0 for d in made.dims):
         return "its shape is dynamic"
     return "no kernel has both"
 

@@ -122,6 +122,8 @@ def _brief_tensor(found: re.Match[str]) -> EngineTensor:
     vectors = re.search(r":(\d+)", sizes)
     layout = f"{dtype}, {vectors[1]} channels a vector" if vectors else dtype
     dims = parse_dims(re.sub(r":\d+", "", sizes))
+    if dims is not None:  # dynamic axes have any negative number in TensorRT 8
+        dims = tuple(max(size, -1) for size in dims)
     return EngineTensor(found["name"], canonical_dtype(dtype), layout, dims)
 
 

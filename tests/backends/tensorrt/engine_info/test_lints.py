@@ -121,13 +121,14 @@ FUSED = [conv(f"Conv_{k} + Relu_{k}", f"a{k}:int8", f"b{k}:int8") for k in (1, 2
         ([layer("r", "Reformat", "c:int8", "c2:fp16")], "type changes"),
         ([layer("r", "Reformat", "c:int8", "c2:int8")], "format changes"),
         ([layer("r", "Reformat", "c:int8", "c2:int8", origin="QDQ")], "Q/DQ"),
+        ([layer("r", "Shuffle", "c:int8", "c2:int8")], "'r' changes the shape"),
         ([], "no kernel has both"),
     ],
 )
 def test_what_is_fused_elsewhere_is_told_with_a_likely_reason(
     between: list[EngineLayer], why: str
 ) -> None:
-    read = "c2" if between and between[0].role == "reformat" else "c"
+    read = "c2" if between and between[0].name == "r" else "c"
     lone = layer("Relu_3", "PointWise", f"{read}:int8", "e:int8")
     info = engine(*FUSED, conv("Conv_3", "b2:int8", "c:int8"), *between, lone)
     found = only(info, "not-fused")

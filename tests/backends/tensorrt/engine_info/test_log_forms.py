@@ -72,6 +72,21 @@ def test_brief_lines_until_8_4() -> None:
     assert [t.dtype for t in (*layer.inputs, *layer.outputs)] == ["int8", "fp16", "int8"]
 
 
+def test_axes_that_are_dynamic_have_any_negative_number_in_8() -> None:
+    (layer,) = read_build_log(EARLIER.replace("(1,3,", "(-8,3,"), "a.log").layers
+    assert layer.inputs[0].dims == (-1, 3, 512, 768)
+
+
+def test_empty_lines_between_layers_end_no_list() -> None:
+    """As in logs that people publish."""
+    log = (
+        "[V] [TRT] Engine Layer Information:\n\n" + LATER.replace("\n", "\n\n") + "\nBindings:\nx\n"
+    )
+    info = read_build_log(log, "a.log")
+    assert (len(info.layers), [t.name for t in info.io]) == (4, ["x"])
+    assert not any("engines" in note for note in info.notes)
+
+
 DETAILED = (
     "Name: c1 + r1, LayerType: CaskConvolution, Inputs: [ { Name: x, Location: Device, "
     "Dimensions: [-1,64,8,8], Format/Datatype: %s }], Outputs: [ { Name: y, Location: Device, "
@@ -252,6 +267,13 @@ c1 + r1
 def test_times_are_those_of_the_table_in_the_log(table: str) -> None:
     info = read_build_log(f"[I] Layers:\n{LATER}[I] x\n{table}[I] y\n", "a.log")
     assert [layer.time_ms for layer in info.layers] == [0.04, 0.3, 0.02, 0.04]
+
+
+def test_a_table_of_other_layers_does_not_hide_those_of_the_log() -> None:
+    table = TABLES[1].replace("c1 + r1", "another").replace("  m\n", "  n\n")
+    info = read_build_log(f"[I] Layers:\n{LATER}[I] x\n{table}", "a.log")
+    assert (len(info.layers), info.measured) == (4, False)
+    assert any("other layers" in note for note in info.notes)
 
 
 def test_a_log_of_times_alone_is_a_profile() -> None:
