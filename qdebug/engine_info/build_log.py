@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from qdebug.engine_info.build_errors import meaning_of
 from qdebug.engine_info.device import device_in_log
-from qdebug.engine_info.layer_info import NAMES_ONLY, NO_METADATA
+from qdebug.engine_info.layer_info import BRIEF, NAMES_ONLY, NO_METADATA
 from qdebug.engine_info.layers import (
     BuildEvent,
     EngineInfo,
@@ -116,7 +116,8 @@ def read_build_log(text: str, name: str) -> EngineInfo:
     layers, notes = first_profile(layers)
     notes += (NAMES_ONLY,) if names_only else ()
     if not names_only and any(layer.named_only for layer in layers):
-        notes += (NO_METADATA,)
+        brief = any(message.startswith("Layer(") for message in stripped[found.start : found.end])
+        notes += (BRIEF if brief else NO_METADATA,)
     if found.unread:
         notes += (
             f"{found.unread} lines in the list of layers could not be read: some may be missing.",

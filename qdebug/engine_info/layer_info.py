@@ -20,9 +20,9 @@ NAMES_ONLY = (
 )
 NO_METADATA = (
     "The file does not say which ONNX nodes a layer computes (TensorRT before 8.6, or a profiling "
-    "verbosity below DETAILED); they are taken from the layers' names, which do not tell all. A "
-    "build with --profilingVerbosity=detailed tells more."
+    "verbosity below DETAILED); they are taken from the layers' names, which do not tell all."
 )
+BRIEF = f"{NO_METADATA} A build with --profilingVerbosity=detailed tells more."
 
 
 def is_layer_info(document: object) -> bool:

@@ -126,8 +126,8 @@ def with_times(
     if matched < len(working) / 2 or left > len(times) / 2:
         absent = next((t.name for t in times if waiting[without_mark(t.name)]), times[0].name)
         raise UsageError(
-            f"{option(setting)}: {name} has a time of {matched} of the engine's {len(working)} "
-            f"layers only; {left} of its {len(times)} times are of others, for example '{absent}'",
+            f"{option(setting)}: {name} has times of only {matched} of the engine's {len(working)} "
+            f"layers; {left} of its {len(times)} times are of others, for example '{absent}'",
             "Export profile and layer information from one engine.",
             code="QD-USAGE-PROFILE-OTHER-ENGINE",
         )
