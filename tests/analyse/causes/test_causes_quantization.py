@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from qdebug.analyse.causes.quantization import (
     inherited_cause,
     rounding_causes,
 )
+from qdebug.formats.registry import FP8_E4M3
 from qdebug.wording import part_of
 
 
@@ -119,3 +121,16 @@ def test_scales_along_another_axis_than_the_output_channels(across: int | None, 
 )
 def test_parts_in_words(ratio: float, told: str) -> None:
     assert part_of(ratio, "it") == told
+
+
+def test_a_wide_range_costs_a_floating_point_format_only_digits_of_small_values() -> None:
+    """Steps grow with the values: neither outliers nor a range too wide make them coarse."""
+    fp8 = {"format": FP8_E4M3, "full_digits": 0.5, "in_eighth": 1.0, "spread": 100.0}
+    for largest, rms, label in ((1.0, 0.8, "rounding"), (9.5, 0.1, "coarse-step")):
+        part = replace(operand("x", 1.0, largest=largest, rms=rms), **fp8)
+        (cause,) = rounding_causes([part], None, RangeFit({}))
+        assert cause.label == label
+        assert "qdebug" not in cause.remedy
+    plain = replace(operand("x", 1.0, largest=9.5), in_eighth=1.0)
+    (cause,) = rounding_causes([plain], None, RangeFit({}))
+    assert cause.label == "coarse-step" and "qdebug repair" in cause.remedy
