@@ -19,7 +19,10 @@ from qdebug.config.option import Setting, settings_of
 from qdebug.testing.contract import network
 
 ONLY_FILES = {
-    ("inspect", "profile"),  # of trtexec
+    ("inspect", "profile"),
+    ("inspect", "timing"),
+    ("inspect", "metadata"),
+    ("inspect", "diff_profile"),  # of trtexec
     ("bisect", "profile_layers"),  # of trtexec, or a log
 }
 FILE_SETTINGS = [
