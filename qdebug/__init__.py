@@ -41,7 +41,9 @@ _PUBLIC = {
         "QdebugError", "UsageError", "ModelError", "SampleError", "PlanError", "StoreError",
         "MetricError", "BackendError", "ClusterError",
     ),
-    "qdebug.results.compare": ("CompareResult", "LayerResult", "TensorResult", "Cause"),
+    "qdebug.results.compare": (
+        "CompareResult", "LayerResult", "OutputResult", "TensorResult", "Cause",
+    ),
     "qdebug.results.calibrate": ("CalibrateResult",),
     "qdebug.results.ranges": ("RangesResult",),
     "qdebug.results.report": ("ReportResult",),

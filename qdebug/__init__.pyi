@@ -51,6 +51,7 @@ from qdebug.results.calibrate import CalibrateResult as CalibrateResult
 from qdebug.results.compare import Cause as Cause
 from qdebug.results.compare import CompareResult as CompareResult
 from qdebug.results.compare import LayerResult as LayerResult
+from qdebug.results.compare import OutputResult as OutputResult
 from qdebug.results.compare import TensorResult as TensorResult
 from qdebug.results.inspect import InspectResult as InspectResult
 from qdebug.results.ranges import RangesResult as RangesResult
@@ -66,12 +67,12 @@ __all__ = [
     "BackendError", "BisectResult", "BisectSettings", "CalibrateResult", "CalibrateSettings",
     "Cause", "ClusterError", "CompareResult", "CompareSettings", "DoctorResult", "ExportResult",
     "ExportSettings", "InspectResult", "InspectSettings", "LayerResult", "MetricError",
-    "ModelError", "PlanError", "Precision", "PrecisionPlan", "Progress", "QdebugError",
-    "RangesResult", "RangesSettings", "RepairResult", "RepairSettings", "ReportResult",
-    "ReportSettings", "Run", "SampleError", "Samples", "StoreError", "SweepResult", "SweepSettings",
-    "TensorRange", "TensorResult", "UsageError", "View", "ViewSettings", "bisect", "calibrate",
-    "compare", "doctor", "export", "inspect", "load_run", "open_samples", "ranges", "repair",
-    "report", "sweep", "view"
+    "ModelError", "OutputResult", "PlanError", "Precision", "PrecisionPlan", "Progress",
+    "QdebugError", "RangesResult", "RangesSettings", "RepairResult", "RepairSettings",
+    "ReportResult", "ReportSettings", "Run", "SampleError", "Samples", "StoreError", "SweepResult",
+    "SweepSettings", "TensorRange", "TensorResult", "UsageError", "View", "ViewSettings", "bisect",
+    "calibrate", "compare", "doctor", "export", "inspect", "load_run", "open_samples", "ranges",
+    "repair", "report", "sweep", "view"
 ]
 # fmt: on
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from qdebug.analyse.causes.engine import attributed_cause, not_as_planned
 from qdebug.analyse.compared import Compared
 from qdebug.analyse.gate import checked_conditions, task_result
+from qdebug.analyse.layer_results import output_results
 from qdebug.config.compare import CompareSettings
 from qdebug.engine_info.profile import LayerTime
 from qdebug.execute.engine.attribute import CLEAN, attribute_engine
@@ -16,12 +17,12 @@ from qdebug.execute.engine.latency import kernel_times
 from qdebug.execute.engine.observe import EngineJob, preflight
 from qdebug.execute.engine.request import build_request
 from qdebug.execute.evaluator import OutputKeeper, Sink
+from qdebug.execute.lockstep import measure_options
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.task import TaskMetric
-from qdebug.metrics.tensor import metrics_of
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.plan.pair import ModelPair
-from qdebug.results.compare import LayerResult, TaskResult, TensorResult
+from qdebug.results.compare import LayerResult, OutputResult, TaskResult
 from qdebug.results.engine import EngineExecution, EngineReport
 from qdebug.types import Fp16Kernels, Precision
 
@@ -37,7 +38,7 @@ class Executed:
     """
 
     execution: EngineExecution
-    outputs: tuple[TensorResult, ...]
+    outputs: tuple[OutputResult, ...]
     task: TaskResult | None
     layer_times: tuple[LayerTime, ...]
 
@@ -128,6 +129,7 @@ def execute_engine(
         pair.tensors,
         built=built,
         mismatch=bool(before.reference_mismatch),
+        options=measure_options(pair, outputs),
         sinks=[*sinks, *(kept if metric else ())],
     )
     execution = EngineExecution(
@@ -142,6 +144,6 @@ def execute_engine(
         skipped=found.skipped,
         kernels=(),
     )
-    results = tuple(TensorResult(t, metrics_of(sums)) for t, sums in found.outputs.items())
+    results = output_results(pair, found.outputs)
     task = task_result(metric, job.subset.samples, *kept) if metric else None
     return Executed(execution, results, task, found.layer_times)

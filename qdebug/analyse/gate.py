@@ -15,7 +15,7 @@ from qdebug.metrics.task import BUILT_IN, TaskMetric, classes_of, labels_of, loa
 from qdebug.metrics.tensor import EFFECT_METRICS
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
-from qdebug.results.compare import LayerResult, TaskResult, TensorResult
+from qdebug.results.compare import LayerResult, OutputResult, TaskResult, TensorResult
 from qdebug.results.conditions import Checked, Condition, check_condition, parse_condition
 from qdebug.wording import option
 
@@ -202,7 +202,7 @@ def _step_notes(task: TaskResult, step: float, samples: int, gate: Gate) -> list
 
 def checked_conditions(
     conditions: Sequence[Condition],
-    outputs: Sequence[TensorResult],
+    outputs: Sequence[OutputResult],
     layers: Sequence[LayerResult],
     tensors: Sequence[TensorResult],
     task: TaskResult | None,
@@ -215,8 +215,10 @@ def checked_conditions(
             values = [task.candidate if task else None]
         elif condition.scope == "layer":
             values = [layer.figure(condition.name) for layer in layers]
+        elif condition.scope == "part":
+            values = [x for o in outputs for x in o.part_sqnrs_db]
         else:
-            judged = {"output": outputs, "tensor": tensors}[condition.scope]
+            judged = outputs if condition.scope == "output" else tensors
             values = [getattr(x.metrics, condition.name) for x in judged]
         checked.append(check_condition(condition, values))
     return tuple(checked)

@@ -13,7 +13,8 @@ from qdebug.backends.fp16_emulation.coverage import predicted
 from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import ErrorTotals, skipped_tensors
 from qdebug.metrics.effect import Effect, EffectSummary, rank_key
-from qdebug.metrics.tensor import metrics_of, sqnr_db
+from qdebug.metrics.sums import ErrorSums
+from qdebug.metrics.tensor import metrics_of, part_sqnrs, sqnr_db
 from qdebug.network.layers import Layer
 from qdebug.plan.correspond import Unmatched
 from qdebug.plan.pair import ModelPair
@@ -21,6 +22,8 @@ from qdebug.results.compare import (
     Correspondence,
     Divergence,
     LayerResult,
+    OutputPart,
+    OutputResult,
     TensorMatch,
     TensorResult,
 )
@@ -37,6 +40,23 @@ def tensor_results(pair: ModelPair, errors: ErrorTotals) -> tuple[TensorResult, 
         TensorResult(tensor, metrics_of(errors.tensors[tensor]))
         for tensor in pair.tensors
         if tensor in errors.tensors and tensor in pair.reference.producers
+    )
+
+
+def output_results(pair: ModelPair, sums: Mapping[str, ErrorSums]) -> tuple[OutputResult, ...]:
+    """Every output with these sums, in the order of the model."""
+    outputs = [t for t in pair.reference.outputs if t in sums]
+    return tuple(OutputResult(t, metrics_of(sums[t]), _parts_of(pair, t, sums[t])) for t in outputs)
+
+
+def _parts_of(pair: ModelPair, tensor: str, sums: ErrorSums) -> tuple[OutputPart, ...]:
+    found = part_sqnrs(sums)
+    if not found:
+        return ()
+    parts = pair.parts[tensor]
+    return tuple(
+        OutputPart(part.branch, parts.axis, part.first, part.last, value)
+        for part, value in zip(parts.parts, found, strict=True)
     )
 
 

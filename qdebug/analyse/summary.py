@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 
 from qdebug.analyse.causes.overflow import overflow_group
 from qdebug.analyse.causes.quantization import ACCUMULATION
@@ -22,6 +23,7 @@ from qdebug.execute.evaluator import (
     run_of,
 )
 from qdebug.execute.executor import part_of
+from qdebug.execute.lockstep import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tensor import sqnr_db
@@ -30,6 +32,7 @@ from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import CompareResult, LayerResult
 from qdebug.results.summary import (
+    MOST_LEADERS,
     RELEVANT_DB,
     RestoredMetric,
     Summary,
@@ -46,7 +49,7 @@ class Restoration:
 
     Attributes:
         summary: what is known without it.
-        before: the outputs' noise Σerr²/Σref² as planned.
+        before: the outputs' noise Σerr²/Σref² as planned, by which layers are ranked.
         first: the leading layer.
         names: of the layers that run in FP32.
         run: gives the noise, and the metric.
@@ -78,7 +81,7 @@ def begin_restoration(compared: Compared) -> Compared:
         of_layers=result.effect.of_layers,
         output_share=None,
         cause="",
-        sqnr_db=_in_db(before),
+        sqnr_db=_in_db(_worst_noise(result)),
         restored_sqnr_db=None,
         metric=_restored_metric(result, None),
     )
@@ -104,7 +107,7 @@ def summarized(compared: Compared) -> Compared:
     if begun is None:
         return compared
     try:
-        after, value = begun.run.result()
+        after, worst, value = begun.run.result()
     except _NOT_TAKEN:
         return compared
     summary, chosen = begun.summary, begun.names
@@ -113,17 +116,17 @@ def summarized(compared: Compared) -> Compared:
         with suppress(*_NOT_TAKEN):
             alone = _RestoredRun.begun(compared, chosen[:1], begun.run.outputs).result()
             if alone[0] < after:
-                together = _in_db(after)
+                together = _in_db(worst)
                 summary = replace(summary, group_layers=len(chosen), group_sqnr_db=together)
-                chosen, (after, value) = chosen[:1], alone
+                chosen, (after, worst, value) = chosen[:1], alone
     names = {x.name: x for x in compared.result.layers if x.effect is not None}
     return compared.found(
         summary=replace(
             summary,
             layers=chosen,
-            output_share=joint_share(begun.before, after),
+            output_share=joint_share(_worst_noise(compared.result), worst),
             cause=common_cause([_main_cause(names[n], begun.before) for n in chosen if n in names]),
-            restored_sqnr_db=_in_db(after),
+            restored_sqnr_db=_in_db(worst),
             metric=_restored_metric(compared.result, value),
         )
     )
@@ -135,9 +138,17 @@ _NOT_TAKEN = ModelError, BackendError, MetricError
 
 def _noise(result: CompareResult) -> float:
     """Σerr²/Σref² of the outputs, as `ErrorTotals.noise`."""
-    each = [o.metrics.sqnr_db for o in result.outputs]
-    broken = any(math.isnan(v) for v in each)
-    return math.inf if broken else sum(10 ** (-v / 10) for v in each) / len(each)
+    return _mean_noise([x for o in result.outputs for x in o.part_sqnrs_db])
+
+
+def _worst_noise(result: CompareResult) -> float:
+    """The same of the worst part of each output, as `ErrorTotals.worst_noise`."""
+    return _mean_noise([min(o.part_sqnrs_db) for o in result.outputs])
+
+
+def _mean_noise(sqnrs_db: Sequence[float]) -> float:
+    broken = any(math.isnan(v) for v in sqnrs_db)
+    return math.inf if broken else sum(10 ** (-v / 10) for v in sqnrs_db) / len(sqnrs_db)
 
 
 def _in_db(noise: float) -> float:
@@ -165,6 +176,9 @@ def _chosen(
     if math.isinf(before):
         return [planned[0].name]
     count = leading([_estimate(x, before) for x in planned])
+    # Of layers that mask each other, one in FP32 gains nothing.
+    masked = [is_masked(x.effect, before) if x.effect else False for x in planned[:MOST_LEADERS]]
+    count = max(count, len([*takewhile(bool, masked)]))
     return _with_groups(pair, planned[:count], result)
 
 
@@ -241,18 +255,19 @@ class _RestoredRun:
         parts = executor.map(work, [{b: known.get(b) for b in each} for each in batches])
         return cls(compared, outputs, keep, parts)
 
-    def result(self) -> tuple[float, float | None]:
-        """The outputs' noise, and the metric; None without one. To be asked for once."""
+    def result(self) -> tuple[float, float, float | None]:
+        """The outputs' noise, that of the worst part of each, and the metric; None without one. To
+        be asked for once."""
         totals, kept = ErrorTotals(), OutputKeeper(CANDIDATE, self.keep)
         for errors, outputs in self.parts:
             totals.add(errors)
             kept.by_batch |= outputs
         metric = self.compared.metric
         if metric is None:
-            return totals.noise(), None
+            return totals.noise(), totals.worst_noise(), None
         reference = self.compared.sinks.keepers[0]
         task = MetricEvaluator.of(metric, self.compared.samples, reference)
-        return totals.noise(), task(kept.joined())
+        return totals.noise(), totals.worst_noise(), task(kept.joined())
 
 
 def _fp32_outputs(compared: Compared) -> tuple[SampleSubset, Mapping[Batch, Tensors]]:
@@ -303,7 +318,7 @@ def open_restoration(
         totals = evaluate(
             SampleSubset(subset.samples, tuple(part)),
             {REFERENCE: reference, CANDIDATE: run_of(candidate)},
-            {CANDIDATE: Comparison(tensors=tuple(outputs))},
+            {CANDIDATE: Comparison(tensors=tuple(outputs), options=output_options(pair.reference))},
             context,
             sinks=[kept] if keep else [],
         )

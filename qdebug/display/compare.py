@@ -109,9 +109,14 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
         yield printable(metric.name), f"{metric.reference:.4f} in FP32, {now} ({told})"
     for output in result.outputs[:_MOST_OUTPUTS]:
         yield f"output {printable(output.name)}", _metrics_text(output.metrics)
+        for part in output.parts:
+            where = f"{part.places} from {printable(part.branch)}"
+            yield f"part of {printable(output.name)}", f"SQNR {in_decibels(part.sqnr_db)}, {where}"
     if len(result.outputs) > 1 and result.summary is not None:
         together = in_decibels(result.summary.sqnr_db)
-        yield "all outputs", f"SQNR {together}, of the mean of their noise-to-signal ratios"
+        worst = ", each by its worst part" if any(x.parts for x in result.outputs) else ""
+        of = f"of the mean of their noise-to-signal ratios{worst}"
+        yield "all outputs", f"SQNR {together}, {of}"
     harmless = {x.tensor for x in result.layers if x.harmless}
     broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
     if broken:

@@ -21,6 +21,7 @@ REASONS = {
     "fp16-sums": "FP16 kernels round partial sums",
     "fp16-underflow": "values are too small for FP16",
     "index-flip": "other indices are chosen than in FP32",
+    "mixed-scales": "one scale serves parts of unlike scale",
     "other-weights": "the weights were changed, not only rounded",
     "rounding": "one INT8 step is large beside typical values, although the range fits",
     "stale-calibration": "the ranges do not fit these samples: they seem to be from other data, "
@@ -108,7 +109,7 @@ def _lost(result: CompareResult, summary: Summary, where: str) -> str:
         same = f" and keeps {printable(task.name)} at {task.reference:.4f}" if task else ""
         return f"{used} {changes}{same}{on}."
     if task is None:
-        return f"{used} leaves an SQNR of {at} at the outputs{on}."
+        return f"{used} leaves an SQNR of {at} at the outputs{_worst_part(result)}{on}."
     name = printable(task.name)
     if task.planned == task.reference:
         return f"{used} keeps {name} at {task.reference:.4f}{on}."
@@ -119,6 +120,16 @@ def _lost(result: CompareResult, summary: Summary, where: str) -> str:
             f"{task.reference:.4f}{on}."
         )
     return f"{used} takes {name} from {task.reference:.4f} to {task.planned:.4f}{on}."
+
+
+def _worst_part(result: CompareResult) -> str:
+    """Which part of the outputs the SQNR is about; "" for all of them."""
+    worst = [part for output in result.outputs if (part := output.worst_part)]
+    if not worst or (result.engine and result.engine.executed):  # then it is the simulation's
+        return ""
+    if len(result.outputs) > 1:
+        return ", each by its worst part"
+    return f", in the worst part of them ({printable(worst[0].branch)}, {worst[0].places})"
 
 
 def _joined(layers: Sequence[str]) -> str:

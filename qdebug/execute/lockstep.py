@@ -24,8 +24,10 @@ from qdebug.metrics.accumulate import (
     ExecutedBatch,
 )
 from qdebug.metrics.sums import MeasureOptions
+from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer
 from qdebug.network.macs import elements_per_batch, macs_per_sample
+from qdebug.network.outputparts import OutputParts, output_parts
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
@@ -35,6 +37,9 @@ from qdebug.types import Precision, Tensors
 
 CHANNEL_AXIS = {"Conv": 1, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}
 """Where the channels are in the output of an operator that has them."""
+
+MOST_CHANNELS = 4096
+"""A longer axis of an output is none of channels."""
 
 StoredReference = Callable[[Batch, Sequence[str]], Tensors | None]
 """Reference tensors of a batch from an earlier run, or None to execute the model."""
@@ -334,7 +339,32 @@ def measure_options(pair: ModelPair, tensors: Sequence[str]) -> dict[str, Measur
         grid = pair.grids.get(tensor)
         if axis is not None or grid is not None:
             options[tensor] = replace(_clipping(grid), channel_axis=axis)
+        if axis is None and tensor in pair.reference.outputs:
+            known = options.get(tensor, MeasureOptions())
+            options[tensor] = _of_output(pair.reference, pair.parts, tensor, known)
     return options
+
+
+def output_options(graph: Graph) -> dict[str, MeasureOptions]:
+    """What to measure of the outputs of a model: channels, and the parts that they consist of."""
+    found, floats = output_parts(graph), filter(graph.is_float, graph.outputs)
+    return {t: _of_output(graph, found, t, MeasureOptions()) for t in floats}
+
+
+def _of_output(
+    graph: Graph, found: Mapping[str, OutputParts], tensor: str, options: MeasureOptions
+) -> MeasureOptions:
+    """The channels of an output are along the axis of its parts; without parts, along the first
+    axis behind the samples that is not too long."""
+    parts = found.get(tensor)
+    if parts is not None:
+        starts = tuple(part.first for part in parts.parts)
+        return replace(options, channel_axis=parts.axis, part_starts=starts)
+    shape = graph.shapes.get(tensor, ())
+    sizes = {k: size for k, size in enumerate(shape) if k and isinstance(size, int)}
+    fitting = [k for k, size in sizes.items() if 1 < size <= MOST_CHANNELS]
+    axis = next(iter(fitting), 1 if 1 not in sizes else None)
+    return replace(options, channel_axis=axis, most_channels=MOST_CHANNELS)
 
 
 def _clipping(grid: Grid | None) -> MeasureOptions:

@@ -132,10 +132,17 @@ class ErrorTotals:
 
     def noise(self) -> float:
         """Σerr²/Σref² of a tensor, averaged over the tensors so that none counts more for being
-        larger; +inf where one holds NaN or Inf that its reference does not, NaN without any."""
+        larger; +inf where one holds NaN or Inf that its reference does not, NaN without any. Each
+        part of a tensor that has parts counts as a tensor."""
         if not self.tensors:
             return math.nan
-        return float(np.mean([_noise(sums) for sums in self.tensors.values()]))
+        return float(np.mean([x for sums in self.tensors.values() for x in part_noise(sums)]))
+
+    def worst_noise(self) -> float:
+        """The same, where a tensor that has parts counts by its worst one only."""
+        if not self.tensors:
+            return math.nan
+        return float(np.mean([max(part_noise(sums)) for sums in self.tensors.values()]))
 
 
 def compare_batch(comparison: Comparison, executed: ExecutedBatch) -> ErrorTotals:
@@ -193,9 +200,15 @@ def _sample_ratios(
     return tuple(worst)
 
 
-def _noise(sums: ErrorSums) -> float:
+def part_noise(sums: ErrorSums) -> list[float]:
+    """Σerr²/Σref² of each part of a tensor; of all of it where it has none."""
     if sums.mismatched_non_finite:
-        return math.inf
-    if sums.sq_err == 0:
+        return [math.inf]
+    parts = sums.part_energies() or [(sums.ref_sq, sums.sq_err)]
+    return [_ratio(signal, error) for signal, error in parts]
+
+
+def _ratio(signal: float, error: float) -> float:
+    if error == 0:
         return 0.0
-    return sums.sq_err / sums.ref_sq if sums.ref_sq else math.inf
+    return error / signal if signal else math.inf

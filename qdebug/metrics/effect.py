@@ -20,10 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 
 from qdebug.metrics.sums import sample_energies
+from qdebug.network.outputparts import OutputParts, parts_of
 from qdebug.types import Array, Tensors
 
 
@@ -36,6 +38,9 @@ class EffectMode(StrEnum):
     NONE = "none"
 
 
+NO_PARTS: Mapping[str, OutputParts] = MappingProxyType({})
+_AS_MUCH = 0.9
+"""Harm of all, but for what other layers add: where values are gone, it does not grow."""
 _MASKED = 0.5
 """A layer whose pinning takes away more of the noise is not masked by another."""
 LEAST_CORRELATION = 0.1
@@ -70,7 +75,8 @@ class EffectSummary:
     """How the effects of the layers were measured.
 
     Attributes:
-        noise: Σerr²/Σref² of the outputs, the mean over them, on the samples of the gains.
+        noise: Σerr²/Σref² of the outputs, the mean over them, on the samples of the gains. Each
+            part of an output that has parts counts as an output.
         samples: those of the gains; `alone_samples`: those of the errors alone.
         layers: how many have a gain, of `of_layers` that do not run in FP32.
         certain_ranks: how many of the first layers stand in an order that is certain: each leads
@@ -93,24 +99,33 @@ class EffectSummary:
 
 
 def output_energies(
-    reference: Tensors, candidate: Tensors, outputs: Sequence[str], samples: int
+    reference: Tensors,
+    candidate: Tensors,
+    outputs: Sequence[str],
+    samples: int,
+    parts: Mapping[str, OutputParts] = NO_PARTS,
 ) -> Array:
     """Σerr² and Σref² of each output for each sample of a batch, float64 [outputs, 2, rows].
 
-    There is a row per sample where the first axis of every output is a multiple of the samples,
-    else one for all of them. Where the candidate holds NaN or Inf that the reference does not, or
-    has another shape, Σerr² is +inf.
+    An output that has `parts` is as many outputs here, so that none hides the others. There is a
+    row per sample where the first axis of every output is a multiple of the samples, else one for
+    all of them. Where the candidate holds NaN or Inf that the reference does not, or has another
+    shape, Σerr² is +inf.
     """
     rows = samples if all(_splits(reference[t], samples) for t in outputs) else 1
-    found = np.empty((len(outputs), 2, rows))
-    for k, name in enumerate(outputs):
+    found = []
+    for name in outputs:
         expected, given = reference[name], candidate.get(name)
-        if given is not None and given.shape == expected.shape:
-            found[k] = sample_energies(expected, given, rows)
-        else:
-            found[k] = sample_energies(expected, expected, rows)
-            found[k, 0] = np.inf
-    return found
+        if given is None or given.shape != expected.shape:
+            given = None
+        pair = expected, expected if given is None else given
+        both = (parts_of(parts.get(name), x) for x in pair)
+        for one, other in zip(*both, strict=True):
+            energies = sample_energies(one, other, rows)
+            if given is None:
+                energies[0] = np.inf
+            found.append(energies)
+    return np.stack(found)
 
 
 def _splits(array: Array, samples: int) -> bool:
@@ -321,7 +336,9 @@ def is_masked(effect: Effect, noise: float) -> bool:
     """Whether the layer does as much harm alone as all together, and yet pinning it gives little:
     another does the same harm."""
     alone, share = effect.alone or 0.0, effect.output_share
-    return math.isinf(alone) or (alone >= noise > 0 and (share is None or share < _MASKED))
+    return math.isinf(alone) or (
+        alone >= _AS_MUCH * noise > 0 and (share is None or share < _MASKED)
+    )
 
 
 def certain_ranks(ranked: Sequence[Effect], noise: float) -> int:

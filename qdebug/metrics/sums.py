@@ -48,6 +48,8 @@ class ErrorSums:
     """Σerr²/Σref² of the worst sample; +inf where it holds NaN or Inf that do not belong there."""
     channel_sq_err: Float64 | None = None
     channel_ref_sq: Float64 | None = None
+    part_starts: tuple[int, ...] = ()
+    """At which channels the parts of an output begin; () where it has none."""
 
     def merge(self, other: ErrorSums) -> ErrorSums:
         """The totals over both. Associative up to float64 rounding; ties keep the first sample."""
@@ -75,7 +77,18 @@ class ErrorSums:
             worst_ratio=worst.worst_ratio,
             channel_sq_err=_add_channels(self.channel_sq_err, other.channel_sq_err),
             channel_ref_sq=_add_channels(self.channel_ref_sq, other.channel_ref_sq),
+            part_starts=self.part_starts or other.part_starts,
         )
+
+    def part_energies(self) -> list[tuple[float, float]]:
+        """Σref² and Σerr² of each part of an output that has parts, in order; else none."""
+        errors, signals = self.channel_sq_err, self.channel_ref_sq
+        if not self.part_starts or errors is None or signals is None:
+            return []
+        if self.part_starts[-1] >= len(errors):
+            return []
+        sums = (np.add.reduceat(x, self.part_starts).tolist() for x in (signals, errors))
+        return list(zip(*sums, strict=True))
 
     def worst_channel(self) -> WorstChannel | None:
         """The channel with the lowest SQNR; None where channels were not measured, where none has a
@@ -109,11 +122,15 @@ class MeasureOptions:
         clip_limit: magnitude beyond which the candidate's values are clipped, or None.
         clip_bounds: the same for a range that is not symmetric: below the first, above the second.
         channel_axis: axis of the channels, counted from the sample axis, or None.
+        most_channels: a longer axis has none.
+        part_starts: see ErrorSums; along `channel_axis`.
     """
 
     clip_limit: float | None = None
     channel_axis: int | None = None
     clip_bounds: tuple[float, float] | None = None
+    most_channels: float = math.inf
+    part_starts: tuple[int, ...] = ()
 
     def clipped(self, values: Array) -> int | None:
         """How many of `values` are beyond `clip_bounds`; None where there are none."""
@@ -161,12 +178,17 @@ def measure(
             channels = _channels(ref, cand, reference.shape, options)
         if parts.is_safe():
             totals = _totals(parts, ref.size, first_sample, None, channels)
-            return replace(totals, clipped=options.clipped(cand)) if options.clip_bounds else totals
+            return _with_options(totals, cand, options)
     clean = _cleaned(ref, cand)
     parts = exact_parts(clean.ref, clean.cand, options.clip_limit)
     channels = _channels(clean.ref, clean.cand, reference.shape, options)
-    totals = _totals(parts, ref.size, first_sample, clean, channels)
-    return replace(totals, clipped=options.clipped(cand)) if options.clip_bounds else totals
+    return _with_options(_totals(parts, ref.size, first_sample, clean, channels), cand, options)
+
+
+def _with_options(totals: ErrorSums, cand: Array, options: MeasureOptions) -> ErrorSums:
+    if options.clip_bounds:
+        totals = replace(totals, clipped=options.clipped(cand))
+    return replace(totals, part_starts=options.part_starts) if options.part_starts else totals
 
 
 def error_energy(reference: Array, other: Array) -> float:
@@ -281,9 +303,12 @@ def _channels(
     ref: Array, cand: Array, shape: tuple[int, ...], options: MeasureOptions
 ) -> tuple[Float64 | None, Float64 | None]:
     """Σerr² and Σref² per channel."""
-    if options.channel_axis is None or len(shape) < 2:
+    axis = options.channel_axis
+    if axis is None or len(shape) < 2 or not -len(shape) <= axis < len(shape):
         return None, None
-    return channel_energies(ref.reshape(shape), cand.reshape(shape), options.channel_axis)
+    if shape[axis] > options.most_channels:
+        return None, None
+    return channel_energies(ref.reshape(shape), cand.reshape(shape), axis)
 
 
 def _add(a: int | None, b: int | None) -> int | None:

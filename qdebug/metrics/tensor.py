@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -82,10 +82,12 @@ def _metric(
     better: str = "",
     column: str = "",
     output_column: str = "",
+    default: object = MISSING,
 ) -> ValueT:
     """A field of `Metrics`, with all that there is to say about it (see Metric)."""
     about = Metric("", meaning, formula, unit, better, column, output_column, of)
-    return cast(ValueT, field(metadata={"metric": about, "description": f"{meaning}: {formula}"}))
+    told = {"metric": about, "description": f"{meaning}: {formula}"}
+    return cast(ValueT, field(default=default, metadata=told))
 
 
 def _unless_broken(of: Callable[[ErrorSums], float]) -> Callable[[ErrorSums], float]:
@@ -118,13 +120,25 @@ def _worst_channel_db(sums: ErrorSums) -> float | None:
     return None if worst is None else sqnr_db(worst.ref_sq, worst.sq_err)
 
 
+def _worst_part_db(sums: ErrorSums) -> float:
+    return min(part_sqnrs(sums), default=sqnr_of(sums))
+
+
+def part_sqnrs(sums: ErrorSums) -> list[float]:
+    """The SQNR of each part of an output in dB, NaN where the output is broken; none where it has
+    no parts."""
+    broken = bool(sums.mismatched_non_finite)
+    return [math.nan if broken else sqnr_db(*energies) for energies in sums.part_energies()]
+
+
 @dataclass(frozen=True)
 class Metrics:
     """How far a candidate tensor is from its reference, over all samples.
 
     Totals are float64. A metric of the error is NaN when the candidate holds NaN or Inf where the
     reference does not. None stands for what was not measured: `clipped_fraction` where no Q/DQ pair
-    reads the tensor, a worst sample without samples, a worst channel without channels.
+    reads the tensor, a worst sample without samples, a worst channel without channels, a worst part
+    in results of before there were parts.
     """
 
     max_abs_err: float = _metric(
@@ -221,6 +235,16 @@ class Metrics:
         better="higher",
     )
 
+    worst_part_sqnr_db: float | None = _metric(
+        _worst_part_db,
+        "the lowest SQNR among the parts of an output, such as boxes and scores; where it has "
+        "none, its own",
+        "min over parts of sqnr_db",
+        unit="dB",
+        better="higher",
+        default=None,
+    )
+
     @property
     def is_finite(self) -> bool:
         """Whether the candidate is finite wherever the reference is."""
@@ -284,16 +308,20 @@ LAYER_METRICS = (
 )
 """Those of a layer: its output's, and some of its own. In the order of the table's columns."""
 
+_OF_PARTS = "worst_part_sqnr_db"
+"""Only outputs have parts."""
 EFFECT_METRICS = ("gain_db", "output_share", "alone_sqnr_db")
 """Those of LAYER_METRICS that say what a layer costs at the model's outputs."""
 
 GATED: Mapping[str, tuple[str, ...]] = {
     "output": tuple(m.name for m in METRICS if m.can_be_gated),
-    "layer": tuple(m.name for m in LAYER_METRICS if m.can_be_gated),
-    "tensor": tuple(m.name for m in METRICS if m.can_be_gated),
+    "part": ("sqnr_db",),
+    "layer": tuple(m.name for m in LAYER_METRICS if m.can_be_gated and m.name != _OF_PARTS),
+    "tensor": tuple(m.name for m in METRICS if m.can_be_gated and m.name != _OF_PARTS),
     "metric": (),
 }
-"""What a gate condition may name, by scope; "metric", the end-to-end one, has no parts."""
+"""What a gate condition may name, by scope: a "part" is one of an output, or all of it where it has
+none; "metric", the end-to-end one, has no figures to choose from."""
 
 
 def metrics_of(sums: ErrorSums) -> Metrics:

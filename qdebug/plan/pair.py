@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from qdebug.formats.registry import SCALED
 from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer, Layers, find_layers
+from qdebug.network.outputparts import OutputParts, output_parts
 from qdebug.network.prepare import Model
 from qdebug.plan.correspond import Alignment, Proof, align
 from qdebug.plan.lower import lower
@@ -75,6 +77,11 @@ class ModelPair:
         if not scaled and Precision.FP16 in self.precisions.values():
             return Precision.FP16
         return scaled.most_common(1)[0][0] if scaled else Precision.INT8
+
+    @cached_property
+    def parts(self) -> Mapping[str, OutputParts]:
+        """Of each output that consists of parts."""
+        return output_parts(self.reference)
 
     @property
     def refuted(self) -> frozenset[str]:

@@ -46,6 +46,52 @@ class TensorResult:
 
 
 @dataclass(frozen=True)
+class OutputPart:
+    """A part of an output: one of the tensors that its last Concat joins.
+
+    Attributes:
+        branch: that tensor; of the levels of a pyramid the first one's.
+        axis, first, last: its places in the output: from `first` to `last` of this axis.
+        sqnr_db: of its values; NaN where the output holds NaN or Inf.
+    """
+
+    branch: str
+    axis: int
+    first: int
+    last: int
+    sqnr_db: float
+
+    @property
+    def places(self) -> str:
+        """Where it lies, for people."""
+        span = f"{self.first}–{self.last}" if self.last > self.first else f"{self.first}"
+        what = "channel" if self.first == self.last else "channels"
+        return f"{what} {span}" if self.axis == 1 else f"{span} of axis {self.axis}"
+
+
+@dataclass(frozen=True)
+class OutputResult(TensorResult):
+    """An output's cumulative error.
+
+    Attributes:
+        parts: its parts, such as boxes and scores, in order; none where it is of one piece. Each
+            counts as an output where layers are ranked; the headline is about the worst.
+    """
+
+    parts: tuple[OutputPart, ...] = ()
+
+    @property
+    def part_sqnrs_db(self) -> tuple[float, ...]:
+        """Of each part; of the output where it has none."""
+        return tuple(p.sqnr_db for p in self.parts) or (self.metrics.sqnr_db,)
+
+    @property
+    def worst_part(self) -> OutputPart | None:
+        """The part with the lowest SQNR; None without parts."""
+        return min(self.parts, key=lambda p: p.sqnr_db, default=None)
+
+
+@dataclass(frozen=True)
 class Cause:
     """One reason why a layer is wrong, with the numbers that show it.
 
@@ -316,7 +362,7 @@ class CompareResult(Result):
     local_samples: int
     conditions: Hidden[tuple[Checked, ...]] = ()
     metric: TaskResult | None = None
-    outputs: tuple[TensorResult, ...]
+    outputs: tuple[OutputResult, ...]
     layers: tuple[LayerResult, ...]
     tensors: tuple[TensorResult, ...]
     first_divergence: Divergence | None

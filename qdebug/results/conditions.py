@@ -13,7 +13,7 @@ from qdebug.metrics.tensor import GATED
 from qdebug.result import MaybeText
 from qdebug.wording import option
 
-SCOPES = ("output", "layer", "tensor", "metric")
+SCOPES = ("output", "part", "layer", "tensor", "metric")
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": lambda value, bound: value >= bound,
     "<=": lambda value, bound: value <= bound,
@@ -25,7 +25,7 @@ _PATTERN = re.compile(r"^\s*(\w+)(?:\.(\w+))?\s*(>=|<=|>|<)\s*(\S+)\s*$")
 
 @dataclass(frozen=True)
 class Condition:
-    """`scope.name operator bound`; it must hold for every output, layer or tensor.
+    """`scope.name operator bound`; it must hold for every output, part, layer or tensor.
 
     Attributes:
         expression: as the user wrote it.
@@ -90,9 +90,9 @@ def parse_condition(
     if match is None:
         raise _not_a_condition(where, examples)
     scope, name, operator, bound = match.groups()
-    if scope not in SCOPES and not name:
+    if scope not in names and not name:
         raise _without_scope(where, scope, f"{operator}{bound}", setting)
-    _check_known(where, "scope", scope, SCOPES)
+    _check_known(where, "scope", scope, tuple(names))
     if scope == "metric" and name:
         raise MetricError(
             f"{where}: 'metric' has no parts", examples, code="QD-METRIC-CONDITION-SYNTAX"

@@ -41,12 +41,12 @@ class Summary:
         layers: those that were kept in FP32 together, the costliest first; none where the outputs
             are at 60 dB or better, and the metric is that of FP32: then nothing was restored.
         of_layers: how many do not run in FP32.
-        output_share: the part of the outputs' noise power that goes with all of them in FP32;
+        output_share: the part of that noise power that goes with all of them in FP32;
             negative where it grows; null where the outputs hold NaN or Inf before or after.
         cause: the main cause of the layers that make most of their error; "" where there is no
             such.
-        sqnr_db: of the outputs as planned, from their mean noise Σerr²/Σref²; NaN where they hold
-            NaN or Inf.
+        sqnr_db: of the outputs as planned, from their mean noise Σerr²/Σref², where an output that
+            has parts counts by its worst one; NaN where they hold NaN or Inf.
         restored_sqnr_db: the same with all of the layers in FP32; null where nothing was restored.
         metric: the same for the end-to-end metric; null without one.
         group_layers: how many more leading layers were tried together, and gave less than the

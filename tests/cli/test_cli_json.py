@@ -28,6 +28,7 @@ METRICS: dict[str, Any] = {
     "worst_sample_sqnr_db": Number,
     "worst_channel": (int, type(None)),
     "worst_channel_sqnr_db": (int, float, type(None)),
+    "worst_part_sqnr_db": (int, float, type(None)),
 }
 
 
@@ -94,7 +95,7 @@ def test_keys_and_types(desk: Any) -> None:
         },
     )
     for output in result["outputs"]:
-        typed(output, {"name": str, **METRICS})
+        typed(output, {"name": str, **METRICS, "parts": list})
     for tensor in result["tensors"]:
         typed(tensor, {"name": str, **METRICS})
     layer = {

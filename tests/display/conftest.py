@@ -19,6 +19,7 @@ from qdebug.results.compare import (
     CompareResult,
     Divergence,
     LayerResult,
+    OutputResult,
     TaskResult,
     TensorResult,
 )
@@ -39,7 +40,7 @@ def layer(
 
 def result(
     layers: Sequence[LayerResult],
-    outputs: Sequence[TensorResult] = (TensorResult("out", FINE),),
+    outputs: Sequence[OutputResult] = (OutputResult("out", FINE),),
     **more: Any,
 ) -> CompareResult:
     """A comparison; layers are ranked as given."""
@@ -87,7 +88,7 @@ class Kit:
 
     fine, broken = FINE, BROKEN
     layer, result, show = staticmethod(layer), staticmethod(result), staticmethod(show)
-    Checked, TensorResult = Checked, TensorResult
+    Checked, OutputResult = Checked, OutputResult
     TaskResult, Divergence, Skipped = TaskResult, Divergence, Skipped
 
 

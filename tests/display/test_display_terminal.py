@@ -40,7 +40,7 @@ ODD = (
 def many(kit: Any) -> Any:
     layers = [kit.layer(name, local=float(i), op="ConvTranspose") for i, name in enumerate(ODD)]
     layers.append(kit.layer("broken", local=math.nan, metrics=kit.broken))
-    outputs = [kit.TensorResult(f"output of {name}", kit.fine) for name in ODD[:4]]
+    outputs = [kit.OutputResult(f"output of {name}", kit.fine) for name in ODD[:4]]
     return kit.result(
         layers,
         outputs,
@@ -112,7 +112,7 @@ def test_a_name_takes_all_the_room_that_the_numbers_leave(
 def test_an_outputs_name_is_cut_and_not_the_word_before_it(
     kit: Any, plain: Callable[[str], str]
 ) -> None:
-    found = kit.result([kit.layer("x")], [kit.TensorResult("/deep/" * 9 + "logits", kit.fine)])
+    found = kit.result([kit.layer("x")], [kit.OutputResult("/deep/" * 9 + "logits", kit.fine)])
     assert "\noutput …" in plain(kit.show(found, width=80))
 
 
@@ -144,7 +144,7 @@ def test_nan_is_shown(kit: Any, plain: Callable[[str], str]) -> None:
     broken = kit.layer("hot", local=math.nan, metrics=kit.broken)
     found = kit.result(
         [broken],
-        [kit.TensorResult("out", kit.broken)],
+        [kit.OutputResult("out", kit.broken)],
         first_divergence=kit.Divergence("h", "hot", math.nan, 20.0),
         conditions=(kit.Checked("output.cosine>=0.9", math.nan, False),),
     )

@@ -54,6 +54,7 @@ def test_the_values_are_those_that_the_formulas_say() -> None:
         "worst_sample_sqnr_db": ratios.min(),
         "worst_channel": 1,
         "worst_channel_sqnr_db": of_channels.min(),
+        "worst_part_sqnr_db": 10 * math.log10((ref**2).sum() / (error**2).sum()),
     }
     assert found == pytest.approx(expected, rel=1e-6)
     assert list(found) == [metric.name for metric in METRICS]

@@ -255,6 +255,7 @@ class NoiseSink:
     def __init__(self, pair: ModelPair) -> None:
         graph, both = pair.reference, {*pair.candidate.outputs}
         self._outputs = [t for t in graph.outputs if t in both and graph.is_float(t)]
+        self._parts = pair.parts
         self._energies: dict[int, Array] = {}
         self._split = bool(self._outputs)
 
@@ -265,7 +266,7 @@ class NoiseSink:
             self._split = False
             return
         count = executed.batch.count
-        found = output_energies(reference, candidate, self._outputs, count)
+        found = output_energies(reference, candidate, self._outputs, count, self._parts)
         self._energies[executed.batch.start] = found
         self._split = found.shape[2] == count
 

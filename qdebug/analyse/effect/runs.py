@@ -262,7 +262,8 @@ class Runs:
         def add(executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
             count = executed.batch.count
             candidate = executed.of(CANDIDATE)
-            outputs = output_energies(executed.reference, candidate, self._outputs, count)
+            pair = executed.reference, candidate
+            outputs = output_energies(*pair, self._outputs, count, self._of.pair.parts)
             chance = self._drawn.chances
             if not isinstance(chance, float):
                 chance = chance[executed.batch.index]

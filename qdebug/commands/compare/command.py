@@ -26,6 +26,7 @@ from qdebug.analyse.layer_results import (
     correspondence,
     first_divergence,
     layer_results,
+    output_results,
     overflow_notes,
     tensor_results,
     with_predictions,
@@ -409,8 +410,8 @@ def _result(
     """What the pass over the samples measured."""
     tensors = tensor_results(pair, errors)
     layers = with_predictions(pair, layer_results(pair, errors), settings.fp16_kernels)
-    named = {t.name: t for t in tensors}
-    finals = tuple(named[name] for name in pair.reference.outputs if name in named)
+    computed = {t.name for t in tensors}
+    finals = output_results(pair, {t: x for t, x in errors.tensors.items() if t in computed})
     half = Precision.FP16 in pair.precisions.values()
     return CompareResult(
         model=ModelRef(settings.model, pair.model.file.sha256),

@@ -30,6 +30,7 @@ from qdebug.execute.evaluator import (
     evaluate,
     run_of,
 )
+from qdebug.execute.lockstep import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.metrics.task import BUILT_IN, TaskMetric
 from qdebug.network.graph import Graph
@@ -158,7 +159,7 @@ class OutputEvaluator:
         totals = evaluate(
             reference.subset,
             {REFERENCE: reference.run, CANDIDATE: run_of(session, names)},
-            {CANDIDATE: Comparison()},
+            {CANDIDATE: Comparison(options=output_options(graph))},
             self._context,
             feeds=reference.feeds,
             sinks=sinks,

@@ -34,7 +34,7 @@ from qdebug.execute.evaluator import (
     evaluate,
     run_of,
 )
-from qdebug.execute.lockstep import measure_options
+from qdebug.execute.lockstep import measure_options, output_options
 from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.candidate import CandidateResult, KernelAgreement
@@ -143,6 +143,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         """
         self._context = replace(context, ends_at=min(context.ends_at, options.ends_at))
         self._model, self._bound = model, bound
+        self._options = output_options(model.graph)
         self._capture = tuple(dict.fromkeys(options.capture))
         self._agree_on = options.agree_on
         self._engines: Backend | None = None
@@ -273,7 +274,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             errors.each.clear()
             sinks.append(errors)
         runs: dict[str, Run] = {REFERENCE: self._reference.run}
-        comparisons = {REFERENCE: Comparison()}
+        comparisons = {REFERENCE: Comparison(options=self._options)}
         if self._capture:
             options = measure_options(planned_pair(self._model, bound), self._capture)
             comparisons[_INNER] = Comparison(_INNER, options=options)

@@ -23,8 +23,10 @@ from qdebug.results.conditions import Checked, Condition, check_condition, parse
 from qdebug.results.words import score
 from qdebug.wording import option
 
-_NAMES = {**GATED, "layer": GATED["tensor"]}
-"""As of `fail_on`, without local errors: pinning other layers does not change those."""
+_NAMES = {scope: GATED[scope] for scope in ("output", "tensor", "metric")}
+_NAMES["layer"] = GATED["tensor"]
+"""As of `fail_on`, without local errors: pinning other layers does not change those; of parts only
+the worst, which is a figure of outputs."""
 
 
 @dataclass(frozen=True)

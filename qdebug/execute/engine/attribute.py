@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from qdebug.backends.engine import CaptureWay
 from qdebug.engine_info.profile import LayerTime
@@ -12,7 +13,7 @@ from qdebug.execute.engine.contradiction import without_contradicted
 from qdebug.execute.engine.observe import EngineJob, observe_engine, opened
 from qdebug.execute.evaluator import Run, Sink, evaluate, run_of
 from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals
-from qdebug.metrics.sums import ErrorSums
+from qdebug.metrics.sums import ErrorSums, MeasureOptions
 from qdebug.network.graph import Graph
 from qdebug.results.attribution import (
     Attribution,
@@ -27,6 +28,7 @@ SIMULATION, ENGINE, CLEAN, PLAIN = "simulation", "engine", "clean engine", "FP32
 """Names of runs: the lowered model on ONNX Runtime, its engine while it is observed and as it is
 used, and an engine without quantization."""
 _QUANTIZATION = "quantization"
+NOTHING_ELSE: Mapping[str, MeasureOptions] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ def attribute_engine(
     *,
     built: Graph | None = None,
     mismatch: bool = False,
+    options: Mapping[str, MeasureOptions] = NOTHING_ELSE,
     sinks: Sequence[Sink] = (),
 ) -> EngineFindings:
     """Run FP32, the simulation and the engine over all batches and split the engine's error.
@@ -73,6 +76,7 @@ def attribute_engine(
         tensors: reference tensor -> tensor of `candidate` that stands for it.
         built: what the engine is built of, where that is not `candidate`: the same tensors.
         mismatch: run an FP32 engine as well, to tell a reference mismatch tensor by tensor.
+        options: what to measure of the model's outputs besides the totals.
         sinks: get every batch of REFERENCE, SIMULATION, ENGINE and CLEAN, by the names in the
             reference, while the next ones run.
 
@@ -100,7 +104,7 @@ def attribute_engine(
             plain = opened(stack, job.runtime.open(reference.proto, inner, way, limit))
             runs[PLAIN] = run_of(plain)
         totals = evaluate(
-            job.subset, runs, _comparisons(), job.context, sinks=sinks, stage="engine"
+            job.subset, runs, _comparisons(options), job.context, sinks=sinks, stage="engine"
         )
         first = job.feeds(job.subset.batches[0])
         latency = observed.clean.latency_ms(first)
@@ -123,14 +127,14 @@ def attribute_engine(
     )
 
 
-def _comparisons() -> dict[str, Comparison]:
+def _comparisons(options: Mapping[str, MeasureOptions]) -> dict[str, Comparison]:
     """Quantization error, and total and kernel error of both engines."""
     found = {
         _QUANTIZATION: Comparison(REFERENCE, SIMULATION),
         PLAIN: Comparison(REFERENCE, PLAIN),
     }
     for engine in (ENGINE, CLEAN):
-        found[engine] = Comparison(REFERENCE, engine)
+        found[engine] = Comparison(REFERENCE, engine, options=options)
         found[_kernel(engine)] = Comparison(SIMULATION, engine)
     return found
 
