@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from qdebug.analyse.causes.calibration import RangeFit
+from qdebug.analyse.causes.mixed_scales import MixedScale, PartSums, is_mixed
 from qdebug.analyse.causes.quantization import OperandPart, WeightPart, half_causes, rounding_causes
 from qdebug.formats.base import FloatArray, Format, Kind
 from qdebug.formats.registry import FP16, INT8, UINT8
-from qdebug.metrics.sums import error_energy
+from qdebug.metrics.sums import error_energy, signal_energy
 from qdebug.metrics.tensor import sqnr_db
 from qdebug.network.codes import format_of_codes
 from qdebug.network.layers import Layer
+from qdebug.network.outputparts import OutputParts, joined_parts, parts_of, shown_parts
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.quantize import Grid, dynamic_grid
 from qdebug.plan.rewrite.bypass import Pair
@@ -107,6 +110,18 @@ class _Values:
         return float(used.max()) / float(np.median(used)) if used.size > 1 else 1.0
 
 
+def _with_masked(parts: Sequence[OperandPart], energy: float) -> list[OperandPart]:
+    """`parts` that add up to `energy`, that of all pairs together: what one pair of an unsuitable
+    scale has taken away, a second one can not take away again, so that leaving out either changes
+    nothing. They share what is missing."""
+    mixed = sum(part.mixed is not None for part in parts)
+    missing = energy - sum(part.energy for part in parts)
+    if not mixed or not missing > 0:
+        return [*parts]
+    more = missing / mixed
+    return [replace(p, energy=p.energy + more) if p.mixed is not None else p for p in parts]
+
+
 def _largest(values: Array) -> float:
     """The largest magnitude; NaN if a value is NaN, 0 without values."""
     return float(max(values.max(), -values.min())) if values.size else 0.0
@@ -126,7 +141,9 @@ class IsolatedLayer:
     Attributes:
         energies: Σerr² at its output, by variant.
         signal: Σref² there.
+        rounded: Σerr² of what a pair makes of its output, that counts as its own.
         values: of the tensors its pairs quantize, by name; of all it reads and writes in FP16.
+        parts: of those tensors that its pairs quantize and that a Concat joins.
     """
 
     subject: ModelPair
@@ -134,15 +151,18 @@ class IsolatedLayer:
     pairs: Sequence[Pair]
     energies: dict[str, float] = field(default_factory=dict)
     signal: float = 0.0
+    rounded: float = 0.0
     values: dict[str, _Values] = field(default_factory=dict)
+    parts: dict[str, PartSums | None] = field(default_factory=dict)
 
     def add(self, truth: Tensors, results: Mapping[str, Tensors], output: str) -> None:
         """Add one batch: the reference's tensors, and what each variant made of them."""
         reference = truth[self.layer.output]
         self.signal += error_energy(reference, np.zeros_like(reference))
+        self._add_behind(reference)
         for variant, tensors in results.items():
             if tensors[output].shape == reference.shape:
-                energy = error_energy(reference, tensors[output])
+                energy = self._error(reference, tensors[output])
                 self.energies[variant] = self.energies.get(variant, 0.0) + energy
         grids = self.subject.grids
         bare = results.get(NO_PAIRS, {})
@@ -154,10 +174,54 @@ class IsolatedLayer:
                     values = np.clip(values, *pair.bounds)
                 axis = None if pair.inner else self._axis(pair.source)
                 self._values(pair.source).add(values, grid, axis)
+                parts = self._parts(pair)
+                if parts is not None and grid is not None:
+                    parts.add(values, grid)
         if self.subject.precisions[self.layer.name] is Precision.FP16:
             for tensor in (*self._reads(), self.layer.output):
                 if tensor in truth:
                     self._values(tensor).add(truth[tensor], None)
+
+    def _add_behind(self, reference: Array) -> None:
+        grid, shown = self._behind, self._shown
+        if grid is None or shown is None or not reference.size:
+            return
+        self.rounded += self._error(reference, grid.quantize(reference))
+        self._values(self.layer.output).add(reference, grid)
+        sums = self.parts.setdefault(self.layer.output, PartSums(shown))
+        assert sums is not None
+        sums.add(reference, grid)
+
+    def _error(self, reference: Array, given: Array) -> float:
+        """Σerr² at its output. Where that is an output that has parts, each weighs as if it had the
+        mean signal of all, as where layers are ranked."""
+        if self._shown is None:
+            return error_energy(reference, given)
+        pieces, others = (parts_of(self._shown, x) for x in (reference, given))
+        signals = [signal_energy(piece) for piece in pieces]
+        mean = sum(signals) / len(signals)
+        each = zip(pieces, others, signals, strict=True)
+        return sum(error_energy(x, y) * mean / s for x, y, s in each if s > 0)
+
+    @cached_property
+    def _shown(self) -> OutputParts | None:
+        return shown_parts(self.subject.reference, self.layer.output)
+
+    @cached_property
+    def _behind(self) -> Grid | None:
+        """What the pair behind a Concat rounds its output to, where that is only moved from there
+        on. It counts as the layer's, as where layers are left out."""
+        alone = self._shown is not None and not any(pair.inner for pair in self.pairs)
+        joins = alone and self.layer.op_type == "Concat"
+        return self.subject.grids.get(self.layer.output) if joins else None
+
+    def _parts(self, pair: Pair) -> PartSums | None:
+        """The sums of what a pair quantizes by part; None where it has none."""
+        if pair.source not in self.parts:
+            tensor = self.layer.output if pair.inner else pair.source
+            found = joined_parts(self.subject.reference, tensor)
+            self.parts[pair.source] = PartSums(found) if found else None
+        return self.parts[pair.source]
 
     def causes(self, fit: RangeFit) -> tuple[Cause, ...]:
         """The causes of its error; `fit` is how all ranges fit the values."""
@@ -174,6 +238,10 @@ class IsolatedLayer:
         for k, pair in enumerate(self.pairs):
             rest = bare if len(self.pairs) == 1 else self.energies.get(without(k), 0.0)
             parts.append(self._part(pair, max(0.0, whole - rest), fit))
+        parts = _with_masked(parts, whole - bare)
+        if self.rounded:
+            output = self.layer.output
+            parts.append(self._part(Pair(output, output, output, True), self.rounded, fit))
         return rounding_causes(parts, self._weight(bare), fit)
 
     def _sums(self) -> tuple[float, float]:
@@ -229,7 +297,30 @@ class IsolatedLayer:
             spread=found.spread,
             format=grid.format if grid else UINT8,
             full_digits=_full_digits(grid),
+            mixed=self._mixed(pair),
         )
+
+    def _mixed(self, pair: Pair) -> MixedScale | None:
+        parts = self.parts.get(pair.source)
+        return (parts.found() if parts else None) or self._beside(pair)
+
+    def _beside(self, pair: Pair) -> MixedScale | None:
+        """What the pair of an input of a Concat or an Add does to it, where it has the scale of
+        another one, which has far larger values."""
+        grids, joins = self.subject.grids, self.layer.op_type
+        own, values = grids.get(pair.source), self.values.get(pair.source)
+        if joins not in ("Concat", "Add") or own is None or not values or not values.squares:
+            return None
+        for other in self.pairs:
+            grid, beside = grids.get(other.source), self.values.get(other.source)
+            if other is pair or grid is None or not beside or not beside.squares:
+                continue
+            noise = [x.error / x.squares for x in (values, beside)]
+            alike = own.scale.size == 1 and np.array_equal(own.scale, grid.scale)
+            if alike and is_mixed(values.largest, beside.largest, *noise):
+                sizes = values.largest, beside.largest, noise[0], own.step
+                return MixedScale(pair.source, *sizes, joins=joins)
+        return None
 
     def _weight(self, energy: float) -> WeightPart | None:
         graph = self.subject.reference

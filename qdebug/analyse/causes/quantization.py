@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.analyse.causes.calibration import WIDE, RangeFit
+from qdebug.analyse.causes.mixed_scales import MixedScale
 from qdebug.analyse.causes.overflow import FP16_OVERFLOW
 from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.formats.base import Format, Kind
@@ -41,6 +42,7 @@ class OperandPart:
         format: of the pair's codes.
         full_digits: the smallest magnitude that keeps all the digits of a floating-point format; 0
             for an integer format, whose step is the same everywhere.
+        mixed: a part of the tensor that the scale does not suit, or None.
         largest, rms: of the values, on the samples looked at.
         clipped: share of the values beyond the bounds.
         clipped_energy: share of the pair's own error that clipping makes; rounding makes the rest.
@@ -70,6 +72,7 @@ class OperandPart:
     spread: float = 1.0
     format: Format = INT8
     full_digits: float = 0.0
+    mixed: MixedScale | None = None
 
     @property
     def amax(self) -> float:
@@ -325,6 +328,9 @@ def _clipping(part: OperandPart, share: float, fit: RangeFit) -> Cause:
 def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     """What the step of a pair adds: because the range does not fit the values, because a few of
     them stretch it, or because it is INT8."""
+    if part.mixed is not None:
+        step, planned = f"{part.format.label} step", is_planned(part.format) and not part.inner
+        return part.mixed.cause(share, part.tensor, step, planned=planned)
     if part.too_wide > fit.wide:
         return _wide(part, share, fit)
     evidence = _steps(part, f"'{part.tensor}'" if part.inner else f"its input '{part.tensor}'")

@@ -4,7 +4,7 @@ A layer rounds what its nodes read through Q/DQ pairs, its constants, and what i
 its own nodes. Without its rounding it reads what those pairs quantize, and the constants of the
 FP32 model. Other readers of the same pairs still read them. What the layer writes is rounded where
 others read it, as before; only a pair that writes an output of the model belongs to the layer that
-computes that output.
+computes that output, or to the Concat whose values are only moved from there on.
 """
 
 from __future__ import annotations
@@ -152,15 +152,22 @@ class _Walk:
         branches = Branches(self.reference, self.graph)
         readers: Counter[str] = Counter()
         found: list[tuple[str, Collection[str]]] = []
+        last: dict[str, str] = {}
         for layer in layers:
             branch = branches.of(layer)
-            if branch is None or self._moves_only(layer):
+            if branch is None:
                 continue
             own = [n for n in branch.nodes if n not in self.lazy]
+            if self._moves_only(layer):
+                joins = self._joins(layer.name)
+                if joins and any(self._is_output(n) for n in own):
+                    last |= dict.fromkeys(own, joins)
+                continue
             readers.update(own)
             found.append((layer.name, own))
         for name, nodes in found:
             self.owners |= {n: name for n in nodes if readers[n] == 1}
+        self.owners |= {n: self.owners[joins] for n, joins in last.items() if joins in self.owners}
         self._shared = {n for n, count in readers.items() if count > 1}
 
     def plain_node(self, node: Node) -> onnx.NodeProto:
@@ -229,6 +236,16 @@ class _Walk:
         readers = [r for t in node.outputs for r in self.graph.consumers.get(t, ())]
         shown = any(t in self.graph.outputs for t in node.outputs)
         return bool(readers) and not shown and all(self._repeated(node, r) for r in readers)
+
+    def _joins(self, mover: str) -> str:
+        """The Concat whose values a node moves, over other nodes that do; "" for none."""
+        node: Node | None = self.graph.by_name[mover]
+        while node is not None and (node.op_type in _PAIRS or moves(self.graph, node)):
+            node = self.graph.producers.get(node.inputs[0])
+        return node.name if node is not None and node.op_type == "Concat" else ""
+
+    def _is_output(self, node: str) -> bool:
+        return any(t in self.graph.outputs for t in self.graph.by_name[node].outputs)
 
     def _repeated(self, mover: Node, quantizer: Node) -> bool:
         """Whether what is quantized was quantized to the same codes before it was moved."""
