@@ -65,6 +65,7 @@ def test_keys_and_types(desk: Any) -> None:
             "layers": list,
             "tensors": list,
             "first_divergence": (dict, type(None)),
+            "reference_in_fp16": bool,
             "skipped": list,
             "effect": dict,
             "summary": dict,
@@ -82,7 +83,8 @@ def test_keys_and_types(desk: Any) -> None:
     typed(result["model"], {"path": str, "sha256": str})
     assert result["model"]["path"] == "net.onnx" and len(result["model"]["sha256"]) == 64
     typed(result["verdict"], {"passed": bool, "conditions": list})
-    typed(result["verdict"]["conditions"][0], {"expression": str, "value": Number, "passed": bool})
+    condition = {"expression": str, "value": Number, "passed": bool, "reason": (str, type(None))}
+    typed(result["verdict"]["conditions"][0], condition)
     typed(
         result["metric"],
         {
