@@ -479,11 +479,16 @@ def _renamed(
             new[tensor] = wanted
         elif tensor in theirs:
             new[tensor] = free_name(f"{tensor}_quantized_model", taken)
+    # The names that converters make up may be those of a constant here and of a tensor there.
+    for constant in theirs.intersection(graph.initializers).difference(new):
+        new[constant] = free_name(f"{constant}_quantized_model", taken)
     named = {n.name for n in reference.nodes}
     node_names = {*named, *graph.by_name}
     proto = onnx.ModelProto()
     proto.CopyFrom(graph.proto)
     del proto.graph.node[:], proto.graph.value_info[:]
+    for weight in proto.graph.initializer:
+        weight.name = new.get(weight.name, weight.name)
     for original in graph.proto.graph.node:
         node = copy_node(original)
         rename_reads(node, new)

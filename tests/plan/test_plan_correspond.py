@@ -73,6 +73,29 @@ def test_everything_renamed(kit: SimpleNamespace) -> None:
     np.testing.assert_array_equal(before["y"], after["y"])
 
 
+def test_a_constant_with_the_name_of_a_tensor_of_the_other(kit: SimpleNamespace) -> None:
+    """Converters make names up by counting, and count differently in each model."""
+    (w,) = _weights((4, 3, 3, 3))
+    node = kit.node
+    reference = kit.make(
+        [node("Conv", ["x", "w"], ["_v_7"], "conv"), node("Relu", ["_v_7"], ["y"], "act")],
+        {"x": (1, 3, 6, 6)}, ["y"], {"w": w},
+    )  # fmt: skip
+    quantized = kit.make(
+        [
+            *_pair(kit, "x"),
+            node("Conv", ["x_dq", "_v_7"], ["_v_9"], "conv"),
+            node("Relu", ["_v_9"], ["y"], "act"),
+        ],
+        {"x": (1, 3, 6, 6)}, ["y"], {"_v_7": w, **GRID},
+    )  # fmt: skip
+    found = _aligned(kit, reference, quantized)
+    assert _pairs(found) == {"_v_7": "_v_9", "y": "y"}
+    x = np.random.default_rng(1).normal(size=(1, 3, 6, 6)).astype(F32)
+    before, after = kit.run(quantized, {"x": x}), kit.run(found.graph, {"x": x})
+    np.testing.assert_array_equal(before["y"], after["y"])
+
+
 def test_parallel_branches_are_told_by_their_weights(kit: SimpleNamespace) -> None:
     wq, wk, wv = _weights((8, 8), (8, 8), (8, 8))
     node = kit.node
