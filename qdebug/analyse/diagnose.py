@@ -148,7 +148,7 @@ def _fitted(
     methods = {name: entry.method for name, entry in pair.plan.tensors.items()} if pair.plan else {}
     fitted = {}
     for tensor, grid in pair.grids.items():
-        values = largest.get(tensor, fed.get(tensor, 0.0))
+        values = max(largest.get(t, fed.get(t, 0.0)) for t in (tensor, _cut_from(pair, tensor)))
         amax = max(-grid.shown[0], grid.shown[1])
         even = grid.format.kind is Kind.INTEGER
         if even and values > 0 and amax > 0 and np.isfinite(values):
@@ -160,6 +160,19 @@ def _fitted(
                 is_input=_origin(pair.reference, tensor) in fed,
             )
     return fitted
+
+
+def _cut_from(pair: ModelPair, tensor: str) -> str:
+    """What a Split or a Slice has cut `tensor` from, where both have one scale: its range was found
+    on more values than are in `tensor`."""
+    node = pair.reference.producers.get(tensor)
+    while node is not None and node.op_type in _SAME_VALUES | {"Split", "Slice"}:
+        own, whole = pair.grids.get(tensor), pair.grids.get(node.inputs[0])
+        if own is None or whole is None or not np.array_equal(own.scale, whole.scale):
+            break
+        tensor = node.inputs[0]
+        node = pair.reference.producers.get(tensor)
+    return tensor
 
 
 def _origin(graph: Graph, tensor: str) -> str:

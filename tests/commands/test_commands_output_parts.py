@@ -107,3 +107,20 @@ def test_channels_of_every_output(tmp_path: Path) -> None:
     reference, given = (np.moveaxis(_output(m), 2, 0) for m in (fp32, int8))
     each = [_db(x, y) for x, y in zip(reference, given, strict=True)]
     assert worst.worst_channel_sqnr_db == pytest.approx(min(each), abs=0.05)
+
+
+def _halves(net: detectors.Builder) -> str:
+    """A Split gives two halves of unlike range, with one scale."""
+    wide = net.conv(net.features(), 16, 8, "both")
+    weight = next(x for x in net.constants if x.name == "both.w")
+    values = numpy_helper.to_array(weight) * np.where(np.arange(8) < 4, 1, 0.1)[:, None, None, None]
+    weight.CopyFrom(numpy_helper.from_array(values.astype(np.float32), "both.w"))
+    net.nodes.append(onnx.helper.make_node("Split", [wide], ["large", "small"], "halves", axis=1))
+    return net.conv("small", 4, 4, "last")
+
+
+def test_a_half_is_not_calibrated_on_other_data(tmp_path: Path) -> None:
+    fp32, int8, samples = detectors.quantized(_halves, tmp_path)
+    result = qdebug.compare(str(int8), reference=str(fp32), inputs=str(samples), effect="none")
+    last = next(x for x in result.layers if x.name == "last")
+    assert last.causes[0].label == "coarse-step"
