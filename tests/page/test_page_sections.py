@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import detectors
 import pytest
 from browser import axe_violations, missing, opened
 
@@ -256,3 +257,15 @@ def test_the_first_screen_of_an_engine_tells_where_its_time_goes(
         assert costs[0].endswith("(1, 2 ms)")  # what writes FP32; then the copy that converts
         assert axe_violations(watched.page) == []
         watched.quiet()
+
+
+def test_the_parts_of_an_output(chromium: Any, tmp_path: Path) -> None:
+    fp32, int8, samples = detectors.quantized(detectors.joined, tmp_path)
+    run = tmp_path / "run.h5"
+    how = {"reference": fp32, "inputs": samples, "effect": "none"}
+    result = qdebug.compare(int8, output=run, **how)
+    qdebug.report(run, output=tmp_path / "page.html")
+    with opened(chromium, tmp_path / "page.html") as watched:
+        text = watched.page.inner_text("#app")
+    for part in result.outputs[0].parts:
+        assert f"{part.places} from {part.branch}" in text

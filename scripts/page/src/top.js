@@ -103,6 +103,9 @@ function factsOf(run) {
       `output ${output.name}`,
       `SQNR ${decibels(numberIn(output, "sqnr_db"))}, cosine ${number(numberIn(output, "cosine"), 5)}, worst sample ${output.worst_sample}`,
     ]);
+    for (const part of output.parts ?? []) {
+      rows.push([`part of ${output.name}`, `SQNR ${decibels(numberIn(part, "sqnr_db"))}, ${places(part)} from ${part.branch}`]);
+    }
   }
   for (const condition of result.verdict?.conditions ?? []) {
     const found = number(numberIn(condition, "value"));
@@ -112,6 +115,11 @@ function factsOf(run) {
   if (result.samples) rows.push(["samples", samples(result)]);
   if (run.kind === "compare" && run.result) rows.push(["compared", compared(result)]);
   return rows;
+}
+
+function places({ axis, first, last }) {
+  const span = first === last ? `${first}` : `${first}–${last}`;
+  return axis === 1 ? `${first === last ? "channel" : "channels"} ${span}` : `${span} of axis ${axis}`;
 }
 
 function backend(result) {
