@@ -64,6 +64,16 @@ def test_one_scale_for_boxes_and_scores(
     assert result.summary.restored_sqnr_db is not None and result.summary.restored_sqnr_db > 30
 
 
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [(detectors.unit, {}), (detectors.joined, {"nodes_to_exclude": ["join"]})],
+)
+def test_a_scale_that_suits_is_no_cause(make: Make, settings: Any, tmp_path: Path) -> None:
+    fp32, int8, samples = detectors.quantized(make, tmp_path, **settings)
+    result = qdebug.compare(str(int8), reference=str(fp32), inputs=str(samples), effect="none")
+    assert "mixed-scales" not in {c.label for x in result.layers for c in x.causes}
+
+
 def test_two_faults_in_two_parts_are_both_found(tmp_path: Path) -> None:
     """The last layer of either branch reads what a range 20 times too wide has rounded."""
     net = detectors.Builder()
@@ -124,3 +134,32 @@ def test_a_half_is_not_calibrated_on_other_data(tmp_path: Path) -> None:
     result = qdebug.compare(str(int8), reference=str(fp32), inputs=str(samples), effect="none")
     last = next(x for x in result.layers if x.name == "last")
     assert last.causes[0].label == "coarse-step"
+
+
+def _coordinates(net: detectors.Builder) -> str:
+    """The last layer reads features beside coordinates of hundreds, which it weighs down."""
+    x = net.features()
+    size = net.constant("size", np.float32(300))
+    wide = net.op("Mul", net.conv(x, 16, 2, "raw"), size, name="coordinates")
+    both = net.op("Concat", x, wide, name="both", axis=1)
+    last = net.conv(both, 18, 4, "last")
+    weight = next(x for x in net.constants if x.name == "last.w")
+    values = numpy_helper.to_array(weight) / np.where(np.arange(18) < 16, 1, 300)[:, None, None]
+    weight.CopyFrom(numpy_helper.from_array(values.astype(np.float32), "last.w"))
+    return last
+
+
+def test_one_scale_for_what_a_layer_reads(tmp_path: Path) -> None:
+    net = detectors.Builder()
+    fp32 = net.save(tmp_path / "fp32.onnx", _coordinates(net))
+    file = str(tmp_path / "images.npz")
+    np.savez(file, image=detectors.images(64))
+    result = qdebug.compare(str(fp32), inputs=file, calib_data=file)
+    first = result.layers[0]
+    assert (first.name, first.causes[0].label) == ("last", "mixed-scales")
+    wanted = {
+        "target": "output.sqnr_db>=25",
+        "pin": False,
+        "output": str(tmp_path / "repaired.onnx"),
+    }
+    assert qdebug.repair(str(fp32), calib_data=file, **wanted).passed

@@ -89,6 +89,13 @@ def three(net: Builder) -> str:
     return net.rows(net.op("Concat", *every, name=JOIN, axis=1), 10, "rows")
 
 
+def unit(net: Builder) -> str:
+    """Boxes of at most 1, too: one scale suits both."""
+    x = net.features()
+    boxes = net.op("Sigmoid", net.conv(x, 16, 4, "boxes.conv"), name="boxes")
+    return net.op("Concat", boxes, net.scores(x), name=JOIN, axis=1)
+
+
 def pyramid(net: Builder) -> str:
     """Two levels, each of boxes and scores."""
     fine = net.features()

@@ -302,7 +302,8 @@ class IsolatedLayer:
 
     def _mixed(self, pair: Pair) -> MixedScale | None:
         parts = self.parts.get(pair.source)
-        return (parts.found() if parts else None) or self._beside(pair)
+        found = (parts.found() if parts else None) or self._beside(pair)
+        return replace(found, planned=self.subject.plan is not None) if found else None
 
     def _beside(self, pair: Pair) -> MixedScale | None:
         """What the pair of an input of a Concat or an Add does to it, where it has the scale of

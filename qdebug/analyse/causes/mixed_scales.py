@@ -20,8 +20,8 @@ from qdebug.types import Array
 MIXED_SCALES = "mixed-scales"
 _UNLIKE = 8.0
 """With a scale of its own, a part whose range is narrower by this factor would keep 3 bits more."""
-_LEAST_NOISE = 0.01
-"""A part that keeps 20 dB is not lost."""
+_LEAST_NOISE = 0.001
+"""A part that keeps 30 dB is not lost."""
 _BESIDE_OTHERS = 10.0
 """How many times as much noise it has as the part that the scale suits."""
 
@@ -38,6 +38,7 @@ class MixedScale:
         zero_channels: of all `channels` of the tensor, those that hold something and of which
             nothing is left.
         joins: what joins the parts, for the advice: "Concat" or "Add".
+        planned: the pair is of a plan of qdebug's own.
     """
 
     branch: str
@@ -48,14 +49,14 @@ class MixedScale:
     zero_channels: int = 0
     channels: int = 0
     joins: str = "Concat"
+    planned: bool = False
 
-    def cause(self, share: float, tensor: str, step: str, *, planned: bool) -> Cause:
+    def cause(self, share: float, tensor: str, step: str) -> Cause:
         """The cause of an error that it makes `share` of.
 
         Args:
             tensor: what the pair quantizes.
             step: what its steps are called: "INT8 step".
-            planned: the pair is of a plan of qdebug's own.
         """
         lost = ""
         if self.zero_channels:
@@ -65,12 +66,17 @@ class MixedScale:
             f"one scale serves values of up to {self.others_amax:.3g} and those of "
             f"'{self.branch}', which reach {self.amax:.3g}: one {step} is {self.step:.2g}{lost}"
         )
-        how = (
-            f"Quantize before the {self.joins}, each branch with a scale of its own, and leave "
-            "what follows in floating point"
-        )
-        alone = "keep this layer in FP32" if planned else "leave this layer out when quantizing"
-        return Cause(MIXED_SCALES, share, f"'{tensor}': {suits}", f"{how}: {alone}.", brief=suits)
+        if self.planned:
+            remedy = (
+                "`qdebug repair` can equalize or split channels, so that one scale suits them. "
+                "Keep this layer in FP32 only if that is not enough."
+            )
+        else:
+            remedy = (
+                f"Quantize before the {self.joins}, each branch with a scale of its own, and leave "
+                "what follows in floating point: leave this layer out when quantizing."
+            )
+        return Cause(MIXED_SCALES, share, f"'{tensor}': {suits}", remedy, brief=suits)
 
 
 @dataclass

@@ -329,8 +329,7 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     """What the step of a pair adds: because the range does not fit the values, because a few of
     them stretch it, or because it is INT8."""
     if part.mixed is not None:
-        step, planned = f"{part.format.label} step", is_planned(part.format) and not part.inner
-        return part.mixed.cause(share, part.tensor, step, planned=planned)
+        return part.mixed.cause(share, part.tensor, f"{part.format.label} step")
     if part.too_wide > fit.wide:
         return _wide(part, share, fit)
     evidence = _steps(part, f"'{part.tensor}'" if part.inner else f"its input '{part.tensor}'")
