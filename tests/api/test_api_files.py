@@ -113,7 +113,9 @@ def figures(result: Any) -> Any:
         case "BisectResult":
             return result.pinned, result.cost
         case "RepairResult":
-            return result.baseline, result.proof, result.model_bytes()
+            proto = result.model_proto()
+            del proto.metadata_props[:]  # which names the bytes of the file that was repaired
+            return result.baseline, result.proof, proto.SerializeToString(deterministic=True)
         case "SweepResult":
             return [row.execution.errors for row in result.combinations]
         case "InspectResult":
