@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
@@ -59,9 +58,7 @@ class Sharing:
         Raises:
             StoreError: a file that workers need cannot be written.
         """
-        file = io.BytesIO()
-        _Pickler(file, self._reduced).dump(what)
-        return file.getvalue()
+        return _pickled(what, self._reduced)
 
     def _reduced(self, what: Any) -> tuple[Any, ...] | None:
         """What is called to make it, and with what; None for what pickle knows itself."""
@@ -135,16 +132,18 @@ class Sharing:
         return shared_file(target, made=True)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Asks `reduced` first."""
+def _pickled(what: object, reduced: Callable[[Any], tuple[Any, ...] | None]) -> bytes:
+    """`what` as bytes; `reduced` is asked first how each object in it is made."""
+    import cloudpickle  # which comes with dask, and commands without workers have no need of
 
-    def __init__(self, file: io.BytesIO, reduced: Callable[[Any], tuple[Any, ...] | None]) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._asked = reduced
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            found = reduced(obj)
+            return super().reducer_override(obj) if found is None else found
 
-    def reducer_override(self, obj: Any) -> Any:
-        found = self._asked(obj)
-        return super().reducer_override(obj) if found is None else found
+    file = io.BytesIO()
+    Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(what)
+    return file.getvalue()
 
 
 _made_last: dict[str, tuple[str, object]] = {}
