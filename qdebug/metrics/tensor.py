@@ -131,7 +131,7 @@ def part_sqnrs(sums: ErrorSums) -> list[float]:
     return [math.nan if broken else sqnr_db(*energies) for energies in sums.part_energies()]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Metrics:
     """How far a candidate tensor is from its reference, over all samples.
 

@@ -3,7 +3,7 @@
 It can be read with plain h5py (1.10 file format or newer)::
 
     /                     attributes
-                            schema    "qdebug.backends/1"
+                            schema    "qdebug.run/1"
                             complete  True; a file without it was never finished
                             created   UTC time, ISO 8601
                             manifest  JSON text: hashes of model, samples and plan, versions, seed
@@ -49,7 +49,7 @@ from qdebug.network.samples.readers.hdf5 import own_item, own_values
 from qdebug.types import Array
 from qdebug.wording import option
 
-SCHEMA = "qdebug.backends/1"
+SCHEMA = "qdebug.run/1"
 
 ATTR_SCHEMA = "schema"
 ATTR_COMPLETE = "complete"

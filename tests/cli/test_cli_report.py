@@ -175,7 +175,7 @@ def test_refusals(desk: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        (lambda file: file.attrs.__setitem__("schema", "qdebug.backends/2"), "QD-STORE-VERSION"),
+        (lambda file: file.attrs.__setitem__("schema", "qdebug.run/2"), "QD-STORE-VERSION"),
         (lambda file: file.attrs.__setitem__("complete", False), "QD-STORE-INCOMPLETE"),
         (lambda file: file.__delitem__("results"), "QD-STORE-DAMAGED"),
         (lambda file: file["network"].__setitem__(slice(0, 9), 0), "QD-STORE-DAMAGED"),

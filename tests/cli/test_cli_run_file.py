@@ -15,7 +15,7 @@ def rows(name: str) -> dict[str, dict[str, dict[int, Any]]]:
     """tensor -> role -> sample -> values, by the documented layout alone."""
     found: dict[str, dict[str, dict[int, Any]]] = {}
     with h5py.File(name) as file:
-        assert file.attrs["schema"] == "qdebug.backends/1" and file.attrs["complete"]
+        assert file.attrs["schema"] == "qdebug.run/1" and file.attrs["complete"]
         samples = file["samples"][()].tolist()
         for group in file.get("tensors", {}).values():
             for role in ("reference", "candidate"):

@@ -31,8 +31,8 @@ SMALLEST: dict[str, Any] = {
     "qdebug.execute.evaluator:_FEEDS_BYTES": 0,
     "qdebug.commands.compare.command:_OUTPUTS_SHARE": 0,
     "qdebug.network.samples.feeds:_CACHED_FEEDS": 1,
-    "qdebug.network.samples.arrays:CHUNK_BYTES": 64,
-    "qdebug.network.samples.feed_files:CHUNK_BYTES": 64,
+    "qdebug.network.samples.readers.npz:CHUNK_BYTES": 64,
+    "qdebug.network.samples.readers.polygraphy_json:CHUNK_BYTES": 64,
     "qdebug.network.samples.iterables:KEPT_BYTES": 0,
     # analysis: few layers and samples are looked at closely
     "qdebug.analyse.diagnose:_ENOUGH_VALUES": 1,

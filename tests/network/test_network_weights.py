@@ -232,12 +232,14 @@ def _results(folder: Path) -> tuple[Any, ...]:
     )
     found.save_plan(folder / "plan.yaml")
     qdebug.export(folder / "plan.yaml", to="onnx", model=cnn, output=folder / "m.onnx")
+    proto = onnx.load_from_string(repaired.model_bytes())
+    del proto.metadata_props[:]  # which names what was asked of the model in this folder
     return (
         [(x.name, x.metrics, x.causes) for x in compared.layers],
         [(x.name, x.metrics) for x in half.layers],
         (found.pinned, found.evaluations, found.achieved),
         repaired.repaired,
-        repaired.model_bytes(),
+        proto.SerializeToString(deterministic=True),
         onnx.load(folder / "m.onnx"),
     )
 

@@ -53,7 +53,7 @@ def test_runs_that_cannot_be_used(path: Path) -> None:
     with pytest.raises(StoreError, match="QD-STORE-INCOMPLETE"):
         RunReader(path)
     with h5py.File(path, "a") as file:
-        file.attrs["schema"] = "qdebug.backends/9"
+        file.attrs["schema"] = "qdebug.run/9"
     with pytest.raises(StoreError, match=r"(?s)qdebug\.run/9.*QD-STORE-VERSION"):
         RunReader(path)
 

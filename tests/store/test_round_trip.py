@@ -203,7 +203,7 @@ def test_plain_h5py_reads_the_documented_layout(tmp_path: Path) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     path = write(tmp_path / "run.h5", {4: {"a/b": x, "m": np.bool_([True])}, 9: {"a/b": x + 1}})
     with h5py.File(path) as file:
-        assert file.attrs["schema"] == "qdebug.backends/1"
+        assert file.attrs["schema"] == "qdebug.run/1"
         assert file.attrs["complete"]
         assert json.loads(file.attrs["manifest"]) == {}
         assert file["plan"].asstr()[()] == ""
