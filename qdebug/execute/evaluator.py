@@ -243,10 +243,10 @@ class OutputKeeper:
             MetricError: it is for a metric, and has another shape than that of the first batch.
         """
         if self.for_metric and self.by_batch:
-            first = next(iter(self.by_batch.values()))
+            before, first = next(iter(self.by_batch.items()))
             for name, array in kept.items():
                 if name in first:
-                    _ = check_shapes(name, [first[name], array])
+                    _ = check_shapes(name, [first[name], array], (before.count, batch.count))
         if batch not in self.by_batch:
             self.room -= sum(array.nbytes for array in kept.values())
         if self.room >= 0:
@@ -260,11 +260,12 @@ class OutputKeeper:
         Raises:
             MetricError: one has another shape for some samples.
         """
+        chosen = list(self.by_batch if batches is None else batches)
         parts: dict[str, list[Array]] = {}
-        for batch in self.by_batch if batches is None else batches:
+        for batch in chosen:
             for name, array in self.by_batch[batch].items():
                 parts.setdefault(name, []).append(array)
-        return join_outputs(parts)
+        return join_outputs(parts, [batch.count for batch in chosen])
 
 
 @dataclass(frozen=True)

@@ -203,25 +203,33 @@ def labels_of(extras: Outputs, where: str = "") -> Array:
     )
 
 
-def join_outputs(parts: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
+def join_outputs(parts: Mapping[str, Sequence[Array]], counts: Sequence[int]) -> dict[str, Array]:
     """Outputs of several executions, by name, as one array [samples, …] each.
+
+    Args:
+        counts: the samples of each execution.
 
     Raises:
         MetricError: an output has another shape for some samples.
     """
-    joined = {}
-    for name, pieces in parts.items():
-        joined[name] = np.concatenate(check_shapes(name, pieces))
-    return joined
+    return {
+        name: np.concatenate(check_shapes(name, pieces, counts)) for name, pieces in parts.items()
+    }
 
 
-def check_shapes(name: str, pieces: Sequence[Array]) -> list[Array]:
-    """An output of several executions, as arrays [samples, …] that can be joined.
+def check_shapes(name: str, pieces: Sequence[Array], counts: Sequence[int]) -> list[Array]:
+    """An output of several executions, as arrays [samples, …] that can be joined; `counts` are the
+    samples of each.
 
     Raises:
-        MetricError: their shapes differ beyond the first axis.
+        MetricError: their shapes differ beyond the samples.
     """
     arrays = [np.atleast_1d(piece) for piece in pieces]
+    axis = _sample_axis(arrays, counts)
+    if axis is not None:
+        arrays = [np.moveaxis(array, axis, 0) for array in arrays]
+    elif set(counts) == {1} and len({array.shape for array in arrays}) == 1:
+        arrays = [array[np.newaxis] for array in arrays]
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1:
         rows = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
@@ -233,6 +241,15 @@ def check_shapes(name: str, pieces: Sequence[Array]) -> list[Array]:
             code="QD-METRIC-SHAPES",
         )
     return arrays
+
+
+def _sample_axis(arrays: Sequence[Array], counts: Sequence[int]) -> int | None:
+    """The first axis that is as long as there are samples, in every execution: a recurrent network
+    may give [time, samples, classes]. None where there is none, as of boxes without a batch."""
+    for axis in range(min(array.ndim for array in arrays)):
+        if all(a.shape[axis] == n for a, n in zip(arrays, counts, strict=True)):
+            return axis
+    return None
 
 
 def top1(outputs: Outputs, labels: Outputs, _: Outputs) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from qdebug.metrics.task import load_metric
+from qdebug.metrics.task import join_outputs, load_metric
 
 FUNCTION = "QD-METRIC-FUNCTION"
 SCORES = {"out": np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]], np.float32)}
@@ -170,3 +170,18 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, code: str, error: str, says:
 def test_unknown_metrics(spec: str, code: str, named: str) -> None:
     with refused(code, named):
         load_metric(spec)
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 1), (2, 2, 1)])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_outputs_are_joined_along_their_samples(counts: tuple[int, ...], axis: int) -> None:
+    """A recurrent network gives [time, samples, classes]."""
+    rows = np.random.default_rng(0).random((sum(counts), 7, 9), np.float32)
+    ends = np.cumsum(counts)
+    parts = [np.moveaxis(rows[e - n : e], 0, axis) for e, n in zip(ends, counts, strict=True)]
+    np.testing.assert_array_equal(join_outputs({"y": parts}, counts)["y"], rows)
+
+
+def test_an_output_without_an_axis_of_samples_gets_one() -> None:
+    boxes = np.random.default_rng(0).random((3, 100, 6), np.float32)
+    np.testing.assert_array_equal(join_outputs({"y": list(boxes)}, (1, 1, 1))["y"], boxes)
