@@ -340,7 +340,8 @@ class IsolatedLayer:
         planned = self.subject.plan is not None
         scales, form, along, block = self._scales()
         across = along if along != axis else None
-        return WeightPart(energy, scales, spread, changed, planned, form, across, block)
+        divisible = axis is not None and values.shape[axis] > 1
+        return WeightPart(energy, scales, spread, changed, planned, form, across, block, divisible)
 
     def _changed(self) -> str:
         proof = self.subject.proof

@@ -115,6 +115,7 @@ class WeightPart:
         across: the axis that its scales lie along, where that is not the one of its output
             channels.
         block: how many neighbours share a scale; 0 for a whole channel or tensor.
+        divisible: it has more than one output channel, so that there could be more scales.
     """
 
     energy: float
@@ -125,6 +126,7 @@ class WeightPart:
     format: Format = INT8
     across: int | None = None
     block: int = 0
+    divisible: bool = True
 
     @property
     def more_scales(self) -> str:
@@ -445,7 +447,7 @@ def _weight(weight: WeightPart, share: float) -> Cause:
             brief="its weight has one scale, but the widest channel has "
             f"{weight.spread:.3g} times the range of the median channel",
         )
-    if weight.channels == 1:
+    if weight.channels == 1 and weight.divisible:
         return Cause(
             "weight-rounding",
             share,
@@ -459,6 +461,8 @@ def _weight(weight: WeightPart, share: float) -> Cause:
     rounded = (
         f"its weight is rounded to {weight.format.label}, although it has {weight.channels} "
         f"scales, {each}"
+        if weight.channels > 1
+        else f"its weight, of one output channel, is rounded to {weight.format.label}"
     )
     return Cause(
         "weight-rounding",

@@ -101,6 +101,12 @@ def test_more_scales_are_a_flag_only_where_qdebug_quantizes() -> None:
         assert cause.label == "weight-range" and ("weights" in cause.remedy) == planned
 
 
+def test_one_output_channel_cannot_have_more_scales() -> None:
+    (cause,) = rounding_causes([], WeightPart(1.0, 1, 1.0, divisible=False), RangeFit({}))
+    assert cause.label == "weight-rounding" and "per-channel" not in cause.remedy
+    assert "1 scales" not in cause.evidence
+
+
 @pytest.mark.parametrize(("across", "label"), [(0, "weight-range"), (None, "weight-rounding")])
 def test_scales_along_another_axis_than_the_output_channels(across: int | None, label: str) -> None:
     part = WeightPart(1.0, 16, 9.16, planned=False, across=across)
