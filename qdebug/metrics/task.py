@@ -88,7 +88,8 @@ class TaskMetric:
             raise
         except Exception as error:  # the user's code may raise anything
             message = f"{self._named} raised {last_line(error)}"
-            hint = " ".join(filter(None, (raising_line(error, self.file), self.hint)))
+            hint = self.hint or _shapes_of(outputs=outputs, labels=labels, reference=reference)
+            hint = " ".join(filter(None, (raising_line(error, self.file), hint)))
             raise MetricError(message, hint, code="QD-METRIC-RAISED") from error
         try:
             value = float(returned)
@@ -111,6 +112,15 @@ class TaskMetric:
                 code="QD-METRIC-VALUE",
             )
         return value
+
+
+def _shapes_of(**given: Outputs) -> str:
+    """What a metric gets, for people: the arrays are in dicts, which its author may not know."""
+    shapes = (
+        f"{name} = {{{', '.join(f'{k!r}: {list(np.shape(v))}' for k, v in arrays.items())}}}"
+        for name, arrays in given.items()
+    )
+    return f"It is given dicts of arrays, of these shapes: {'; '.join(shapes)}."
 
 
 def load_metric(spec: str) -> TaskMetric:
