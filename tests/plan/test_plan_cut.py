@@ -278,3 +278,30 @@ def test_opsets(kit: SimpleNamespace, residual_net: Any, images: Any, opset: int
     reference, cut = _cut(kit, residual_net(opset), kit.int8(AMAX))
     assert cut is not None
     assert set(_local(kit, reference, cut, {"x": images})) == {"conv1", "conv2", "fc"}
+
+
+def test_a_pair_that_writes_the_tensor_which_the_reference_gives(kit: SimpleNamespace) -> None:
+    """A quantizer keeps the name of an output behind the pair, and of the node before it; two
+    layers read the output on."""
+    rng = np.random.default_rng(0)
+    node, w = kit.node, rng.normal(size=(4, 4)).astype(F32)
+    products = [node("MatMul", ["y", n], [f"p{n}"], f"fc{n}") for n in ("v", "w")]
+    shapes: Any = {"x": ("N", 4)}, ["y", "pv", "pw"], {"w": w, "v": w + 1}
+    reference = kit.make([node("Relu", ["x"], ["y"], "act"), *products], *shapes)
+    grid = {"s": np.float32(0.05), "z": np.int8(0)}
+    quantized = kit.make(
+        [
+            node("Relu", ["x"], ["y_before"], "act"),
+            node("QuantizeLinear", ["y_before", "s", "z"], ["y_q"], "q"),
+            node("DequantizeLinear", ["y_q", "s", "z"], ["y"], "dq"),
+            *products,
+        ],
+        shapes[0], shapes[1], {**shapes[2], **grid},
+    )  # fmt: skip
+    graph, low = kit.model_of(reference).graph, kit.model_of(quantized).graph
+    cut = cut_layers(graph, low, [x for x in find_layers(graph) if x.name in ("fcv", "fcw")])
+    assert cut is not None and cut.inputs == ("y",)
+    x = np.abs(rng.normal(size=(5, 4))).astype(F32)
+    local = _local(kit, graph, cut, {"x": x})
+    for name, weight in (("fcv", w + 1), ("fcw", w)):
+        np.testing.assert_allclose(local[name], _pair(x, 0.05) @ weight, rtol=1e-5)

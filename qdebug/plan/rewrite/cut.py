@@ -137,7 +137,7 @@ class _Cutter:
         self._taken = {*reference.tensors, *lowered.tensors}
         self._names: set[str] = set()
         self._nodes: list[onnx.NodeProto] = []
-        self._shared: set[str] = set()
+        self._shared: dict[str, dict[str, str]] = {}
         self._inputs: dict[str, None] = {}
         self._halves: dict[str, str] = {}
         self._outputs: dict[str, str] = {}
@@ -159,9 +159,14 @@ class _Cutter:
                 self.originals |= {new: old for old, new in own.items()}
                 renamed |= own
             elif name in self._shared:
+                renamed |= self._shared[name]
                 continue
             else:
-                self._shared.add(name)
+                # A pair before an output of a quantized model writes a tensor that bears the name
+                # of the reference's, which is an input here.
+                theirs = [t for t in node.outputs if t in self.reference.producers]
+                self._shared[name] = {t: free_name(f"{t}:pair", self._taken) for t in theirs}
+                renamed |= self._shared[name]
             self._emit(self.lowered.protos[name], renamed)
         output = renamed[layer.output]
         self._outputs[output] = layer.output
