@@ -160,8 +160,8 @@ def _restored(result: CompareResult, summary: Summary) -> str:
         assert summary.metric is not None and summary.metric.restored is not None
         name, value = printable(summary.metric.name), summary.metric.restored
         return (
-            f"The layers whose noise is largest are not what {name} loses by: k{keeping} "
-            f"{moved}{_together(summary)}, but takes {name} to {value:.4f}."
+            f"Less noise does not bring {name} nearer to FP32's: k{keeping} {moved}"
+            f"{_together(summary)}, but takes {name} to {value:.4f}."
         )
     gives = f"{task}{moved}{_together(summary)}."
     if after - before >= _MUCH_DB:
