@@ -26,9 +26,39 @@ from qdebug.results.compare import (
 from qdebug.results.conditions import Checked
 from qdebug.types import Precision, Skipped
 
-FINE = Metrics(0.5, 0.1, 0.2, 31.25, 0.999, 6.0, 6.1, None, 0, 0, 3, 30.5, None, None)
+FINE = Metrics(
+    max_abs_err=0.5,
+    mean_abs_err=0.1,
+    rmse=0.2,
+    sqnr_db=31.25,
+    cosine=0.999,
+    ref_amax=6.0,
+    cand_amax=6.1,
+    clipped_fraction=None,
+    nan_count=0,
+    inf_count=0,
+    worst_sample=3,
+    worst_sample_sqnr_db=30.5,
+    worst_channel=None,
+    worst_channel_sqnr_db=None,
+)
 NAN = math.nan
-BROKEN = Metrics(NAN, NAN, NAN, NAN, NAN, 1e5, 6e4, None, 2, 7, 0, NAN, None, None)
+BROKEN = Metrics(
+    max_abs_err=NAN,
+    mean_abs_err=NAN,
+    rmse=NAN,
+    sqnr_db=NAN,
+    cosine=NAN,
+    ref_amax=1e5,
+    cand_amax=6e4,
+    clipped_fraction=None,
+    nan_count=2,
+    inf_count=7,
+    worst_sample=0,
+    worst_sample_sqnr_db=NAN,
+    worst_channel=None,
+    worst_channel_sqnr_db=None,
+)
 
 
 def layer(
