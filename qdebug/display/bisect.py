@@ -126,7 +126,8 @@ def _if_unpinned(result: BisectResult) -> Callable[[PinnedLayer], str]:
             return "–"
         if found.failure or found.value is None:
             return "cannot run"
-        return f"{value_of(result, found.value)}{' holds' if found.passed else ''}"
+        where = " (held out)" if found.held_out else ""
+        return f"{value_of(result, found.value)}{' holds' if found.passed else ''}{where}"
 
     return text
 
