@@ -15,7 +15,10 @@ const REASONS = {
   "nothing-changed": "changes nothing",
 };
 
-const OUTCOMES = { kept: "kept", "dropped-at-the-end": "dropped", "not-kept": "not kept" };
+/** In dB: the least change that the table shows, as in the terminal. */
+const LEAST_SHOWN = 0.1;
+
+const OUTCOMES = { kept: "kept", "layers-pinned": "no use", "dropped-at-the-end": "dropped", "not-kept": "not kept" };
 
 /** What became of a remedy; files of earlier versions say only whether it was accepted. */
 export function outcomeOf({ outcome, accepted }) {
@@ -84,7 +87,8 @@ function steps(result) {
   const heads = ["remedy", "in the end", ...metric, "SQNR, dB", "change, dB", "why", "layers", "seconds"];
   const rows = result.steps.map((step) => {
     const gain = numberIn(step, "gain_db");
-    const why = REASONS[step.reason] ?? step.reason;
+    const more = step.reason === "no-gain" && gain !== null && gain <= -LEAST_SHOWN;
+    const why = more ? "more error" : (REASONS[step.reason] ?? step.reason);
     return [
       h("span", { class: outcomeOf(step) === "kept" ? "best" : "muted" }, nameOf(step.remedy)),
       OUTCOMES[outcomeOf(step)] ?? "",
