@@ -159,8 +159,11 @@ def _restored(result: CompareResult, summary: Summary) -> str:
     if _harms_metric(summary):
         assert summary.metric is not None and summary.metric.restored is not None
         name, value = printable(summary.metric.name), summary.metric.restored
+        helps = f"raise {name}"
+        if summary.metric.name not in _BUILT_IN:
+            helps = f"bring {name} nearer to FP32's"
         return (
-            f"Less noise does not bring {name} nearer to FP32's: k{keeping} {moved}"
+            f"Less noise does not {helps}: k{keeping} {moved}"
             f"{_together(summary)}, but takes {name} to {value:.4f}."
         )
     gives = f"{task}{moved}{_together(summary)}."

@@ -178,7 +178,7 @@ def test_a_figure_that_does_not_move_is_no_gain() -> None:
     assert "higher than FP32" in higher and "0.9900 against 0.9860" in higher
     # Less noise, and a worse score: nobody is advised to pin these.
     for text in (said(30.0, 0.97), higher):
-        assert "Less noise does not bring top1 nearer" in text and ", but takes top1 to 0.9" in text
+        assert "Less noise does not raise top1" in text and ", but takes top1 to 0.9" in text
     assert "are not what" not in moved
 
 
