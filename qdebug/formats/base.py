@@ -111,7 +111,6 @@ class Format(ABC):
             zero_point: the code of 0, of the shape of `scale`; 0 for a float format.
         """
 
-    @abstractmethod
     def decode(
         self,
         codes: Array,
@@ -120,6 +119,13 @@ class Format(ABC):
         zero_point: Array = ZERO,
     ) -> FloatArray:
         """The float32 values of codes, of their shape; the arguments as in `encode`."""
+        values = codes.astype(np.float32)
+        if np.any(zero_point):
+            values -= along(np.asarray(zero_point, np.float32), axis, codes.ndim)
+        if self.needs_scale:
+            with np.errstate(over="ignore"):  # Inf, as ONNX Runtime makes of it
+                values *= along(scale, axis, codes.ndim)
+        return values
 
     def quantize(
         self, x: Values, scale: FloatArray = ONE, axis: int | None = None, zero_point: Array = ZERO

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.formats.base import ONE, ZERO, FloatArray, Format, Kind, Values, along, ratio_of
+from qdebug.formats.base import ONE, ZERO, FloatArray, Format, Kind, Values, ratio_of
 from qdebug.types import Array
 
 
@@ -39,20 +39,6 @@ class FloatFormat(Format):
     ) -> Array:
         """As `Format.encode`."""
         return self._cast(ratio_of(x, scale, axis) if self.needs_scale else np.asarray(x))
-
-    def decode(
-        self,
-        codes: Array,
-        scale: FloatArray = ONE,
-        axis: int | None = None,
-        zero_point: Array = ZERO,
-    ) -> FloatArray:
-        """As `Format.decode`."""
-        values = codes.astype(np.float32)
-        if self.needs_scale:
-            with np.errstate(over="ignore"):
-                values *= along(scale, axis, codes.ndim)
-        return values
 
     def step(self, x: npt.ArrayLike, scale: FloatArray = ONE) -> npt.NDArray[np.float64]:
         """As `Format.step`: it doubles with every power of two of x / scale, down to the normal

@@ -34,21 +34,6 @@ class IntegerFormat(Format):
             rounded += along(np.asarray(zero_point, np.float32), axis, rounded.ndim)
         return rounded.astype(self.dtype)
 
-    def decode(
-        self,
-        codes: Array,
-        scale: FloatArray = ONE,
-        axis: int | None = None,
-        zero_point: Array = ZERO,
-    ) -> FloatArray:
-        """As `Format.decode`."""
-        values = codes.astype(np.float32)
-        if np.any(zero_point):
-            values -= along(np.asarray(zero_point, np.float32), axis, codes.ndim)
-        with np.errstate(over="ignore"):  # Inf, as ONNX Runtime makes of it
-            values *= along(scale, axis, codes.ndim)
-        return values
-
     def quantize(
         self, x: Values, scale: FloatArray = ONE, axis: int | None = None, zero_point: Array = ZERO
     ) -> FloatArray:
