@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import onnx
 
+from qdebug.network.graph import reads_of
 from qdebug.network.subgraphs import bodies
 
 
@@ -19,7 +20,7 @@ def sort_nodes(graph: onnx.GraphProto) -> None:
     writes such files: it overlooks what the branches of an If read from outside of them. Nodes
     that are in order stay where they are, and nodes in a circle too: the checker names those.
     """
-    reads = [_reads(node) for node in graph.node]
+    reads = [frozenset(reads_of(node)) for node in graph.node]
     order = _order(reads, [tuple(node.output) for node in graph.node])
     if order != list(range(len(reads))):
         nodes = [graph.node[i] for i in order]
@@ -49,15 +50,3 @@ def _order(reads: Sequence[frozenset[str]], writes: Sequence[tuple[str, ...]]) -
             if not missing[reader]:
                 heapq.heappush(ready, reader)
     return order if len(order) == len(reads) else list(range(len(reads)))
-
-
-def _reads(node: onnx.NodeProto) -> frozenset[str]:
-    """The tensors that a node reads, those that its inner graphs read from outside included."""
-    names = {name for name in node.input if name}
-    for graph in bodies(node):
-        inside = {i.name for i in graph.input} | {i.name for i in graph.initializer}
-        inside |= {name for inner in graph.node for name in inner.output}
-        read = {name for inner in graph.node for name in _reads(inner)}
-        read |= {o.name for o in graph.output}
-        names |= read - inside
-    return frozenset(names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -114,8 +115,10 @@ def figures(result: Any) -> Any:
             return result.pinned, result.cost
         case "RepairResult":
             proto = result.model_proto()
-            del proto.metadata_props[:]  # which names the bytes of the file that was repaired
-            return result.baseline, result.proof, proto.SerializeToString(deterministic=True)
+            del proto.metadata_props[:]  # for people they name the file
+            record = replace(result.record(), told="")
+            plain = proto.SerializeToString(deterministic=True)
+            return result.baseline, result.proof, record, result.applied, plain
         case "SweepResult":
             return [row.execution.errors for row in result.combinations]
         case "InspectResult":

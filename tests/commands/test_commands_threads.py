@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def test_two_comparisons_at_once(tmp_path: Path) -> None:
         folder.mkdir()
     alone = compared(**PLAIN, segments="off"), compared(**other_settings(folders[0]))
     first_runs, second_runs, first_is_done = (threading.Event() for _ in range(3))
-    asked: set[SessionSettings] = set()
+    asked: dict[str, set[int | None]] = {}
+    whose = ContextVar("whose", default="nobody's")  # the threads of a command take it over
 
     def hold_first(_: Progress) -> None:
         first_runs.set()
@@ -91,19 +93,25 @@ def test_two_comparisons_at_once(tmp_path: Path) -> None:
     opened = SimulationSession.__init__
 
     def noted(self: SimulationSession, *arguments: Any, **named: Any) -> None:
+        sessions: SessionSettings = named["sessions"]
         if second_runs.is_set() and not first_is_done.is_set():
-            asked.add(named["sessions"])
+            asked.setdefault(whose.get(), set()).add(sessions.segmentation.count)
         opened(self, *arguments, **named)
 
+    def begin(name: str, hold: Any, settings: dict[str, Any]) -> dict[str, Any]:
+        whose.set(name)
+        return compared(hold, **settings)
+
     with patch.object(SimulationSession, "__init__", noted), ThreadPoolExecutor(2) as pool:
-        one = pool.submit(compared, hold_first, **PLAIN, segments="off")
+        one = pool.submit(begin, "first", hold_first, {**PLAIN, "segments": "off"})
         one.add_done_callback(lambda _: first_is_done.set())
         assert first_runs.wait(60)
-        other = pool.submit(compared, hold_second, **other_settings(folders[1]))
+        other = pool.submit(begin, "second", hold_second, other_settings(folders[1]))
         found = one.result(), other.result()
     assert found[0] == alone[0]
     assert {**found[1], "run_file": None} == {**alone[1], "run_file": None}
-    assert 1 in {sessions.segmentation.count for sessions in asked}
+    assert asked["first"] == {1} and asked.get("second", {3}) == {3}
+    assert asked.keys() <= {"first", "second"}
     written, expected = ((folder / "plan.yaml").read_text() for folder in folders)
     assert written == expected
 

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,13 +234,14 @@ def _results(folder: Path) -> tuple[Any, ...]:
     found.save_plan(folder / "plan.yaml")
     qdebug.export(folder / "plan.yaml", to="onnx", model=cnn, output=folder / "m.onnx")
     proto = onnx.load_from_string(repaired.model_bytes())
-    del proto.metadata_props[:]  # which names what was asked of the model in this folder
+    del proto.metadata_props[:]  # a digest in it is of the weights as they lie
+    record = replace(repaired.record(), question="")
     return (
         [(x.name, x.metrics, x.causes) for x in compared.layers],
         [(x.name, x.metrics) for x in half.layers],
         (found.pinned, found.evaluations, found.achieved),
         repaired.repaired,
-        proto.SerializeToString(deterministic=True),
+        (record, repaired.applied, proto.SerializeToString(deterministic=True)),
         onnx.load(folder / "m.onnx"),
     )
 
