@@ -10,7 +10,7 @@ from qdebug.analyse.compared import Compared
 from qdebug.analyse.gate import checked_conditions, task_result
 from qdebug.analyse.layer_results import output_results
 from qdebug.config.compare import CompareSettings
-from qdebug.engine_info.profile import LayerTime
+from qdebug.engine_info.files.profile import LayerTime
 from qdebug.execute.engine.attribute import CLEAN, attribute_engine
 from qdebug.execute.engine.build import Engine, capture_note, save_engine
 from qdebug.execute.engine.latency import kernel_times

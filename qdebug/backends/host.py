@@ -30,8 +30,8 @@ from qdebug.backends.engine import (
     noise,
 )
 from qdebug.backends.registry import CAPABILITIES, BackendSpec
-from qdebug.engine_info.layer_info import layer_info_json
-from qdebug.engine_info.profile import LayerTime
+from qdebug.engine_info.files.layer_info import layer_info_json
+from qdebug.engine_info.files.profile import LayerTime
 from qdebug.errors import BackendError
 from qdebug.network.weights import model_digest
 from qdebug.types import Feeds, Skipped, Tensors, TensorSpec

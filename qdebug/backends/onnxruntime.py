@@ -24,10 +24,10 @@ from qdebug.backends.capture import encode_marked
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings, session_options
 from qdebug.backends.simulation import OrtSession, loading, running
 from qdebug.backends.stream import available_cores
+from qdebug.engine_info.files.onnx_file import dtype_of
+from qdebug.engine_info.files.profile import LayerTime
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
 from qdebug.engine_info.mismatch import MOVING_OPS
-from qdebug.engine_info.onnx_file import dtype_of
-from qdebug.engine_info.profile import LayerTime
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import UsageError
 from qdebug.outputfiles import refuse_temporary, temporary_folder

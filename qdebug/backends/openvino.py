@@ -23,8 +23,8 @@ import onnx
 
 from qdebug.backends.base import check_imports
 from qdebug.backends.capture import mark_outputs
+from qdebug.engine_info.files.profile import LayerTime
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
-from qdebug.engine_info.profile import LayerTime
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import BackendError, ModelError
 from qdebug.network.layers import QUANTIZABLE_OPS

@@ -10,16 +10,16 @@ from qdebug.config.inspect import InspectSettings
 from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.breakdown import by_precision
 from qdebug.engine_info.diff import diff
-from qdebug.engine_info.layers import EngineInfo
-from qdebug.engine_info.onnx_file import info_of_graph, with_nodes
-from qdebug.engine_info.opening import (
+from qdebug.engine_info.files.onnx_file import info_of_graph, with_nodes
+from qdebug.engine_info.files.opening import (
     open_device,
     open_engine_file,
     open_profile,
     open_times,
 )
+from qdebug.engine_info.files.profile import with_times
+from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.plan_audit import audit_plan
-from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import GATE_NAMES, gate_values, summarize
 from qdebug.errors import UsageError, given_by
 from qdebug.execute.model_pair import bind_user_plan, check_not_quantized

@@ -21,10 +21,10 @@ from qdebug.display.engine import audit_blocks, doubt
 from qdebug.display.tables import csv_text
 from qdebug.engine_info.breakdown import Group
 from qdebug.engine_info.diff import Change, Diff, MatchedBy, Side
+from qdebug.engine_info.files.timing import ExecutionTimes
 from qdebug.engine_info.layers import EngineLayer, EventKind, InfoSource, Role
 from qdebug.engine_info.summary import Summary
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED, EngineTensor
-from qdebug.engine_info.timing import ExecutionTimes
 from qdebug.results.inspect import EngineDiff, InspectResult
 from qdebug.results.words import first_names, number
 from qdebug.wording import counted, option, printable

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from qdebug.engine_info.layer_info import NAMES_ONLY
+from qdebug.engine_info.files.layer_info import NAMES_ONLY
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, OnnxNode, Role
 from qdebug.engine_info.mismatch import MOVING_OPS, explain_mismatch, summed_in_fp32
 from qdebug.engine_info.products import product_of

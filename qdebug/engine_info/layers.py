@@ -15,10 +15,10 @@ from qdebug.engine_info.compiled import (
     CompiledKernel,
     operations,
 )
-from qdebug.engine_info.device import Device
-from qdebug.engine_info.metadata import is_quantizer
+from qdebug.engine_info.files.device import Device
+from qdebug.engine_info.files.metadata import is_quantizer
+from qdebug.engine_info.files.timing import ExecutionTimes
 from qdebug.engine_info.tensors import QUANTIZED, EngineTensor, dtype_of_kernel, total_bytes, widest
-from qdebug.engine_info.timing import ExecutionTimes
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.result import Hidden, Json, MaybeText, in_json
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from qdebug.engine_info.device import Device
+from qdebug.engine_info.files.device import Device
 from qdebug.engine_info.layers import EngineInfo, EngineLayer
 
 

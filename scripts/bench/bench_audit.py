@@ -37,8 +37,8 @@ from qdebug.backends.tensorrt.build.build import build_engine
 from qdebug.backends.tensorrt.build.settings import BuildSettings
 from qdebug.backends.tensorrt.library import Library, load_library
 from qdebug.engine_info.audit import AuditedLayer, AuditVerdict, audit
-from qdebug.engine_info.build_log import read_build_log
 from qdebug.engine_info.compiled import PRODUCT_WORDS
+from qdebug.engine_info.files.build_log import read_build_log
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, OnnxNode, Role
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.network.layers import QUANTIZABLE_OPS, Layers, find_layers

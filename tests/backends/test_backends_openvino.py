@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qdebug.backends.host import HostRuntime
 from qdebug.backends.openvino import OpenVINOBackend, _nodes
 from qdebug.config.engine import EngineSettings
-from qdebug.engine_info.layer_info import layer_info_json, read_layer_info
+from qdebug.engine_info.files.layer_info import layer_info_json, read_layer_info
 from qdebug.engine_info.layers import Role
 from qdebug.errors import BackendError
 from qdebug.execute.engine.build import open_runtime

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qdebug
-from qdebug.engine_info.onnx_file import info_of_graph
+from qdebug.engine_info.files.onnx_file import info_of_graph
 from qdebug.errors import ModelError, UsageError
 from qdebug.formats.base import Format
 from qdebug.formats.registry import FORMATS, FP8_E4M3, INT4, INT8, INT16

@@ -12,7 +12,7 @@ from repair_networks import Builder
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.network.graph import Graph
 from qdebug.network.prepare import Model
-from qdebug.plan.rewrite.fuse import fuse, written_out
+from qdebug.plan.rewrite.fuse.functions import fuse, written_out
 
 TOKENS = {"x": ("N", 6, 16)}
 Write = Callable[[Builder, str], str]

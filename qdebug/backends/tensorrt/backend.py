@@ -29,7 +29,7 @@ from qdebug.backends.tensorrt.execute.session import TensorRTSession
 from qdebug.backends.tensorrt.factory import EngineFactory
 from qdebug.backends.tensorrt.library import Library, LibraryKind, load_library
 from qdebug.backends.tensorrt.probe import abilities
-from qdebug.engine_info.build_log import read_build_log
+from qdebug.engine_info.files.build_log import read_build_log
 from qdebug.errors import BackendError
 from qdebug.types import ProgressCallback, Skipped, TensorSpec, ignore_progress
 

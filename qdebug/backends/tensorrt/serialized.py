@@ -7,7 +7,7 @@ import json
 from qdebug.backends.tensorrt.execute.device import find_device
 from qdebug.backends.tensorrt.execute.runtime import engine_header, load_engine
 from qdebug.backends.tensorrt.library import LibraryKind, load_library
-from qdebug.engine_info.layer_info import read_layer_info
+from qdebug.engine_info.files.layer_info import read_layer_info
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.errors import QdebugError, UsageError
 

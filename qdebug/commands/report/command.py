@@ -11,7 +11,7 @@ from pathlib import Path
 from qdebug.commands.report.engine import joined, of_engine
 from qdebug.commands.report.sources import Source, of_json, of_result, of_run
 from qdebug.config.report import ReportSettings
-from qdebug.engine_info.opening import describes_engine
+from qdebug.engine_info.files.opening import describes_engine
 from qdebug.errors import UsageError
 from qdebug.inmemory import InMemory
 from qdebug.outputfiles import check_distinct, check_new, write_bytes

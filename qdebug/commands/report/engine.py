@@ -9,7 +9,7 @@ from typing import Any
 from qdebug.commands.inspect import inspect
 from qdebug.commands.report.sources import Source, of_result
 from qdebug.config.inspect import InspectSettings
-from qdebug.engine_info.opening import addition_of
+from qdebug.engine_info.files.opening import addition_of
 from qdebug.inmemory import InMemory
 
 

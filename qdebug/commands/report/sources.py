@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.commands.report.reproduction import reproduction_of_run
-from qdebug.engine_info.description import describe_engine
+from qdebug.engine_info.files.description import describe_engine
 from qdebug.engine_info.layers import EngineInfo, InfoSource
 from qdebug.errors import ModelError, PlanError, QdebugError, StoreError, UsageError, given_by
 from qdebug.execute.gather import from_records

@@ -4,7 +4,7 @@ A tensor that exceeds 65504, or whose values are all so small that FP16 loses th
 times a power of two: exact, and free where constants take the factor in (see
 plan/rewrite/powers.py). The mean square in a normalization is what overflows first, and exp in a
 softmax: functions that are written out in single operators become ONNX's own, which do not round or
-overflow on the way (plan/rewrite/fuse.py).
+overflow on the way (plan/rewrite/fuse).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
 from qdebug.formats.registry import FP16
-from qdebug.plan.rewrite.fuse import fuse, written_out
+from qdebug.plan.rewrite.fuse.functions import fuse, written_out
+from qdebug.plan.rewrite.fuse.matching import WrittenOut
 from qdebug.plan.rewrite.powers import hold_scaled
-from qdebug.plan.rewrite.written_out import WrittenOut
 from qdebug.types import Precision
 from qdebug.wording import counted
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from qdebug.backends.engine import CaptureWay
-from qdebug.engine_info.profile import LayerTime
+from qdebug.engine_info.files.profile import LayerTime
 from qdebug.execute.engine.contradiction import without_contradicted
 from qdebug.execute.engine.observe import EngineJob, observe_engine, opened
 from qdebug.execute.evaluator import Run, Sink, evaluate, run_of

@@ -21,7 +21,7 @@ from qdebug.formats.registry import FP16
 from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.plan.rewrite.edit import Editor, copy_node
-from qdebug.plan.rewrite.written_out import number, squared
+from qdebug.plan.rewrite.fuse.matching import number, squared
 from qdebug.types import Array
 
 _FIRST = frozenset(

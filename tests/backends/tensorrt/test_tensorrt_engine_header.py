@@ -12,7 +12,7 @@ from qdebug.backends.engine import BuiltEngine
 from qdebug.backends.tensorrt.execute.runtime import EngineHeader, engine_header, load_engine
 from qdebug.backends.tensorrt.library import Library
 from qdebug.backends.tensorrt.serialized import read_engine
-from qdebug.engine_info.opening import open_engine_file
+from qdebug.engine_info.files.opening import open_engine_file
 from qdebug.testing.cuda import FakeCuda
 
 Built = Callable[[str, str], BuiltEngine]

@@ -15,7 +15,7 @@ import numpy as np
 from qdebug.backends.tensorrt.execute.cuda import DeviceMemoryError
 from qdebug.backends.tensorrt.execute.runtime import Contexts, LoadedEngine, skipped_outputs
 from qdebug.backends.tensorrt.execute.slot import Listener, RunTimes, Slot
-from qdebug.engine_info.profile import LayerTime
+from qdebug.engine_info.files.profile import LayerTime
 from qdebug.errors import BackendError
 from qdebug.types import Array, Feeds, Skipped, Tensors
 

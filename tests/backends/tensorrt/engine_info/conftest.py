@@ -13,7 +13,7 @@ from qdebug.backends.engine import BuiltEngine
 from qdebug.backends.tensorrt.build.build import build_engine
 from qdebug.backends.tensorrt.build.settings import BuildSettings
 from qdebug.backends.tensorrt.library import Library
-from qdebug.engine_info.build_log import read_build_log
+from qdebug.engine_info.files.build_log import read_build_log
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.network.graph import Graph
 from qdebug.plan.lower import Lowered

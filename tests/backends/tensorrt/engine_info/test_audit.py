@@ -14,7 +14,7 @@ from refusals import refused
 
 from qdebug.display.engine import doubt
 from qdebug.engine_info.audit import AuditVerdict, audit
-from qdebug.engine_info.build_log import read_build_log
+from qdebug.engine_info.files.build_log import read_build_log
 from qdebug.engine_info.flow import left_high, product_edges
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, OnnxNode
 from qdebug.engine_info.summary import gate_values, summarize

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from qdebug.engine_info.build_log import read_build_log
+from qdebug.engine_info.files.build_log import read_build_log
 from qdebug.engine_info.layers import EventKind, Role
 
 Builds = Callable[[str, str], Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdebug.engine_info.description import describe_engine
+from qdebug.engine_info.files.description import describe_engine
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, OnnxNode
 from qdebug.engine_info.tensors import EngineTensor
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from qdebug.engine_info.layer_info import read_layer_info
+from qdebug.engine_info.files.layer_info import read_layer_info
+from qdebug.engine_info.files.metadata import nodes_in_name, nodes_of_layer
 from qdebug.engine_info.layers import EngineLayer, Role
-from qdebug.engine_info.metadata import nodes_in_name, nodes_of_layer
 from qdebug.engine_info.tensors import EngineTensor, canonical_dtype
 from qdebug.plan.parsed_network import nodes_in_metadata
 

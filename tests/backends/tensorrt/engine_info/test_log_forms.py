@@ -10,16 +10,16 @@ from refusals import refused
 
 from qdebug.backends.tensorrt.build.settings import BuildSettings
 from qdebug.backends.tensorrt.library import Library
-from qdebug.engine_info.build_log import is_build_log, read_build_log
-from qdebug.engine_info.device import read_device_metadata
+from qdebug.engine_info.files.build_log import is_build_log, read_build_log
+from qdebug.engine_info.files.device import read_device_metadata
+from qdebug.engine_info.files.layer_info import read_layer_info
+from qdebug.engine_info.files.metadata import nodes_in_name
+from qdebug.engine_info.files.opening import open_engine_file
+from qdebug.engine_info.files.polygraphy_text import read_polygraphy_text
+from qdebug.engine_info.files.timing import ExecutionTimes, read_times
 from qdebug.engine_info.flow import unread_dequantizers
-from qdebug.engine_info.layer_info import read_layer_info
 from qdebug.engine_info.layers import EngineInfo, EventKind, InfoSource, Role
-from qdebug.engine_info.metadata import nodes_in_name
-from qdebug.engine_info.opening import open_engine_file
-from qdebug.engine_info.polygraphy_text import read_polygraphy_text
 from qdebug.engine_info.summary import gate_values, summarize
-from qdebug.engine_info.timing import ExecutionTimes, read_times
 
 LATER = """\
 Layer(Reformat): Reformatting CopyNode for Input Tensor 0 to c1 + r1, Tactic: 0x3e8, \

@@ -25,7 +25,7 @@ from qdebug.backends.tensorrt.execute.runtime import Contexts, LoadedEngine, fai
 from qdebug.backends.tensorrt.execute.session import Heard, TensorRTSession
 from qdebug.backends.tensorrt.execute.slot import Slot
 from qdebug.backends.tensorrt.factory import EngineFactory, probe_feeds
-from qdebug.engine_info.layer_info import read_layer_info
+from qdebug.engine_info.files.layer_info import read_layer_info
 from qdebug.engine_info.layers import EngineLayer
 from qdebug.network.graph import Graph
 from qdebug.types import Array, Feeds, Skipped, Tensors

@@ -8,24 +8,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from qdebug.engine_info.build_log import is_build_log, lines_of, read_build_log, times_in_log
-from qdebug.engine_info.device import (
+from qdebug.engine_info.files.build_log import is_build_log, lines_of, read_build_log, times_in_log
+from qdebug.engine_info.files.device import (
     Device,
     device_in_log,
     is_device_metadata,
     read_device_metadata,
 )
-from qdebug.engine_info.layer_info import is_layer_info, read_layer_info
-from qdebug.engine_info.layers import EngineInfo
-from qdebug.engine_info.onnx_file import info_of_graph
-from qdebug.engine_info.polygraphy_text import is_polygraphy_text, read_polygraphy_text
-from qdebug.engine_info.profile import (
+from qdebug.engine_info.files.layer_info import is_layer_info, read_layer_info
+from qdebug.engine_info.files.onnx_file import info_of_graph
+from qdebug.engine_info.files.polygraphy_text import is_polygraphy_text, read_polygraphy_text
+from qdebug.engine_info.files.profile import (
     LayerTime,
     info_of_profile,
     is_profile,
     read_profile,
 )
-from qdebug.engine_info.timing import ExecutionTimes, is_times, read_times
+from qdebug.engine_info.files.timing import ExecutionTimes, is_times, read_times
+from qdebug.engine_info.layers import EngineInfo
 from qdebug.errors import ModelError, UsageError
 from qdebug.inputfiles import HDF5_MAGIC, open_file
 from qdebug.network.foreign import ENGINE_SUFFIXES, recognized

@@ -8,7 +8,7 @@ sum is beyond what can be held.
 from __future__ import annotations
 
 from qdebug.network.graph import Graph, Node
-from qdebug.plan.rewrite.written_out import WrittenOut, made_by, reduced_axis
+from qdebug.plan.rewrite.fuse.matching import WrittenOut, made_by, reduced_axis
 
 _BY_AXIS = 13
 """The first opset in which it is over one axis."""

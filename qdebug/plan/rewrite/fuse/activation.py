@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.network.graph import Graph, Node
-from qdebug.plan.rewrite.written_out import WrittenOut, number
+from qdebug.plan.rewrite.fuse.matching import WrittenOut, number
 
 Float64 = npt.NDArray[np.float64]
 

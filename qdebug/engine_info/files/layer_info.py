@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from qdebug.engine_info.files.metadata import nodes_in_name, nodes_of_layer, nodes_of_named
+from qdebug.engine_info.files.optimization_profiles import first_profile
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
-from qdebug.engine_info.metadata import nodes_in_name, nodes_of_layer, nodes_of_named
-from qdebug.engine_info.optimization_profiles import first_profile
 from qdebug.engine_info.tensors import EngineTensor, canonical_dtype, dtype_in
 from qdebug.engine_info.work import WEIGHTS, with_macs
 from qdebug.errors import UsageError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from qdebug.engine_info.files.metadata import nodes_of_layer, nodes_of_named
 from qdebug.engine_info.layers import EngineLayer
-from qdebug.engine_info.metadata import nodes_of_layer, nodes_of_named
 from qdebug.engine_info.tensors import EngineTensor, canonical_dtype, dtype_in
 from qdebug.engine_info.work import WEIGHTS, with_macs
 

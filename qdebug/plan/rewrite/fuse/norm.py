@@ -8,7 +8,7 @@ the squares cannot overflow, and rounds once.
 from __future__ import annotations
 
 from qdebug.network.graph import Graph, Node
-from qdebug.plan.rewrite.written_out import WrittenOut, made_by, number, reduced_axis, squared
+from qdebug.plan.rewrite.fuse.matching import WrittenOut, made_by, number, reduced_axis, squared
 
 _LAYER_NORM, _RMS_NORM = 17, 23
 """The first opsets with these operators."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from qdebug.engine_info.layer_info import NAMES_ONLY, NO_METADATA
+from qdebug.engine_info.files.layer_info import NAMES_ONLY, NO_METADATA
+from qdebug.engine_info.files.metadata import nodes_of_named
+from qdebug.engine_info.files.optimization_profiles import first_profile
+from qdebug.engine_info.files.text_form import parse_dims
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
-from qdebug.engine_info.metadata import nodes_of_named
-from qdebug.engine_info.optimization_profiles import first_profile
 from qdebug.engine_info.tensors import EngineTensor, canonical_dtype
-from qdebug.engine_info.text_form import parse_dims
 from qdebug.errors import UsageError
 
 _TITLE = "==== TensorRT Engine ===="

@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from qdebug.engine_info.build_errors import meaning_of
-from qdebug.engine_info.device import device_in_log
-from qdebug.engine_info.layer_info import BRIEF, NAMES_ONLY, NO_METADATA
+from qdebug.engine_info.files.build_errors import meaning_of
+from qdebug.engine_info.files.device import device_in_log
+from qdebug.engine_info.files.layer_info import BRIEF, NAMES_ONLY, NO_METADATA
+from qdebug.engine_info.files.optimization_profiles import first_profile
+from qdebug.engine_info.files.profile import LayerTime, info_of_profile, times_in_table, with_times
+from qdebug.engine_info.files.text_form import parse_dims, parse_io_tensor, parse_layer
 from qdebug.engine_info.layers import (
     BuildEvent,
     EngineInfo,
@@ -17,10 +20,7 @@ from qdebug.engine_info.layers import (
     InfoSource,
     OnnxNode,
 )
-from qdebug.engine_info.optimization_profiles import first_profile
-from qdebug.engine_info.profile import LayerTime, info_of_profile, times_in_table, with_times
 from qdebug.engine_info.tensors import EngineTensor
-from qdebug.engine_info.text_form import parse_dims, parse_io_tensor, parse_layer
 from qdebug.errors import UsageError
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.network.macs import known_macs

@@ -1,4 +1,4 @@
-"""Functions that are written out in single operators, as ONNX's own operators."""
+"""Find functions that are written out in single operators, and write them as ONNX operators."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import onnx
 
 from qdebug.network.graph import Graph
 from qdebug.plan.rewrite.edit import Editor, copy_node
-from qdebug.plan.rewrite.fuse_activation import activation
-from qdebug.plan.rewrite.fuse_norm import normalization
-from qdebug.plan.rewrite.fuse_softmax import softmax
-from qdebug.plan.rewrite.written_out import WrittenOut, only_read_inside
+from qdebug.plan.rewrite.fuse.activation import activation
+from qdebug.plan.rewrite.fuse.matching import WrittenOut, only_read_inside
+from qdebug.plan.rewrite.fuse.norm import normalization
+from qdebug.plan.rewrite.fuse.softmax import softmax
 
 
 def written_out(graph: Graph) -> list[WrittenOut]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from qdebug.engine_info.files.metadata import nodes_in_name
+from qdebug.engine_info.files.optimization_profiles import without_mark
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, Role
-from qdebug.engine_info.metadata import nodes_in_name
-from qdebug.engine_info.optimization_profiles import without_mark
 from qdebug.errors import UsageError
 from qdebug.wording import option
 
