@@ -23,6 +23,7 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.quantize import Grid, dynamic_grid
 from qdebug.plan.rewrite.bypass import Pair
 from qdebug.plan.rewrite.qdq import weight_axis
+from qdebug.plan.rewrite.refine import normalization_behind
 from qdebug.results.compare import Cause
 from qdebug.types import Array, Precision, Tensors
 
@@ -270,6 +271,12 @@ class IsolatedLayer:
             return None
         return -2 if tensor == node.inputs[1] else -1
 
+    @property
+    def _before_normalization(self) -> bool:
+        candidate = self.subject.candidate
+        node = candidate.by_name.get(self.layer.name)
+        return node is not None and normalization_behind(candidate, node) is not None
+
     def _part(self, pair: Pair, energy: float, fit: RangeFit) -> OperandPart:
         found = self.values.get(pair.source, _Values())
         count = max(found.count, 1)
@@ -290,6 +297,7 @@ class IsolatedLayer:
             clipped_energy=min(1.0, found.clip_error / found.error) if found.error else 0.0,
             method=planned.method if planned else "",
             inner=pair.inner and pair.bounds is None,
+            before_normalization=self._before_normalization,
             dynamic=pair.dynamic,
             calibrated=pair.source in self.subject.calibrated,
             compared=fit.tensors[pair.source].largest if pair.source in fit.tensors else 0.0,

@@ -47,6 +47,8 @@ class OperandPart:
         clipped: share of the values beyond the bounds.
         clipped_energy: share of the pair's own error that clipping makes; rounding makes the rest.
         inner: the pair lies between the layer's own nodes.
+        before_normalization: the layer is a convolution with a BatchNormalization behind it, which
+            could have been folded into its weight.
         dynamic: its range is taken anew from each execution; bounds and step are the widest.
         method: the calibrator that gave the range, "" where that is not known.
         calibrated: the range was found on this model just now.
@@ -65,6 +67,7 @@ class OperandPart:
     clipped_energy: float
     method: str = ""
     inner: bool = False
+    before_normalization: bool = False
     dynamic: bool = False
     calibrated: bool = False
     compared: float = 0.0
@@ -338,10 +341,8 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     brief = _steps(part, "a tensor inside" if part.inner else "its input", short=True)
     stretched = _stretched(part)
     if part.inner:
-        remedy = (
-            "It is rounded between the nodes of one layer: leave it in floating point, or fold "
-            "BatchNormalization before quantizing."
-        )
+        fold = ", or fold BatchNormalization before quantizing" if part.before_normalization else ""
+        remedy = f"It is rounded between the nodes of one layer: leave it in floating point{fold}."
     elif not is_planned(part.format):
         remedy = (
             "Choose another range where the model is quantized, or keep the layer in higher "

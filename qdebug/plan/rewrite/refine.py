@@ -81,7 +81,7 @@ def with_fp32_constants(reference: Graph, aligned: Graph, *, biases: bool = Fals
             _only_add(editor, node, shifts[proto.name], aligned.by_name[proto.name], its)
         elif original is not None:
             view = aligned.by_name[proto.name]
-            normalized = _normalized(aligned, view)
+            normalized = normalization_behind(aligned, view)
             if normalized is None:
                 wrong = _exchange(editor, node, view, original, (mine, its), biases)
             else:
@@ -136,7 +136,7 @@ def _as_stored(value: Array | None, other: Array | None) -> Array | None:
     return value.reshape(other.shape) if value.size == other.size else None
 
 
-def _normalized(graph: Graph, node: Node) -> Node | None:
+def normalization_behind(graph: Graph, node: Node) -> Node | None:
     """The BatchNormalization right after a convolution, which the FP32 model has folded."""
     if node.op_type not in ("Conv", "ConvTranspose"):
         return None

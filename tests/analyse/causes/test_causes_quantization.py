@@ -101,6 +101,13 @@ def test_more_scales_are_a_flag_only_where_qdebug_quantizes() -> None:
         assert cause.label == "weight-range" and ("weights" in cause.remedy) == planned
 
 
+@pytest.mark.parametrize("normalized", [False, True])
+def test_normalization_is_to_be_folded_only_where_there_is_one(normalized: bool) -> None:
+    part = operand("between", 3.0, inner=True, before_normalization=normalized)
+    (cause,) = rounding_causes([part], None, RangeFit({}))
+    assert ("BatchNormalization" in cause.remedy) == normalized
+
+
 def test_one_output_channel_cannot_have_more_scales() -> None:
     (cause,) = rounding_causes([], WeightPart(1.0, 1, 1.0, divisible=False), RangeFit({}))
     assert cause.label == "weight-rounding" and "per-channel" not in cause.remedy
