@@ -209,8 +209,10 @@ def test_selecting_is_linked(chromium: Any, pages: Callable[[str], Path]) -> Non
         finder = page.get_by_label("Find a node")
         finder.fill("classifier")
         finder.press("Enter")
-        page.wait_for_function("document.querySelector('#card').textContent.includes('classifier')")
-        assert "/classifier/Gemm" in page.locator("#layers .tabulator-row.selected").inner_text()
+        page.wait_for_function(
+            "[...document.querySelectorAll('#card, #layers .tabulator-row.selected')]"
+            ".filter(part => part.textContent.includes('/classifier/Gemm')).length === 2"
+        )
         watched.quiet()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -247,14 +248,32 @@ def refused(address: str) -> QdebugError:
     return found.value
 
 
-@pytest.mark.parametrize("answer", [None, b"HTTP/1.0 400 Bad request\r\n\r\n"])
-def test_who_is_no_scheduler_is_not_waited_for(
-    answer: bytes | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_where_no_scheduler_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "_CONNECT_S", 0.5)
     error = refused("tcp://127.0.0.1:1")
     assert (error.code, error.exit_code) == ("QD-CLUSTER-NO-WORKER", 2)
     assert "certificates" in refused("tls://127.0.0.1:1").message
+
+
+_REFUSED = """
+import os
+import sys
+from contextlib import ExitStack
+from qdebug.config.cluster import ClusterSettings
+from qdebug.errors import ClusterStartError
+from qdebug.execute.cluster import machines
+machines._CONNECT_S = 0.5
+try:
+    machines.open_executor(ExitStack(), ClusterSettings(cluster=sys.argv[1]))
+except ClusterStartError as error:
+    print(error.code, flush=True)
+    os._exit(0)  # as the command line does: nothing that dask left half-made is waited for
+"""
+
+
+@pytest.mark.parametrize("answer", [None, b"HTTP/1.0 400 Bad request\r\n\r\n"])
+def test_who_is_no_scheduler_is_not_waited_for(answer: bytes | None) -> None:
+    """In a process of its own: how much dask logs is decided when it is imported."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -270,10 +289,11 @@ def test_who_is_no_scheduler_is_not_waited_for(
 
         thread = threading.Thread(target=serve)
         thread.start()
-        error = refused(f"tcp://127.0.0.1:{listening.getsockname()[1]}")
+        address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        command = [sys.executable, "-c", _REFUSED, address]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
         thread.join()
-    assert error.code == "QD-CLUSTER-NO-WORKER"
-    assert capfd.readouterr() == ("", "")
+    assert (ended.stdout, ended.stderr) == ("QD-CLUSTER-NO-WORKER\n", "")
 
 
 def test_dask_may_not_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
