@@ -267,7 +267,7 @@ try:
     machines.open_executor(ExitStack(), ClusterSettings(cluster=sys.argv[1]))
 except ClusterStartError as error:
     print(error.code, flush=True)
-    os._exit(0)  # as the command line does: nothing that dask left half-made is waited for
+    os._exit(0)  # how dask throws away a half-made client at exit is not what is looked at
 """
 
 
