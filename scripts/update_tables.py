@@ -24,7 +24,8 @@ from qdebug.calibrators.registry import CALIBRATORS  # noqa: E402
 from qdebug.config.commands import COMMANDS  # noqa: E402
 from qdebug.config.option import TENSORRT, Setting, settings_of  # noqa: E402
 from qdebug.config.strategies import STRATEGIES  # noqa: E402
-from qdebug.metrics.tensor import BUILT_IN, LAYER_METRICS, METRICS, Metric  # noqa: E402
+from qdebug.metrics.tasks.registry import BUILT_IN  # noqa: E402
+from qdebug.metrics.tensor import LAYER_METRICS, METRICS, Metric  # noqa: E402
 from qdebug.network.dataformats import FORMATS  # noqa: E402
 
 PACKAGE = REPOSITORY / "qdebug"
@@ -57,8 +58,17 @@ def layer_metrics() -> str:
 
 def task_metrics() -> str:
     """The end-to-end metrics that have a name."""
-    rows = ((f"`{m.name}`", m.meaning, "yes" if m.needs_labels else "no") for m in BUILT_IN)
-    return table(("Metric", "Value", "Needs labels"), rows)
+    rows = (
+        (
+            f"`{m.name}`",
+            m.meaning,
+            "higher" if m.higher_is_better else "lower",
+            "yes" if m.needs_labels else "no",
+            "yes" if m.function("loss") else "no",
+        )
+        for m in BUILT_IN
+    )
+    return table(("Metric", "Value", "Better", "Needs labels", "Per-sample loss"), rows)
 
 
 def strategies() -> str:

@@ -19,7 +19,7 @@ from qdebug.analyse.layer_results import effect_notes, ranked_by_effect
 from qdebug.analyse.shards import Sinks
 from qdebug.execute.context import Context
 from qdebug.metrics.effect import EffectMode
-from qdebug.metrics.task import TaskMetric
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair

@@ -19,7 +19,7 @@ from qdebug.execute.engine.request import build_request
 from qdebug.execute.evaluator import OutputKeeper, Sink
 from qdebug.execute.lockstep import measure_options
 from qdebug.metrics.accumulate import REFERENCE
-from qdebug.metrics.task import TaskMetric
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import LayerResult, OutputResult, TaskResult

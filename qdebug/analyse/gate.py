@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from qdebug.analyse.metric_direction import check_direction, direction_of
 from qdebug.analyse.metric_grain import grain_of
 from qdebug.errors import MetricError, UsageError
 from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper
 from qdebug.metrics.chance import no_better_than_chance
-from qdebug.metrics.task import BUILT_IN, TaskMetric, classes_of, labels_of, load_metric
+from qdebug.metrics.tasks.base import TaskMetric, labels_of
+from qdebug.metrics.tasks.classes import classes_of
+from qdebug.metrics.tasks.load import load_metric
 from qdebug.metrics.tensor import EFFECT_METRICS
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
@@ -45,11 +48,14 @@ def read_gate(fail_on: Sequence[str], metric: str | None) -> Gate:
 
     Raises:
         MetricError: a condition or a metric that is not known.
+        UsageError: a condition sets the metric a bound on the wrong side.
     """
     conditions = tuple(parse_condition(text) for text in fail_on)
     loaded = load_metric(metric) if metric else None
     if loaded is None and any(c.scope == "metric" for c in conditions):
         refuse_missing_metric("fail_on")
+    for condition in conditions:
+        check_direction(condition, loaded, "fail_on")
     return Gate(conditions, loaded)
 
 
@@ -114,11 +120,11 @@ def task_result(
     """
     evaluator = MetricEvaluator.of(metric, samples, reference)
     before, after = evaluator.of_reference(), evaluator(candidate.joined())
-    if metric.name not in BUILT_IN:
+    higher = direction_of(evaluator, samples.count)
+    if not metric.is_share:
         few = samples.count <= _MOST_CHANGED
-        return TaskResult(
-            metric.name, before, after, step=grain_of(evaluator, samples.count) if few else None
-        )
+        step = grain_of(evaluator, samples.count, higher) if few else None
+        return TaskResult(metric.name, before, after, step=step, higher_is_better=higher)
     classes = classes_of(evaluator.reference)
     return TaskResult(
         metric.name,
@@ -127,6 +133,8 @@ def task_result(
         chance=_chance_of(evaluator),
         reference_classes=classes.chosen if classes else None,
         step=1 / samples.count,
+        higher_is_better=higher,
+        is_share=True,
     )
 
 
@@ -161,7 +169,7 @@ def guessing_note(task: MetricEvaluator, score: float, samples: int) -> str:
 
 def _chance_of(task: MetricEvaluator) -> float | None:
     """That a guess is right, of a built-in metric that compares classes with labels."""
-    if task.metric.name not in BUILT_IN or not task.metric.needs_labels:
+    if not task.metric.is_share or not task.metric.needs_labels:
         return None
     classes = classes_of(task.reference)
     return 1 / classes.count if classes and classes.count > 1 else None
@@ -178,7 +186,7 @@ def _guessing(name: str) -> str:
 def _step_notes(task: TaskResult, step: float, samples: int, gate: Gate) -> list[str]:
     """Whether so few samples can show the change that is allowed, where the metric moves in steps
     of `step`."""
-    about = "" if task.name in BUILT_IN else "about "
+    about = "" if task.is_share else "about "
     moves = f"With {samples} samples {task.name} moves in steps of {about}{step:.4f}"
     conditions = [c for c in gate.conditions if c.scope == "metric"]
     if not conditions:

@@ -8,7 +8,7 @@ import numpy as np
 
 from qdebug.errors import MetricError
 from qdebug.execute.evaluator import MetricEvaluator
-from qdebug.metrics.task import is_share
+from qdebug.metrics.tasks.base import is_share
 from qdebug.types import Array
 
 _EXCHANGED = 4
@@ -20,7 +20,7 @@ very little."""
 
 
 def grain_of(
-    task: MetricEvaluator, samples: int, more_is_better: bool | None = None
+    task: MetricEvaluator, samples: int, higher_is_better: bool | None = None
 ) -> float | None:
     """The smallest step down that a metric is seen to take from FP32's, or the smallest step where
     it is not known which way is down; None where it is not seen to take any. Of a share of the
@@ -33,7 +33,7 @@ def grain_of(
 
     def lower(value: float) -> float:
         change = before - value
-        return abs(change) if more_is_better is None else change if more_is_better else -change
+        return abs(change) if higher_is_better is None else change if higher_is_better else -change
 
     rows = np.linspace(0, samples - 1, min(_EXCHANGED, samples)).astype(int)
     lost: list[float] = []

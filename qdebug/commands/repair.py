@@ -20,7 +20,7 @@ from qdebug.decide.repair.steps import Attempt, State, Trying
 from qdebug.decide.search.outcome import BisectResult
 from qdebug.errors import UsageError
 from qdebug.execute.context import time_limit_told
-from qdebug.metrics.task import is_share
+from qdebug.metrics.tasks.base import is_share
 from qdebug.plan.plan import nearest
 from qdebug.result import ModelRef
 from qdebug.results.conditions import Condition
@@ -171,7 +171,7 @@ class _Proving:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        graph, more = setup.reference.graph, setup.more_is_better
+        graph, more = setup.reference.graph, setup.higher_is_better
         self._judge = Judge(setup.context, graph, setup.proving, setup.metric, more)
         self._start = self._judge(setup.given.graph.proto if setup.given else setup.start)
 
@@ -193,7 +193,7 @@ class _Proving:
             target_text=condition.words if condition else "",
             change_error=judge.change_error(start, repaired),
             recovered_error=judge.recovered_error(start, repaired),
-            more_is_better=setup.more_is_better,
+            higher_is_better=setup.higher_is_better,
             metric_is_share=is_share(setup.metric),
         )
         return proof, reverted

@@ -25,7 +25,7 @@ from qdebug.config.option import (
 )
 from qdebug.config.specs import QuantizationSpec, calibration_spec, spec_from
 from qdebug.config.values import parse_bytes, parse_segments
-from qdebug.metrics.tensor import metric_usage
+from qdebug.metrics.tasks.registry import metric_usage
 from qdebug.network.dataformats import data_usage
 from qdebug.network.samplespec import SampleSpec
 

@@ -65,7 +65,7 @@ def _data(value: Any) -> str:
 
 
 def _metric(value: Any) -> str:
-    from qdebug.metrics.task import metric_in_memory
+    from qdebug.metrics.tasks.load import metric_in_memory
 
     if callable(value):
         return metric_in_memory(value)

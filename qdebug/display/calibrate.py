@@ -10,7 +10,7 @@ import numpy as np
 from qdebug.calibrators.coverage import ENOUGH
 from qdebug.display.blocks import Block, Column, Line, Style, Table
 from qdebug.display.names import shorten
-from qdebug.metrics.tensor import OUTPUT_METRICS, SHARES
+from qdebug.metrics.tensor import OUTPUT_METRICS
 from qdebug.results.calibrate import (
     FACTOR,
     CacheDifference,
@@ -72,15 +72,16 @@ def _methods(result: CalibrateResult) -> Table:
 
 
 def _better_than_fp32(result: CalibrateResult) -> Iterator[Line]:
-    """That a share of the samples is higher than FP32's, which people take for a mistake unless it
-    is said. Of other metrics nothing says which way is better."""
-    full = result.metric.reference if result.metric else None
-    if result.metric is None or full is None or result.metric.name not in SHARES:
+    """That the metric is better than FP32's, which people take for a mistake unless it is said."""
+    metric = result.metric
+    if metric is None or metric.reference is None or metric.higher_is_better is None:
         return
     for name, method in result.methods.items():
-        gain = (method.trial.metric or 0.0) - full
+        if method.trial.metric is None:
+            continue
+        gain = (method.trial.metric - metric.reference) * (1 if metric.higher_is_better else -1)
         if gain > 0:
-            by = apart(gain, result.held_out_samples, is_share=True)
+            by = apart(gain, result.held_out_samples, is_share=metric.is_share)
             yield Line(f"{name} is better than FP32 by {by}", indent=2)
 
 

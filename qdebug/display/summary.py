@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from qdebug.metrics.tensor import BUILT_IN
 from qdebug.results.compare import CompareResult, TaskResult
 from qdebug.results.summary import Summary
 from qdebug.results.words import decibel, in_decibels
@@ -31,8 +30,6 @@ REASONS = {
     "weight-rounding": "rounding the weights, although their scales fit them",
 }
 """A clause for each cause that a comparison without an engine finds."""
-_BUILT_IN = tuple(m.name for m in BUILT_IN)
-"""Metrics of which more is better, and which are shares of the samples."""
 _STALE = "stale-calibration"
 _MOST_NAMES = 3
 _MUCH_DB = 3.0
@@ -71,7 +68,7 @@ def change(task: TaskResult, samples: int) -> str:
     """By how much the metric differs from FP32's; of a share of samples also by how many."""
     difference = task.candidate - task.reference
     text = "no change" if task.candidate == task.reference else f"{difference:+.4f}"
-    if task.candidate != task.reference and task.name in _BUILT_IN:
+    if task.candidate != task.reference and task.is_share:
         text += f", {abs(round(difference * samples))} of {counted(samples, 'sample')}"
     return text
 
@@ -113,10 +110,10 @@ def _lost(result: CompareResult, summary: Summary, where: str) -> str:
     name = printable(task.name)
     if task.planned == task.reference:
         return f"{used} keeps {name} at {task.reference:.4f}{on}."
-    better = task.name in _BUILT_IN and task.planned > task.reference
-    if better and not _chance(result):
+    gained = _better(result, task.planned, task.reference)
+    if gained is not None and gained > 0 and not _chance(result):
         return (
-            f"{used} scores higher than FP32 in {name}: {task.planned:.4f} against "
+            f"{used} scores better than FP32 in {name}: {task.planned:.4f} against "
             f"{task.reference:.4f}{on}."
         )
     return f"{used} takes {name} from {task.reference:.4f} to {task.planned:.4f}{on}."
@@ -156,11 +153,11 @@ def _restored(result: CompareResult, summary: Summary) -> str:
     if math.isnan(before):
         return f"K{keeping} {task}makes them finite, at {in_decibels(after)}."
     moved = _moved(before, after, told=summary.metric is None)
-    if _harms_metric(summary):
+    if _harms_metric(result, summary):
         assert summary.metric is not None and summary.metric.restored is not None
         name, value = printable(summary.metric.name), summary.metric.restored
-        helps = f"raise {name}"
-        if summary.metric.name not in _BUILT_IN:
+        helps = f"improve {name}"
+        if result.metric is None or result.metric.higher_is_better is None:
             helps = f"bring {name} nearer to FP32's"
         return (
             f"Less noise does not {helps}: k{keeping} {moved}"
@@ -172,14 +169,21 @@ def _restored(result: CompareResult, summary: Summary) -> str:
     return f"The error does not come from a few layers: k{keeping} {gives}"
 
 
-def _harms_metric(summary: Summary) -> bool:
-    """Whether the metric is worse with these layers in FP32. Of a function of the user's, whose
-    direction is not known: whether it is farther from FP32's."""
+def _better(result: CompareResult, value: float, other: float) -> float | None:
+    """By how much one value of the metric is better than another; None where it is not known which
+    way is better."""
+    return result.metric.better(value, other) if result.metric else None
+
+
+def _harms_metric(result: CompareResult, summary: Summary) -> bool:
+    """Whether the metric is worse with these layers in FP32; where it is not known which way is
+    better, whether it is farther from FP32's."""
     task = summary.metric
     if task is None or task.restored is None or task.planned == task.reference:
         return False
-    if task.name in _BUILT_IN:
-        return task.restored < task.planned
+    gained = _better(result, task.restored, task.planned)
+    if gained is not None:
+        return gained < 0
     return abs(task.restored - task.reference) > abs(task.planned - task.reference)
 
 

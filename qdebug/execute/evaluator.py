@@ -32,7 +32,7 @@ from qdebug.metrics.accumulate import (
     ExecutedBatch,
     compare_batch,
 )
-from qdebug.metrics.task import TaskMetric, check_shapes, join_outputs
+from qdebug.metrics.tasks.base import TaskMetric, check_shapes, join_outputs
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.subset import SampleSubset, is_whole, whole

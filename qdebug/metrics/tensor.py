@@ -1,4 +1,4 @@
-"""The metrics: how far a tensor is from its reference, and how good a model is end to end.
+"""The metrics of tensors: how far one is from its reference.
 
 A metric of tensors is one field of `Metrics`: from that entry follow its place in the JSON, its
 column in the table of layers, the gate conditions that may name it, and its row in the reference
@@ -328,44 +328,6 @@ def metrics_of(sums: ErrorSums) -> Metrics:
     """The metrics that follow from a tensor's totals."""
     values = {metric.name: metric.of(sums) for metric in METRICS if metric.of}
     return Metrics(**values)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class BuiltInMetric:
-    """A built-in end-to-end metric: the function of that name in `measure/task.py`.
-
-    More is better, which `--max-drop` and `--max-rise` of `bisect` rely on.
-
-    Attributes:
-        name: as users write it.
-        meaning: in one line.
-        needs_labels: the data must hold one array of labels.
-    """
-
-    name: str
-    meaning: str
-    needs_labels: bool
-
-
-BUILT_IN = (
-    BuiltInMetric(
-        "top1", "the share of samples whose highest score is that of their label", needs_labels=True
-    ),
-    BuiltInMetric(
-        "agreement",
-        "the share of samples whose highest score is where the reference has it",
-        needs_labels=False,
-    ),
-)
-"""End-to-end metrics by name; any other is a function of the user's."""
-SHARES = frozenset(metric.name for metric in BUILT_IN)
-"""Those that are shares of the samples."""
-
-
-def metric_usage() -> str:
-    """The end-to-end metrics as a help text lists them."""
-    names = [metric.name for metric in BUILT_IN]
-    return ", ".join([*names, "file.py:function", "package.module:function"])
 
 
 def gate_usage() -> str:

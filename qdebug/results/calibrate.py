@@ -177,10 +177,17 @@ class Coverage:
 
 @dataclass(frozen=True)
 class ReferenceMetric:
-    """An end-to-end metric, and what FP32 reaches."""
+    """An end-to-end metric, and what FP32 reaches.
+
+    Attributes:
+        higher_is_better: as declared, else as seen; null where neither tells.
+        is_share: it is a share of the samples, each of which counts as one.
+    """
 
     name: str
     reference: float | None
+    higher_is_better: bool | None = None
+    is_share: bool = False
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -247,6 +247,9 @@ class TaskResult:
         step: the smallest change that it can show: one sample of the built-in metrics; of others
             the smallest that is seen when FP32's outputs are changed, for up to 16 samples; else
             null.
+        higher_is_better: as declared, else as seen: whether FP32's own outputs score higher than
+            those of other samples; null where neither tells.
+        is_share: it is a share of the samples, each of which counts as one.
     """
 
     name: str
@@ -255,6 +258,21 @@ class TaskResult:
     chance: float | None = None
     reference_classes: int | None = None
     step: float | None = None
+    higher_is_better: bool | None = None
+    is_share: bool = False
+
+    @property
+    def gained(self) -> float | None:
+        """By how much the candidate is better than FP32, negative where it is worse; None where it
+        is not known which way is better."""
+        return self.better(self.candidate, self.reference)
+
+    def better(self, value: float, other: float) -> float | None:
+        """By how much one value is better than another; None where it is not known which way is
+        better."""
+        if self.higher_is_better is None:
+            return None
+        return value - other if self.higher_is_better else other - value
 
     def reference_is_chance(self, samples: int) -> bool:
         """Whether FP32 itself is no better than guessing on so many samples."""

@@ -43,7 +43,8 @@ def test_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["schema"] == "qdebug.calibrate/1"
     assert list(found["methods"]) == METHODS
     assert (found["calibration_samples"], found["held_out_samples"]) == (128, 500)
-    assert found["metric"] == {"name": "top1", "reference": 0.986}
+    declared = {"higher_is_better": True, "is_share": True}
+    assert found["metric"] == {"name": "top1", "reference": 0.986, **declared}
     for method in found["methods"].values():
         assert set(method) >= {"tensors", "outputs", "metric", "sqnr_db"}
         assert len(method["tensors"]) == 14
@@ -275,3 +276,15 @@ def test_bad_input(
     capsys: pytest.CaptureFixture[str], argv: list[str], code: str, part: str
 ) -> None:
     assert part in refused(capsys, code, *argv)
+
+
+def test_of_a_metric_where_lower_is_better_the_lowest_is_best(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code = "import numpy as np\ndef loss(outputs, reference):\n"
+    code += "    return 100 + float(np.square(outputs['logits'] - reference['logits']).mean())\n"
+    (tmp_path / "far.py").write_text(code, encoding="utf-8")
+    found = calibrated(capsys, *HOLDOUT, "--metric", f"{tmp_path / 'far.py'}:loss")
+    values = {name: method["metric"] for name, method in found["methods"].items()}
+    assert found["best"] == min(values, key=lambda name: values[name])
+    assert found["metric"]["higher_is_better"] is False and found["best_by"] == "the metric"

@@ -493,7 +493,7 @@ def test_what_is_recovered_is_at_most_all(
     more: bool, start: float, repaired: float, recovered: float | None, samples: int | None
 ) -> None:
     figures = [Figures(20.0, metric) for metric in (start, repaired)]
-    proof = Proof(500, 1.0, *figures, "", None, more_is_better=more, metric_is_share=True)
+    proof = Proof(500, 1.0, *figures, "", None, higher_is_better=more, metric_is_share=True)
     assert proof.recovered == (recovered and pytest.approx(recovered))
     assert proof.recovered_samples == samples
 

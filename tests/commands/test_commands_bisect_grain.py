@@ -12,7 +12,8 @@ from qdebug.analyse.metric_grain import grain_of
 from qdebug.decide.bisect.grain import Coarse, coarse, coarse_share, told
 from qdebug.decide.bisect.target import AccuracyTarget
 from qdebug.execute.evaluator import MetricEvaluator
-from qdebug.metrics.task import TaskMetric, load_metric
+from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tasks.load import load_metric
 
 
 def evaluator(metric: TaskMetric, **outputs: Any) -> MetricEvaluator:

@@ -21,7 +21,8 @@ from qdebug.errors import BackendError
 from qdebug.execute.context import Context
 from qdebug.execute.gather import gather_ranges
 from qdebug.metrics.sums import measure
-from qdebug.metrics.task import TaskMetric, load_metric
+from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tasks.load import load_metric
 from qdebug.metrics.tensor import metrics_of
 from qdebug.network.layers import find_layers
 from qdebug.network.load import read_model

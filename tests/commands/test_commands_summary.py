@@ -158,10 +158,14 @@ def test_a_figure_that_does_not_move_is_no_gain() -> None:
     found = summary_of(result)
     assert found.metric is not None and f"SQNR from {found.sqnr_db:.1f} to" in sentence(result)
 
-    def said(after: float, restored: float, planned: float = 0.984) -> str:
+    def said(
+        after: float, restored: float, planned: float = 0.984, higher_is_better: bool | None = True
+    ) -> str:
         metric = replace(found.metric, planned=planned, restored=restored, reference=0.986)
         other = replace(found, sqnr_db=20.0, restored_sqnr_db=after, metric=metric)
-        task = replace(result.metric, reference=0.986, candidate=planned)
+        task = replace(
+            result.metric, reference=0.986, candidate=planned, higher_is_better=higher_is_better
+        )
         return sentence(replace(result, summary=other, metric=task))
 
     moved = said(30.0, 0.984)
@@ -175,11 +179,15 @@ def test_a_figure_that_does_not_move_is_no_gain() -> None:
     few = "not come from a few layers"
     assert worse.count(few) == little.count(few) == 1
     higher = said(30.0, 0.986, planned=0.99)
-    assert "higher than FP32" in higher and "0.9900 against 0.9860" in higher
+    assert "better than FP32" in higher and "0.9900 against 0.9860" in higher
     # Less noise, and a worse score: nobody is advised to pin these.
     for text in (said(30.0, 0.97), higher):
-        assert "Less noise does not raise top1" in text and ", but takes top1 to 0.9" in text
+        assert "Less noise does not improve top1" in text and ", but takes top1 to 0.9" in text
     assert "are not what" not in moved
+    lower = said(30.0, 0.97, higher_is_better=False)
+    assert "better than FP32 in top1: 0.9840 against 0.9860" in lower and "but takes" not in lower
+    unknown = said(30.0, 0.97, higher_is_better=None)
+    assert "better than FP32" not in unknown and "nearer to FP32's" in unknown
 
 
 def test_a_single_layer_is_told_where_it_gives_more_than_several_together() -> None:

@@ -210,6 +210,8 @@ def test_a_new_metric_is_everywhere(metric: Follower) -> None:
     assert " passed in " in said["-m"]
     table = (metric.folder / "docs/reference/metrics.md").read_text("utf-8")
     assert "| `psnr_db` | peak signal-to-noise ratio" in table
+    assert "| `mean-rank` | the mean rank of the label's score" in table
+    assert "mean-rank" in said["--help"] and "metric<=1.2" in said["compare"]
 
 
 def test_a_new_metric_has_values_and_can_fail_a_gate(metric: Follower) -> None:

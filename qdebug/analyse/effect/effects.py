@@ -45,7 +45,7 @@ from qdebug.metrics.effect import (
     output_energies,
     rank_key,
 )
-from qdebug.metrics.task import TaskMetric
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.macs import macs_per_sample
 from qdebug.network.samples.subset import SampleSubset, is_whole, whole
 from qdebug.plan.pair import ModelPair

@@ -29,7 +29,7 @@ from qdebug.execute.executor import Shard, cut_evenly, part_of, workers_note
 from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals, ExecutedBatch
 from qdebug.metrics.effect import noise_by_sample, output_energies
-from qdebug.metrics.task import TaskMetric
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.macs import macs_per_sample
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.plan.pair import ModelPair

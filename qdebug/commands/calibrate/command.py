@@ -25,7 +25,7 @@ from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import session_settings, simulation_context
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.execute.model_pair import range_notes, ranges_for
-from qdebug.metrics.task import load_metric
+from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.prepare import Model
 from qdebug.network.samples.subset import halves, open_subsets
 from qdebug.plan.lower import required_opset
@@ -105,7 +105,7 @@ def _calibrate(
         name: MethodResult(name, _clipped(tensors, seen.histograms), trials.by_name[name])
         for name, tensors in ranges.items()
     }
-    best, reason = _best(methods, judging.count)
+    best, reason = _best(methods, trials.metric, judging.count)
     return CalibrateResult(
         model=ModelRef(settings.model, pair.model.file.sha256),
         calibration_samples=calibration.count,
@@ -113,7 +113,7 @@ def _calibrate(
         methods=methods,
         best=best,
         best_by=reason,
-        metric=ReferenceMetric(metric.name, trials.reference_task) if metric else None,
+        metric=trials.metric,
         coverage=_coverage(gathered, seen, needed),
         weights=pair.weights,
         mix=mix,
@@ -169,7 +169,9 @@ def _clipped(
     }
 
 
-def _best(methods: Mapping[str, MethodResult], samples: int) -> tuple[str, str]:
+def _best(
+    methods: Mapping[str, MethodResult], metric: ReferenceMetric | None, samples: int
+) -> tuple[str, str]:
     """The method to take, and by what; "" where no output tells them apart: then the first.
 
     Without a metric, that of the highest SQNR of the outputs. With one, the same among the methods
@@ -177,16 +179,16 @@ def _best(methods: Mapping[str, MethodResult], samples: int) -> tuple[str, str]:
     samples. (The error is that of a share, √(p(1 − p)/n); a metric beyond 0 to 1 has none.) A mix
     must beat the method that would be taken without it by more than noise.
     """
-    top = max(
-        (m.trial.metric for m in methods.values() if m.trial.metric is not None), default=None
-    )
+    sign = -1 if metric and metric.higher_is_better is False else 1
+    scores = {n: m.trial.metric for n, m in methods.items() if m.trial.metric is not None}
+    top = max(scores.values(), key=lambda value: sign * value, default=None)
     close = list(methods.values())
     reason = "output SQNR"
     if top is None and not any(m.trial.outputs for m in close):
         return close[0].name, ""
     if top is not None:
         error = math.sqrt(top * (1 - top) / samples) if 0 <= top <= 1 else 0.0
-        close = [m for m in close if m.trial.metric is not None and m.trial.metric >= top - error]
+        close = [methods[n] for n, value in scores.items() if sign * (top - value) <= error]
         equal = f"output SQNR among the {len(close)} that the metric cannot tell apart"
         reason = equal if len(close) > 1 else "the metric"
     single = max((m for m in close if m.name != "mix"), key=_sqnr, default=None)

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from qdebug.analyse.metric_direction import direction_of
 from qdebug.backends.base import Session
 from qdebug.commands.calibrate.quantizable import Candidate, Quantizable, Ranges
 from qdebug.execute.context import Context
@@ -23,19 +24,19 @@ from qdebug.execute.evaluator import (
 )
 from qdebug.execute.executor import Shard, over_shards, part_of
 from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals, ExecutedBatch
-from qdebug.metrics.task import TaskMetric
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.graph import Graph
 from qdebug.network.samples.subset import SampleSubset
-from qdebug.results.calibrate import Trial
+from qdebug.results.calibrate import ReferenceMetric, Trial
 from qdebug.types import Array, Feeds, Tensors
 
 
 @dataclass(frozen=True)
 class Trials:
-    """All candidates, and the end-to-end metric of the reference."""
+    """All candidates, and the end-to-end metric of the reference; None without one."""
 
     by_name: Mapping[str, Trial]
-    reference_task: float | None
+    metric: ReferenceMetric | None
 
 
 @dataclass
@@ -77,7 +78,12 @@ class Tried:
             )
             for name, total in self.totals.items()
         }
-        return Trials(trials, task.of_reference() if task else None)
+        return Trials(trials, _of_reference(task, subset.count) if task else None)
+
+
+def _of_reference(task: MetricEvaluator, samples: int) -> ReferenceMetric:
+    metric, higher = task.metric, direction_of(task, samples)
+    return ReferenceMetric(metric.name, task.of_reference(), higher, metric.is_share)
 
 
 def open_candidates(

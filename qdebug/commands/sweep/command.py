@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tempfile import TemporaryFile
 
 from qdebug.analyse.gate import check_metric, refuse_without_arrays
+from qdebug.analyse.metric_direction import check_direction
 from qdebug.backends.options import SessionSettings
 from qdebug.backends.sizing import parallelism
 from qdebug.calibrators.registry import parse_method
@@ -41,7 +42,8 @@ from qdebug.execute.model_pair import (
     plan_from,
     ranges_for,
 )
-from qdebug.metrics.task import load_metric
+from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import whole
@@ -70,10 +72,17 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
         return _sweep(stack, settings, progress)
 
 
+def _reference_metric(metric: TaskMetric, value: float | None) -> ReferenceMetric:
+    direction = metric.higher_is_better if metric.is_declared else None
+    return ReferenceMetric(metric.name, value, direction, metric.is_share)
+
+
 def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback) -> SweepResult:
     started = time.perf_counter()
     conditions = read_conditions(settings)
     metric = load_metric(settings.metric) if settings.metric else None
+    for condition in conditions:
+        check_direction(condition, metric, "fail_on")
     check_backend(settings, conditions)
     check_cluster(settings)
     sessions = session_settings(settings)
@@ -135,9 +144,7 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
         library=library,
         device=fit[0].runtime.device_name if runs else "",
         samples=samples.count,
-        metric=ReferenceMetric(metric.name, rows[0].simulation.reference_metric)
-        if metric
-        else None,
+        metric=_reference_metric(metric, rows[0].simulation.reference_metric) if metric else None,
         combinations=tuple(rows),
         notes=(*all_notes, *idle_note(rows, library)),
         timings_s={"total": time.perf_counter() - started},

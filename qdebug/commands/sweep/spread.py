@@ -42,7 +42,7 @@ from qdebug.execute.engine.build import fitted, open_runtime
 from qdebug.execute.evaluator import sized
 from qdebug.execute.executor import cut_evenly, part_of, workers_note
 from qdebug.execute.model_pair import share_pair
-from qdebug.metrics.task import TaskMetric
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.graph import Graph
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.outputfiles import kept_in, temporary_folder

@@ -38,7 +38,7 @@ from qdebug.execute.lockstep import measure_options, output_options
 from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.candidate import CandidateResult, KernelAgreement
-from qdebug.metrics.task import TaskMetric
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, spread

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from qdebug.decide.bisect.target import AccuracyTarget
-from qdebug.metrics.task import is_share
+from qdebug.metrics.tasks.base import is_share
 from qdebug.results.words import score
 from qdebug.wording import printable
 

@@ -200,7 +200,7 @@ def _coarse(setup: Setup, first: Evaluator) -> Coarse | None:
         return None
     count = first.runner.subset.count
     sets = (count, "samples searched"), (setup.held_out.count, "held-out samples")
-    more = setup.target.more_is_better
+    more = setup.target.higher_is_better
     grain = partial(grain_of, task, count, more)
     return told(coarse(setup.target, first.runner.reference_task, grain, sets))
 

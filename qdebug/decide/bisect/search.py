@@ -27,7 +27,7 @@ from qdebug.decide.search.find import SearchResult
 from qdebug.decide.search.outcome import BisectResult
 from qdebug.decide.search.problem import Pins
 from qdebug.execute.engine.build import Engine, capture_note, save_engine
-from qdebug.metrics.task import is_share
+from qdebug.metrics.tasks.base import is_share
 from qdebug.result import ModelRef
 from qdebug.types import Precision
 

@@ -35,7 +35,7 @@ from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper, sized
 from qdebug.execute.executor import cut_evenly, part_of
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.candidate import CandidateResult
-from qdebug.metrics.task import TaskMetric
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, spread

@@ -5,16 +5,16 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from qdebug.analyse.gate import refuse_missing_metric
+from qdebug.analyse.metric_direction import check_direction, direction_of, of_exchanged
 from qdebug.config.specs import TargetSpec
-from qdebug.errors import MetricError, UsageError
+from qdebug.errors import UsageError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import KeptReference
+from qdebug.execute.evaluator import KeptReference, MetricEvaluator
 from qdebug.execute.timelimit import check_time
 from qdebug.metrics.candidate import CandidateResult
-from qdebug.metrics.task import BUILT_IN, TaskMetric, load_metric
+from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tasks.load import load_metric
 from qdebug.metrics.tensor import GATED
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layers
@@ -35,13 +35,13 @@ class AccuracyTarget:
 
     Attributes:
         allowed: the largest drop or rise of the metric; None where there is a condition.
-        more_is_better: which of the two; where there is a condition, what that asks for.
+        higher_is_better: which of the two; where there is a condition, what that asks for.
     """
 
     condition: Condition | None
     metric: TaskMetric | None
     allowed: float | None = None
-    more_is_better: bool = True
+    higher_is_better: bool = True
 
     def condition_for(self, reference_task: float | None) -> Condition:
         """The condition, where the reference's metric is `reference_task`."""
@@ -52,7 +52,7 @@ class AccuracyTarget:
             own = self.condition
             return replace(own, meaning=f"{name} {own.operator} {own.bound:g}")
         assert self.allowed is not None and reference_task is not None  # read_target saw to it
-        operator, sign = (">=", -1) if self.more_is_better else ("<=", 1)
+        operator, sign = (">=", -1) if self.higher_is_better else ("<=", 1)
         bound = reference_task + sign * self.allowed
         # A share of samples is a ratio of whole numbers: rounding must not cost one of them.
         bound += sign * 1e-9 * max(1.0, abs(bound))
@@ -84,7 +84,8 @@ def read_target(asked: TargetSpec) -> AccuracyTarget:
     """The target that is asked for.
 
     Raises:
-        UsageError: there is none, or there are two.
+        UsageError: there is none, there are two, or it takes the metric for one of the other
+            direction.
         MetricError: a condition or a metric that is not known, or one without the other.
     """
     values = {name: getattr(asked, name) for name in ("target", "max_drop", "max_rise")}
@@ -107,14 +108,20 @@ def read_target(asked: TargetSpec) -> AccuracyTarget:
     if (condition is None or condition.scope == "metric") and metric is None:
         refuse_missing_metric(name)
     if condition is not None:
+        check_direction(condition, metric, "target")
         return AccuracyTarget(condition, metric, None, not condition.operator.startswith("<"))
-    if name == "max_rise" and metric is not None and metric.name in BUILT_IN:
+    wants_high = name == "max_drop"
+    if metric is not None and metric.is_declared and metric.higher_is_better != wants_high:
+        word, opposite, other = "higher", "lower", "max_rise"
+        if not wants_high:
+            word, opposite, other = "lower", "higher", "max_drop"
         raise UsageError(
-            f"{option(name)} is for metrics of which less is better, and of {metric.name} more is",
-            f"Write {option('max_drop', f'{asked.max_rise:g}')}.",
+            f"{option(name)} is for metrics of which {word} is better, and of {metric.name} "
+            f"{opposite} is",
+            f"Write {option(other, f'{values[name]:g}')}.",
             code="QD-USAGE-METRIC-DIRECTION",
         )
-    return AccuracyTarget(None, metric, values[name], name == "max_drop")
+    return AccuracyTarget(None, metric, values[name], wants_high)
 
 
 def check_target(condition: Condition, result: CandidateResult, layers: Layers) -> Checked:
@@ -149,12 +156,12 @@ def direction_notes(
     """
     if target.allowed is None or reference is None or baseline is None:
         return ()
-    gained = (baseline - reference) * (1 if target.more_is_better else -1)
-    if gained <= target.allowed or target.metric is None or target.metric.name in BUILT_IN:
+    gained = (baseline - reference) * (1 if target.higher_is_better else -1)
+    if gained <= target.allowed or target.metric is None or target.metric.is_declared:
         return ()
     given, other = option("max_drop"), "max_rise"
     word, opposite, moves = "more", "less", "rises"
-    if not target.more_is_better:
+    if not target.higher_is_better:
         given, other, word, opposite, moves = (
             option("max_rise"),
             "max_drop",
@@ -162,13 +169,13 @@ def direction_notes(
             "more",
             "falls",
         )
-    shuffled = _of_shuffled_outputs(target.metric, context, graph, subset)
+    shuffled = of_exchanged(_reference_task(target.metric, context, graph, subset), subset.count)
     if shuffled is None or shuffled == reference:
         return (
             f"The metric {moves} from {reference:.6g} in FP32 to {baseline:.6g} with nothing "
             f"pinned, and {given} means that {word} is better; otherwise use {option(other)}.",
         )
-    if (shuffled > reference) != target.more_is_better:
+    if (shuffled > reference) != target.higher_is_better:
         return ()
     raise UsageError(
         f"{given} is for a metric of which {word} is better, but yours is {reference:.6g} in FP32 "
@@ -179,46 +186,26 @@ def direction_notes(
     )
 
 
-def more_is_better(
+def seen_direction(
     metric: TaskMetric, context: Context, graph: Graph, subset: SampleSubset
 ) -> bool | None:
-    """Whether a higher value of a metric is better: whether it is higher with FP32's own outputs
-    than with those of other samples. None where that does not tell.
-
-    Args:
-        graph: the FP32 model, which is run on `subset`.
+    """See direction_of; `graph` is the FP32 model, which is run on `subset` where that is needed.
 
     Raises:
         QdebugError: it does not run, or the metric raised on its outputs.
     """
-    if metric.name in BUILT_IN:
-        return True
-    reference, shuffled = _of_outputs_and_shuffled(metric, context, graph, subset)
-    if shuffled is None or shuffled == reference:
-        return None
-    return shuffled < reference
+    if metric.is_declared:
+        return metric.higher_is_better
+    task = _reference_task(metric, context, graph, subset)
+    check_time(context.ends_at, "metric")
+    return direction_of(task, subset.count)
 
 
-def _of_shuffled_outputs(
+def _reference_task(
     metric: TaskMetric, context: Context, graph: Graph, subset: SampleSubset
-) -> float | None:
-    """The metric of FP32's outputs, each sample with those of another; None where it fails."""
-    return _of_outputs_and_shuffled(metric, context, graph, subset)[1]
-
-
-def _of_outputs_and_shuffled(
-    metric: TaskMetric, context: Context, graph: Graph, subset: SampleSubset
-) -> tuple[float, float | None]:
-    """The metric of FP32's outputs, and of those of other samples; None where that fails."""
+) -> MetricEvaluator:
+    """The metric with the outputs of the FP32 model on `subset`."""
     with closing(context.backend.open(graph.proto, [])) as session:
         task = KeptReference(context, graph, session, subset, metric).task
     assert task is not None  # there is a metric
-    value = task.of_reference()
-    check_time(context.ends_at, "metric")
-    order = np.random.default_rng(0).permutation(subset.count)
-    if any(len(array) != len(order) for array in task.reference.values()):
-        return value, None
-    try:
-        return value, task({name: array[order] for name, array in task.reference.items()})
-    except MetricError:
-        return value, None
+    return task

@@ -142,7 +142,7 @@ class Proof:
     target_text: MaybeText = ""
     change_error: float | None = None
     recovered_error: float | None = None
-    more_is_better: Hidden[bool] = True
+    higher_is_better: Hidden[bool] = True
     metric_is_share: Hidden[bool] = False
 
     @property
@@ -184,7 +184,7 @@ class Proof:
         full = self.reference_metric
         if metric is None or full is None:
             return None
-        return full - metric if self.more_is_better else metric - full
+        return full - metric if self.higher_is_better else metric - full
 
 
 @dataclass(frozen=True)

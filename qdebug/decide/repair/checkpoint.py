@@ -79,7 +79,7 @@ def checkpoints(setup: Setup, sequence: tuple[str, ...], cached: bool) -> Checkp
         _executions(setup.fitting),
         _executions(setup.choosing),
         metric,
-        repr((target.condition, target.allowed, target.more_is_better)) if target else "",
+        repr((target.condition, target.allowed, target.higher_is_better)) if target else "",
         " ".join(sequence),
         f"{platform.machine()} {versions} {setup.context.fp16_kernels}",
         setup.method,
@@ -102,7 +102,7 @@ def question_of(setup: Setup) -> str:
         setup.choosing.key,
         setup.proving.key,
         metric,
-        repr((target.condition, target.allowed, target.more_is_better)) if target else "",
+        repr((target.condition, target.allowed, target.higher_is_better)) if target else "",
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

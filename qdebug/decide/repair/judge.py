@@ -25,7 +25,7 @@ from qdebug.execute.evaluator import KeptReference, MetricEvaluator, OutputKeepe
 from qdebug.execute.timelimit import check_time
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.candidate import CandidateResult
-from qdebug.metrics.task import TaskMetric
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tensor import Metrics
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layers
@@ -120,7 +120,7 @@ class Judge:
         graph: Graph,
         subset: SampleSubset,
         metric: TaskMetric | None,
-        more_is_better: bool = True,
+        higher_is_better: bool = True,
     ) -> None:
         """Runs the reference.
 
@@ -131,7 +131,7 @@ class Judge:
         started = time.monotonic()
         self.judged_s = 0.0
         self._context, self._graph = context, graph
-        self._sign = 1.0 if more_is_better else -1.0
+        self._sign = 1.0 if higher_is_better else -1.0
         self._last: tuple[Quantized | onnx.ModelProto | None, Judgement] = None, _NOTHING
         with closing(context.backend.open(graph.proto, ())) as session:
             # How much executions differ is what is looked at: their size stays.
@@ -256,7 +256,7 @@ class Judge:
 
 
 def verdict_on(
-    before: Judgement, after: Judgement, best: Judgement | None, more_is_better: bool = True
+    before: Judgement, after: Judgement, best: Judgement | None, higher_is_better: bool = True
 ) -> Verdict:
     """Whether `after` is better than `before`, by more than chance.
 
@@ -274,13 +274,13 @@ def verdict_on(
     noise = _lower(before.noise, after.noise)
     if after.metric is None or before.metric is None:
         return _by_noise(noise, (0.0, noise.gain))
-    risen, error = _risen(before, after, more_is_better)
+    risen, error = _risen(before, after, higher_is_better)
     rank = (risen if risen > error else 0.0, noise.gain)
     if risen > error:
         return Verdict(True, Reason.METRIC, rank)
     drifted = False
     if best is not None:  # another than `before`: the difference to it has an error of its own
-        since, chance = _risen(best, after, more_is_better)
+        since, chance = _risen(best, after, higher_is_better)
         drifted = since < -chance
     if risen < -error or drifted:
         return Verdict(False, Reason.METRIC_FELL, rank)
@@ -296,11 +296,11 @@ def _by_noise(noise: _Noise, rank: tuple[float, float]) -> Verdict:
     return Verdict(False, Reason.NO_GAIN, rank)
 
 
-def _risen(before: Judgement, after: Judgement, more_is_better: bool) -> tuple[float, float]:
+def _risen(before: Judgement, after: Judgement, higher_is_better: bool) -> tuple[float, float]:
     """By how much the metric is better, and what of that may be chance; 0 without a metric."""
     if before.metric is None or after.metric is None:
         return 0.0, 0.0
-    risen = (after.metric - before.metric) * (1.0 if more_is_better else -1.0)
+    risen = (after.metric - before.metric) * (1.0 if higher_is_better else -1.0)
     return risen, _ERRORS * _jackknife(after.left_out - before.left_out, abs(risen))
 
 

@@ -16,7 +16,7 @@ from qdebug.config.repair import RepairSettings
 from qdebug.config.specs import PinSearchSpec, TargetSpec
 from qdebug.decide.bisect.grain import Coarse, coarse_share, told
 from qdebug.decide.bisect.setup import Ratings
-from qdebug.decide.bisect.target import AccuracyTarget, more_is_better, read_target
+from qdebug.decide.bisect.target import AccuracyTarget, read_target, seen_direction
 from qdebug.decide.remedies.quantized import Quantized, quantized
 from qdebug.decide.remedies.remedy import Study
 from qdebug.decide.repair.findings import findings_of
@@ -27,7 +27,8 @@ from qdebug.errors import UsageError
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.model_pair import load_model, plan_from, plan_ranges
-from qdebug.metrics.task import TaskMetric, load_metric
+from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.prepare import Model
 from qdebug.network.samples.subset import SampleSubset, halves, open_subsets
 from qdebug.network.samplespec import given_specs
@@ -60,7 +61,7 @@ class Setup:
         start: the network as it is quantized before the repair.
         given: the quantized model that was given, for the baseline; None where the user gave the
             FP32 model.
-        more_is_better: of the metric.
+        higher_is_better: of the metric.
         judge: of the selection samples; it raises OutOfTimeError after `ends_at`.
         baseline: what the quantized network is worth as it was.
         ends_at: when the time is over, on the clock of `time.monotonic`.
@@ -87,7 +88,7 @@ class Setup:
     choosing: SampleSubset
     proving: SampleSubset
     study: Study
-    more_is_better: bool
+    higher_is_better: bool
     judge: Judge
     baseline: Judgement
     ends_at: float
@@ -180,7 +181,7 @@ def prepare(
         choosing=choosing,
         proving=proving,
         study=study,
-        more_is_better=more,
+        higher_is_better=more,
         keep_undecided=settings.keep_undecided,
         coarse=found,
         judge=judge,
@@ -279,11 +280,11 @@ def _direction(
         return True
     if target is not None and target.condition is not None:
         if target.condition.scope == "metric":
-            return target.more_is_better
+            return target.higher_is_better
         target = None
-    seen = more_is_better(metric, context, reference.graph, subset)
+    seen = seen_direction(metric, context, reference.graph, subset)
     if target is not None:
-        asked = target.more_is_better
+        asked = target.higher_is_better
         if seen in (asked, None):
             return asked
         given, other = ("max_drop", "max_rise") if asked else ("max_rise", "max_drop")
@@ -298,7 +299,8 @@ def _direction(
         raise UsageError(
             f"{option('metric')}: it cannot be told whether more of {metric.name} is better: with "
             "the outputs of other samples it is the same, or raises",
-            f"Say it with {option('max_drop', '0.01')} or {option('max_rise', '0.01')}.",
+            f"Say it with {option('max_drop', '0.01')} or {option('max_rise', '0.01')}, or set the "
+            "function's attribute higher_is_better.",
             code="QD-USAGE-METRIC-DIRECTION",
         )
     return seen

@@ -23,7 +23,8 @@ from qdebug.backends.sizing import Parallelism
 from qdebug.execute.cluster.files import SharedFile, shared_file
 from qdebug.execute.context import Context, simulation_context
 from qdebug.inmemory import InMemory
-from qdebug.metrics.task import TaskMetric, load_metric
+from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.graph import Graph
 from qdebug.network.inline import Taken
 from qdebug.network.load import external_files, read_model

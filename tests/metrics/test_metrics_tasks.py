@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from qdebug.metrics.task import join_outputs, load_metric
+from qdebug.metrics.tasks.base import join_outputs
+from qdebug.metrics.tasks.load import load_metric, metric_in_memory
 
 FUNCTION = "QD-METRIC-FUNCTION"
 SCORES = {"out": np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]], np.float32)}
@@ -185,3 +187,86 @@ def test_outputs_are_joined_along_their_samples(counts: tuple[int, ...], axis: i
 def test_an_output_without_an_axis_of_samples_gets_one() -> None:
     boxes = np.random.default_rng(0).random((3, 100, 6), np.float32)
     np.testing.assert_array_equal(join_outputs({"y": list(boxes)}, (1, 1, 1))["y"], boxes)
+
+
+ATTRIBUTES = """
+import numpy as np
+def score(outputs, labels):
+    return float(np.mean(outputs["out"]))
+def soft(outputs, reference):
+    return np.abs(outputs["out"] - reference["out"]).max(1)
+"""
+
+
+def test_attributes_of_a_function_say_the_rest(tmp_path: Path) -> None:
+    plain = load_metric(_file(tmp_path, ATTRIBUTES))
+    assert plain.higher_is_better and not plain.is_declared and plain.loss is None
+    code = f"{ATTRIBUTES}score.higher_is_better = False\nscore.loss = soft\nscore.per_sample = soft"
+    metric = load_metric(_file(tmp_path, code))
+    assert metric.is_declared and not metric.higher_is_better and metric.per_sample is not None
+    assert metric.loss is not None
+    losses = metric.loss(SCORES, LABELS, OTHER)
+    np.testing.assert_allclose(losses, [0, 0.6, 0], atol=1e-6)
+    assert losses.dtype == np.float64
+
+
+@pytest.mark.parametrize("returned", ["1.0", "[1, 2]", "[[1], [2], [3]]", "'a'", "[1, 2, np.nan]"])
+def test_a_loss_that_is_not_one_number_per_sample(tmp_path: Path, returned: str) -> None:
+    code = f"{ATTRIBUTES}score.loss = lambda outputs: {returned}"
+    loss = load_metric(_file(tmp_path, code)).loss
+    assert loss is not None
+    with refused("QD-METRIC-VALUE", "per-sample loss", "3 samples"):
+        loss(SCORES, LABELS, OTHER)
+
+
+def test_a_loss_that_raises_is_named(tmp_path: Path) -> None:
+    code = f"{ATTRIBUTES}score.loss = lambda outputs: outputs['missing']"
+    loss = load_metric(_file(tmp_path, code)).loss
+    assert loss is not None
+    with refused("QD-METRIC-RAISED", "per-sample loss", "KeyError"):
+        loss(SCORES, LABELS, OTHER)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("score.higher_is_better = 'no'", FUNCTION),
+        ("score.loss = 1", FUNCTION),
+        ("score.loss = lambda logits: logits", "QD-METRIC-PARAMETERS"),
+    ],
+)
+def test_attributes_that_are_not_understood(tmp_path: Path, line: str, code: str) -> None:
+    with refused(code, "score."):
+        load_metric(_file(tmp_path, ATTRIBUTES + line))
+
+
+def test_a_loss_in_memory_is_part_of_the_key() -> None:
+    def made(unit: float) -> Any:
+        def score(outputs: Any) -> float:
+            return 0.0
+
+        score.loss = lambda outputs: unit * outputs["out"][:, 0]  # type: ignore[attr-defined]
+        return load_metric(metric_in_memory(score))
+
+    assert made(1.0).key == made(1.0).key != made(2.0).key
+
+
+@pytest.mark.parametrize(
+    ("spec", "higher", "declared"),
+    [
+        ("sklearn_like:balanced_accuracy_score", True, True),
+        ("sklearn_like:mean_squared_error", False, True),
+        ("sklearn_like:hinge_loss", False, True),
+        ("sklearn_like:kappa", True, False),
+    ],
+)
+def test_names_of_a_module_declare_the_direction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, higher: bool, declared: bool
+) -> None:
+    name = spec.partition(":")[2]
+    module = tmp_path / "sklearn_like.py"
+    module.write_text(f"def {name}(y_true, y_pred):\n    return 0.0\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "sklearn_like", raising=False)
+    metric = load_metric(spec)
+    assert (metric.higher_is_better, metric.is_declared) == (higher, declared)

@@ -1,0 +1,277 @@
+"""What an end-to-end metric is: a score of the final outputs, its direction, and what it says of
+single samples."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qdebug.errors import MetricError
+from qdebug.types import Array
+from qdebug.userfile import digest_of, last_line, raising_line
+from qdebug.wording import option
+
+Float64 = npt.NDArray[np.float64]
+Outputs = Mapping[str, Array]
+"""Arrays [samples, …] by name."""
+Compute = Callable[[Outputs, Outputs, Outputs], Any]
+"""`(outputs, labels, reference)`: the outputs, the arrays of the data that are not inputs, and the
+outputs of the reference."""
+
+LABEL_NAMES = ("labels", "label", "y_true", "y", "targets", "target")
+
+
+@dataclass(frozen=True)
+class SampleValues:
+    """A function that gives one value for each sample, with its result checked.
+
+    Attributes:
+        of: the metric's name.
+        what: the values, for people.
+        compute: gives an array [samples].
+        file: where the user's code is, to quote from when it raises.
+    """
+
+    of: str
+    what: str
+    compute: Compute
+    file: Path | None = None
+
+    def __call__(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> Float64:
+        """The values, float64 [samples]: finite or +inf.
+
+        Raises:
+            MetricError: it raised, or gave something else.
+        """
+        named = f"{self.what} of {option('metric', self.of)}"
+        returned = _called(self.compute, named, (outputs, labels, reference), self.file)
+        samples = len(next(iter((outputs or reference).values())))
+        try:
+            values = np.asarray(returned, np.float64)
+        except (TypeError, ValueError):
+            problem = f"a {type(returned).__name__}"
+        else:
+            wrong = np.flatnonzero(np.isnan(values) | np.isneginf(values))
+            if values.shape != (samples,):
+                problem = f"an array of shape {list(values.shape)}"
+            elif wrong.size:
+                problem = f"{values[wrong[0]]} for sample {wrong[0]}"
+            else:
+                return values
+        raise MetricError(
+            f"{named}: the function returned {problem}",
+            f"It must return one number for each of the {samples} samples, finite or +inf.",
+            code="QD-METRIC-VALUE",
+        )
+
+
+@dataclass(frozen=True)
+class TaskMetric:
+    """A named measure of end-to-end quality.
+
+    Attributes:
+        name: for people.
+        needs_labels: there must be one array of labels.
+        compute: gives the score, one number.
+        file: where the user's code is, to quote from when it raises.
+        function: the user's function, where it was given in memory.
+        hint: what else to try where it raises.
+        higher_is_better: of the score; True unless something else is declared.
+        is_declared: `higher_is_better` was said by whoever wrote the metric, and is not the
+            default: without that, analyse/metric_direction.py looks.
+        is_share: the score is a share of the samples, each of which counts as one.
+        loss: what each sample loses: float64 [samples], smooth, lower is better, comparable only
+            between networks on the same samples; None where there is none.
+        per_sample: the score of each sample, float64 [samples], where the score is their mean; else
+            None.
+    """
+
+    name: str
+    needs_labels: bool
+    compute: Compute
+    file: Path | None = None
+    function: Callable[..., Any] | None = None
+    hint: str = ""
+    higher_is_better: bool = True
+    is_declared: bool = False
+    is_share: bool = False
+    loss: SampleValues | None = None
+    per_sample: SampleValues | None = None
+
+    @property
+    def key(self) -> str | None:
+        """A key that identifies this metric, its code included; None where there is none, so that
+        none of its results may be reused."""
+        if self.function is not None:
+            parts = (getattr(self.function, name, None) for name in ("loss", "per_sample"))
+            digests = [digest_of(f) for f in (self.function, *parts) if f is not None]
+            if None in digests:
+                return None
+            return f"{self.name} {self.higher_is_better} {' '.join(map(str, digests))}"
+        if self.file is None:
+            return self.name
+        function = self.name.rpartition(":")[2]
+        code = hashlib.sha256(self.file.read_bytes()).hexdigest()
+        return f"{self.file.resolve()}:{function} {code}"  # however the path is spelled
+
+    def __call__(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
+        """The metric's value.
+
+        Raises:
+            MetricError: it raised, or gave no finite number.
+        """
+        named = option("metric", self.name)
+        given = outputs, labels, reference
+        returned = _called(self.compute, named, given, self.file, self.hint)
+        try:
+            value = float(returned)
+        except OverflowError as error:
+            raise MetricError(
+                f"{named} returned a number that is too large for a float",
+                "It must return one finite number.",
+                code="QD-METRIC-VALUE",
+            ) from error
+        except (TypeError, ValueError) as error:
+            kind = type(returned).__name__
+            raise MetricError(
+                f"{named} returned a {kind}, which is not a number",
+                "It must return one number.",
+                code="QD-METRIC-VALUE",
+            ) from error
+        if not math.isfinite(value):
+            raise MetricError(
+                f"{named} returned {value}, which is not a finite number",
+                code="QD-METRIC-VALUE",
+            )
+        return value
+
+
+def _called(
+    compute: Compute,
+    named: str,
+    given: tuple[Outputs, Outputs, Outputs],
+    file: Path | None,
+    hint: str = "",
+) -> Any:
+    """What a function returns, which may be the user's.
+
+    Raises:
+        MetricError: it raised.
+    """
+    try:
+        return compute(*given)
+    except MetricError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        hint = " ".join(filter(None, (raising_line(error, file), hint or _shapes_of(*given))))
+        message = f"{named} raised {last_line(error)}"
+        raise MetricError(message, hint, code="QD-METRIC-RAISED") from error
+
+
+def _shapes_of(outputs: Outputs, labels: Outputs, reference: Outputs) -> str:
+    """What a metric gets, for people: the arrays are in dicts, which its author may not know."""
+    given = {"outputs": outputs, "labels": labels, "reference": reference}
+    shapes = (
+        f"{name} = {{{', '.join(f'{k!r}: {list(np.shape(v))}' for k, v in arrays.items())}}}"
+        for name, arrays in given.items()
+    )
+    return f"It is given dicts of arrays, of these shapes: {'; '.join(shapes)}."
+
+
+def is_share(metric: TaskMetric | None) -> bool:
+    """Whether there is a metric that is a share of the samples."""
+    return metric is not None and metric.is_share
+
+
+def first_output(outputs: Outputs) -> Array:
+    """The first output, [samples, …].
+
+    Raises:
+        MetricError: there is none.
+    """
+    if not outputs:
+        raise MetricError(
+            "the metric needs an output that is an array, and the model has none: sequences and "
+            "maps are not observed",
+            "Make an array the model's output.",
+            code="QD-METRIC-OUTPUT",
+        )
+    return next(iter(outputs.values()))
+
+
+def labels_of(extras: Outputs, where: str = "") -> Array:
+    """The one array of labels; `where` is the file.
+
+    Raises:
+        MetricError: there is none, or it is not clear which one it is.
+    """
+    for name in LABEL_NAMES:
+        if name in extras:
+            return extras[name]
+    if len(extras) == 1:
+        return next(iter(extras.values()))
+    found = (
+        f"the arrays that are not inputs are {', '.join(extras)}" if extras else "there are none"
+    )
+    raise MetricError(
+        f"{where}{': ' * bool(where)}the metric needs labels, but {found}",
+        "Add an array 'labels' with one entry per sample to the data, or use "
+        f"{option('metric', 'agreement')}.",
+        code="QD-METRIC-LABELS",
+    )
+
+
+def join_outputs(parts: Mapping[str, Sequence[Array]], counts: Sequence[int]) -> dict[str, Array]:
+    """Outputs of several executions, by name, as one array [samples, …] each.
+
+    Args:
+        counts: the samples of each execution.
+
+    Raises:
+        MetricError: an output has another shape for some samples.
+    """
+    return {
+        name: np.concatenate(check_shapes(name, pieces, counts)) for name, pieces in parts.items()
+    }
+
+
+def check_shapes(name: str, pieces: Sequence[Array], counts: Sequence[int]) -> list[Array]:
+    """An output of several executions, as arrays [samples, …] that can be joined; `counts` are the
+    samples of each.
+
+    Raises:
+        MetricError: their shapes differ beyond the samples.
+    """
+    arrays = [np.atleast_1d(piece) for piece in pieces]
+    axis = _sample_axis(arrays, counts)
+    if axis is not None:
+        arrays = [np.moveaxis(array, axis, 0) for array in arrays]
+    elif set(counts) == {1} and len({array.shape for array in arrays}) == 1:
+        arrays = [array[np.newaxis] for array in arrays]
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1:
+        rows = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
+        raise MetricError(
+            f"{option('metric')}: the shape of output '{name}' differs between samples "
+            f"(rows of {rows})",
+            f"Leave {option('metric')} out: it takes one array per output. Or give the model a "
+            "fixed number of rows, for example by cutting off its non-maximum suppression.",
+            code="QD-METRIC-SHAPES",
+        )
+    return arrays
+
+
+def _sample_axis(arrays: Sequence[Array], counts: Sequence[int]) -> int | None:
+    """The first axis that is as long as there are samples, in every execution: a recurrent network
+    may give [time, samples, classes]. None where there is none, as of boxes without a batch."""
+    for axis in range(min(array.ndim for array in arrays)):
+        if all(a.shape[axis] == n for a, n in zip(arrays, counts, strict=True)):
+            return axis
+    return None

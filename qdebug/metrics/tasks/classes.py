@@ -1,0 +1,40 @@
+"""Which class a sample is taken for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from qdebug.metrics.tasks.base import Float64, Outputs, first_output
+from qdebug.types import Array
+
+
+@dataclass(frozen=True)
+class Classes:
+    """How many classes there are to choose from, and how many different ones are chosen."""
+
+    count: int
+    chosen: int
+
+
+def classes_of(outputs: Outputs) -> Classes | None:
+    """The classes of the first output, as `top1` and `agreement` see them; None without samples."""
+    scores = first_output(outputs)
+    if not scores.size:
+        return None
+    return Classes(scores[0].size, len(np.unique(chosen_classes(scores))))
+
+
+def class_scores(scores: Array) -> Float64:
+    """Scores [samples, …] as float64 [samples, classes]; -inf for NaN, which never wins, so that a
+    broken sample counts as wrong."""
+    flat = scores.reshape(len(scores), -1).astype(np.float64)
+    return np.where(np.isnan(flat), -np.inf, flat)
+
+
+def chosen_classes(scores: Array) -> Array:
+    """The index of the highest score of each sample, int64 [samples]; -1 where all are NaN."""
+    flat = scores.reshape(len(scores), -1)
+    best = np.argmax(class_scores(scores), axis=1)
+    return np.where(np.isnan(flat.astype(np.float64)).all(axis=1), -1, best)
