@@ -100,6 +100,7 @@ def compare(
     | None = None,
     method: str = "minmax",
     fp16_kernels: Literal["tensorrt", "exact"] = "tensorrt",
+    pin: Sequence[str] = (),
     local_samples: int | None = None,
     effect: Literal["exact", "fast", "none"] = "fast",
     try_remedies: bool = False,

@@ -21,7 +21,7 @@ from qdebug.decide.search.outcome import BisectResult
 from qdebug.errors import UsageError
 from qdebug.execute.context import time_limit_told
 from qdebug.metrics.tasks.base import is_share
-from qdebug.plan.plan import nearest
+from qdebug.plan.select import nearest
 from qdebug.result import ModelRef
 from qdebug.results.conditions import Condition
 from qdebug.types import ProgressCallback, ignore_progress

@@ -175,4 +175,5 @@ class CandidateSettings(EngineSettings):
             compared=self.compared,
             calibrates_on=calibrates_on,
             fits_remedies=fits,
+            pin=(),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from qdebug.backends.segmentation import DEFAULT_BUDGET
@@ -14,7 +14,17 @@ from qdebug.config.candidate import (
     CandidateSettings,
 )
 from qdebug.config.cluster import ClusterSettings
-from qdebug.config.option import GATE, LOOK, QUANTIZED, WRITE, ModelLike, Option, Positive
+from qdebug.config.option import (
+    GATE,
+    LOOK,
+    PRECISIONS,
+    QUANTIZED,
+    WRITE,
+    ModelLike,
+    Option,
+    Positive,
+)
+from qdebug.config.specs import QuantizationSpec
 from qdebug.metrics.tensor import gate_usage
 
 StorageName = Literal["float32", "float16"]
@@ -36,6 +46,15 @@ class CompareSettings(CandidateSettings, ClusterSettings):
             replaced_by="output",
         ),
     ] = None
+    pin: Annotated[
+        tuple[str, ...],
+        Option(
+            "Keep this layer in the fallback precision: a name, a pattern with *, or op:TYPE; "
+            "repeatable.",
+            PRECISIONS,
+            metavar="NAME",
+        ),
+    ] = ()
     local_samples: Annotated[
         Positive | None,
         Option(
@@ -113,3 +132,8 @@ class CompareSettings(CandidateSettings, ClusterSettings):
     ] = None
     html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False
+
+    @property
+    def quantization(self) -> QuantizationSpec:
+        """See CandidateSettings; with the layers to pin."""
+        return replace(super().quantization, pin=self.pin)

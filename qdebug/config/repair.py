@@ -269,6 +269,7 @@ class RepairSettings(ClusterSettings):
             self,
             compared=self.held_out or self.calibrates_on,
             calibrates_on=self.calibrates_on,
+            pin=(),
         )
 
     @property

@@ -24,6 +24,7 @@ class QuantizationSpec:
         calibrates_on: other samples to calibrate on.
         calib_samples: on how many of the compared ones to calibrate, where there are no others.
         fits_remedies: to the samples to calibrate on, so that these are read in any case.
+        pin: layers that stay in the fallback precision, as `--pin` of compare names them.
     """
 
     model: str
@@ -41,6 +42,7 @@ class QuantizationSpec:
     cache: bool = True
     allow_unquantized: bool = False
     fits_remedies: bool = False
+    pin: tuple[str, ...] = ()
 
     @property
     def samples(self) -> tuple[SampleSpec, ...]:

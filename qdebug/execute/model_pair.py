@@ -41,7 +41,7 @@ from qdebug.plan.plan import (
     TensorRange,
     bind_plan,
     check_control_flow,
-    nearest,
+    pinned,
 )
 from qdebug.plan.planfile import read_plan
 from qdebug.plan.quantize import MASK
@@ -50,12 +50,13 @@ from qdebug.plan.repaired import remedies_in
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
+from qdebug.plan.select import nearest, select_layers
 from qdebug.types import Precision, ProgressCallback, ignore_progress
 from qdebug.wording import counted, option
 
 _FOR_FP32_MODELS = (
     *("plan", "calibration", "calib_data", "calib_samples"),
-    *("weights", "fallback_precision"),
+    *("weights", "fallback_precision", "pin"),
 )
 """Settings that say how to quantize: a quantized model is taken as it is."""
 
@@ -393,6 +394,10 @@ def plan_ranges(
     if spec.calibration:
         plan, notes = _with_calibration(plan, spec.calibration, model)
     bound = bind_user_plan(plan, model, spec.plan)
+    if spec.pin:
+        names = (layer.name for layer in select_layers(spec.pin, model, bound.layers, "pin"))
+        plan = pinned(bound, names, plan.fallback_precision)
+        bound = bind_plan(plan, model, bound.layers)
     # Bound: whatever is saved of it from here on is for this model.
     plan = replace(plan, model_sha256=model.file.sha256, control_flow=model.taken)
     missing = bound.missing_ranges()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from qdebug.network.inline import Taken
 from qdebug.network.layers import Layer, Layers
 from qdebug.network.prepare import Model
 from qdebug.plan.quantize import scale_of
+from qdebug.plan.select import layer_aliases, matching_layers, nearest
 from qdebug.types import Precision
 
 GIVEN = "given"
@@ -51,7 +51,8 @@ class PrecisionPlan:
     Attributes:
         precision: of every layer that `layers` does not name.
         fallback_precision: of layers that have no INT8 form, where `precision` is INT8.
-        layers: layer (or node) name -> precision, for layers that differ from the default.
+        layers: layer (or node) name, pattern or `op:TYPE` -> precision, for layers that differ from
+            the default.
         tensors: tensor name -> range. INT8 layers need one for each activation they read; a
             weight's is taken from its values unless it is named here.
         weights: one scale per output channel, or one per weight.
@@ -169,7 +170,8 @@ def corrections_digest(bound: BoundPlan) -> str:
 def bind_plan(plan: PrecisionPlan, model: Model, layers: Layers) -> BoundPlan:
     """Check `plan` against `model`.
 
-    Names may be those of layers, of any node of a layer, or the user's names of folded nodes.
+    Names may be those of layers, of any node of a layer, or the user's names of folded nodes; see
+    `matching_layers` for patterns and operators.
 
     Raises:
         PlanError: an unknown layer or tensor, two precisions for one layer, INT8 for a layer
@@ -207,13 +209,6 @@ def check_control_flow(wanted: Taken, model: Model) -> None:
             )
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the known name closest to `name`, for error messages."""
-    names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-    return f"The closest name is '{close[0]}'." if close else "There are none."
-
-
 def _default(plan: PrecisionPlan, layer: Layer) -> Precision:
     if plan.precision in SCALED and not layer.quantizable:
         return plan.fallback_precision
@@ -221,41 +216,49 @@ def _default(plan: PrecisionPlan, layer: Layer) -> Precision:
 
 
 def _named_precisions(plan: PrecisionPlan, model: Model, layers: Layers) -> dict[str, Precision]:
+    """What the plan asks for by name, pattern or operator. A name beats what only matches; of two
+    patterns that match a layer, the later one holds.
+
+    Raises:
+        PlanError: a name of no layer, or two precisions for one.
+    """
     aliases = layer_aliases(model, layers)
+    matched: dict[str, Precision] = {}
     named: dict[str, tuple[str, Precision]] = {}
-    for name, precision in plan.layers.items():
-        layer = aliases.get(name)
-        if layer is None:
+    for text, precision in plan.layers.items():
+        chosen = matching_layers(text, aliases, layers)
+        able = [layer for layer in chosen if layer.quantizable or precision not in SCALED]
+        if not able:
+            operators = ", ".join(dict.fromkeys(layer.op_type for layer in chosen))
             raise PlanError(
-                f"the model has no layer '{name}'", nearest(name, aliases), code="QD-PLAN-LAYER"
-            )
-        if precision in SCALED and not layer.quantizable:
-            raise PlanError(
-                f"layer '{name}' ({layer.op_type}) cannot run in {precision.upper()}",
+                f"layer '{text}' ({operators}) cannot run in {precision.upper()}",
                 "Only Conv, ConvTranspose, Gemm and MatMul can: set it to fp16 or fp32.",
                 code="QD-PLAN-NO-INT8",
             )
-        other = named.get(layer.name)
+        if text not in aliases:
+            matched |= {layer.name: precision for layer in able}
+            continue
+        name = able[0].name
+        other = named.get(name)
         if other and other[1] is not precision:
             raise PlanError(
-                f"'{other[0]}' and '{name}' are one fused layer, but the plan asks for "
+                f"'{other[0]}' and '{text}' are one fused layer, but the plan asks for "
                 f"{other[1]} and {precision}",
                 "Give the layer one precision.",
                 code="QD-PLAN-CONFLICT",
             )
-        named[layer.name] = (name, precision)
-    return {name: precision for name, (_, precision) in named.items()}
+        named[name] = (text, precision)
+    return matched | {name: precision for name, (_, precision) in named.items()}
 
 
-def layer_aliases(model: Model, layers: Layers) -> dict[str, Layer]:
-    """Every name a layer may go by; its own name wins over another layer's alias."""
-    aliases: dict[str, Layer] = {}
-    for layer in layers:
-        for node in layer.nodes:
-            for user_name in model.origins.get(node, ()):
-                aliases.setdefault(user_name, layer)
-            aliases.setdefault(node, layer)
-    return aliases | dict(layers.by_name)
+def pinned(bound: BoundPlan, names: Iterable[str], precision: Precision) -> PrecisionPlan:
+    """The plan of `bound` with these layers in `precision`, every layer that differs from the
+    default by its own name."""
+    precisions = {**bound.precisions, **dict.fromkeys(names, precision)}
+    plan = bound.plan
+    layers = {x.name: precisions[x.name] for x in bound.layers}
+    differing = {x.name for x in bound.layers if layers[x.name] is not _default(plan, x)}
+    return replace(plan, layers={n: p for n, p in layers.items() if n in differing})
 
 
 def _check_tensors(plan: PrecisionPlan, model: Model) -> None:

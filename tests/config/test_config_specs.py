@@ -27,7 +27,7 @@ ONE_FOR_ALL = {"backend", "strategy", "int8_kernels", "max_evaluations", "journa
     [
         (QuantizationSpec, CompareSettings, set()),
         (QuantizationSpec, BisectSettings, {"reference", "allow_unquantized"}),
-        (QuantizationSpec, SweepSettings, {"fallback_precision"}),
+        (QuantizationSpec, SweepSettings, {"fallback_precision", "pin"}),
         (QuantizationSpec, RepairSettings, ONE_FOR_ALL),
         (TargetSpec, BisectSettings, set()),
         (TargetSpec, RepairSettings, set()),

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from qdebug.plan.plan import PrecisionPlan, TensorRange, nearest
+from qdebug.plan.plan import PrecisionPlan, TensorRange, pinned
+from qdebug.plan.select import nearest
 from qdebug.types import Precision
 
 
@@ -121,3 +122,31 @@ def test_odd_names(kit: SimpleNamespace, names: tuple[str, ...]) -> None:
     x = np.array([[0.1, 0.2, -1], [0.5, 0, 1]], np.float32)
     y = kit.run(kit.lowered(model, plan).graph, {"x": x})["yé"]
     np.testing.assert_allclose(y, kit.fake(x, 1.0), atol=1e-2)
+
+
+def test_patterns_and_operators_name_layers(kit: SimpleNamespace, residual_net: Any) -> None:
+    named = kit.int8(layers={"op:Conv": "fp32", "*": "fp16"})
+    assert set(_precisions(kit, residual_net(), named).values()) == {"fp16"}  # the later one holds
+    named = kit.int8(layers={"conv1": "int8", "op:Conv": "fp32"})
+    assert _precisions(kit, residual_net(), named) == {
+        "conv1": "int8", "conv2": "fp32", "pool": "fp32", "flatten": "fp32", "fc": "int8",
+    }  # fmt: skip
+
+
+def test_a_pattern_in_int8_leaves_out_what_cannot(kit: SimpleNamespace, residual_net: Any) -> None:
+    plan = kit.int8(precision=Precision.FP32, layers={"*": "int8"})
+    assert _precisions(kit, residual_net(), plan)["pool"] == "fp32"
+    with refused("QD-PLAN-NO-INT8", "'po*' (GlobalAveragePool)"):
+        kit.bound(residual_net(), kit.int8(layers={"po*": "int8"}))
+
+
+@pytest.mark.parametrize("text", ["op:GRU", "nothing*"])
+def test_what_nothing_matches(kit: SimpleNamespace, residual_net: Any, text: str) -> None:
+    with refused("QD-PLAN-LAYER", text.removeprefix("op:")):
+        kit.bound(residual_net(), kit.int8(layers={text: "fp32"}))
+
+
+def test_pinned_layers_are_named_in_the_plan(kit: SimpleNamespace, residual_net: Any) -> None:
+    bound = kit.bound(residual_net(), kit.int8(layers={"relu1": "fp16", "op:Gemm": "fp16"}))
+    plan = pinned(bound, ["conv1"], Precision.FP32)
+    assert plan.layers == {"conv1": "fp32", "fc": "fp16"}

@@ -24,8 +24,9 @@ from qdebug.network.prepare import Model, prepare_model
 from qdebug.network.samples.subset import whole
 from qdebug.network.samplespec import given_specs
 from qdebug.plan.lower import required_opset
-from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan, nearest
+from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.planfile import parse_plan
+from qdebug.plan.select import nearest
 from qdebug.result import ModelRef
 from qdebug.results.calibrate import Coverage
 from qdebug.results.orders import ORDERS

@@ -44,7 +44,8 @@ from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, spread
 from qdebug.plan.lower import lower
 from qdebug.plan.pair import planned_pair
-from qdebug.plan.plan import BoundPlan, nearest
+from qdebug.plan.plan import BoundPlan
+from qdebug.plan.select import nearest
 from qdebug.types import Precision, Tensors
 
 PrecisionOverrides = Mapping[str, Precision]

@@ -17,7 +17,7 @@ from qdebug.inmemory import InMemory
 from qdebug.network.load import ModelFile
 from qdebug.plan.cost import Costs, latency_costs
 from qdebug.plan.pair import ModelPair
-from qdebug.plan.plan import layer_aliases
+from qdebug.plan.select import layer_aliases
 from qdebug.results.compare import CompareResult
 from qdebug.results.engine import KernelTime
 from qdebug.results.recorded import Run, is_run_file
