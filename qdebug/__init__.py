@@ -55,6 +55,7 @@ _PUBLIC = {
     "qdebug.backends.doctor": ("DoctorResult",),
     "qdebug.plan.export": ("ExportResult",),
     "qdebug.results.recorded": ("Run",),
+    "qdebug.network.preprocessing": ("Preprocessing",),
     "qdebug.network.samples": ("Samples",),
     "qdebug.plan.plan": ("PrecisionPlan", "TensorRange"),
     "qdebug.types": ("Precision", "Progress"),

@@ -43,6 +43,7 @@ from qdebug.errors import QdebugError as QdebugError
 from qdebug.errors import SampleError as SampleError
 from qdebug.errors import StoreError as StoreError
 from qdebug.errors import UsageError as UsageError
+from qdebug.network.preprocessing import Preprocessing as Preprocessing
 from qdebug.network.samples import Samples as Samples
 from qdebug.plan.export import ExportResult as ExportResult
 from qdebug.plan.plan import PrecisionPlan as PrecisionPlan
@@ -67,8 +68,8 @@ __all__ = [
     "BackendError", "BisectResult", "BisectSettings", "CalibrateResult", "CalibrateSettings",
     "Cause", "ClusterError", "CompareResult", "CompareSettings", "DoctorResult", "ExportResult",
     "ExportSettings", "InspectResult", "InspectSettings", "LayerResult", "MetricError",
-    "ModelError", "OutputResult", "PlanError", "Precision", "PrecisionPlan", "Progress",
-    "QdebugError", "RangesResult", "RangesSettings", "RepairResult", "RepairSettings",
+    "ModelError", "OutputResult", "PlanError", "Precision", "PrecisionPlan", "Preprocessing",
+    "Progress", "QdebugError", "RangesResult", "RangesSettings", "RepairResult", "RepairSettings",
     "ReportResult", "ReportSettings", "Run", "SampleError", "Samples", "StoreError", "SweepResult",
     "SweepSettings", "TensorRange", "TensorResult", "UsageError", "View", "ViewSettings", "bisect",
     "calibrate", "compare", "doctor", "export", "inspect", "load_run", "open_samples", "ranges",
@@ -86,6 +87,9 @@ def compare(
     inputs: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds],
     calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     reference: str | os.PathLike[str] | onnx.ModelProto | None = None,
+    preprocess: str | os.PathLike[str] | Preprocessing | None = None,
+    shape: Sequence[str] = (),
+    skip_bad: bool = False,
     samples: int | None = None,
     calib_samples: int | None = None,
     precision: Literal["int8", "fp16", "fp32"] | None = None,
@@ -155,6 +159,9 @@ def calibrate(
     *,
     calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds],
     method: Sequence[str] = ("minmax", "percentile", "entropy", "mse", "mean-max"),
+    preprocess: str | os.PathLike[str] | Preprocessing | None = None,
+    shape: Sequence[str] = (),
+    skip_bad: bool = False,
     samples: int | None = None,
     holdout: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     holdout_share: float = 0.2,
@@ -200,6 +207,9 @@ def ranges(
     *,
     calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     holdout: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
+    preprocess: str | os.PathLike[str] | Preprocessing | None = None,
+    shape: Sequence[str] = (),
+    skip_bad: bool = False,
     samples: int | None = None,
     tensors: Sequence[str] = (),
     top: int = 20,
@@ -230,6 +240,9 @@ def bisect(
     *,
     inputs: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds],
     calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
+    preprocess: str | os.PathLike[str] | Preprocessing | None = None,
+    shape: Sequence[str] = (),
+    skip_bad: bool = False,
     samples: int | None = None,
     calib_samples: int | None = None,
     holdout: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
@@ -310,6 +323,9 @@ def repair(
     calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds],
     inputs: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     reference: str | os.PathLike[str] | onnx.ModelProto | None = None,
+    preprocess: str | os.PathLike[str] | Preprocessing | None = None,
+    shape: Sequence[str] = (),
+    skip_bad: bool = False,
     holdout_share: float = 0.4,
     samples: int | None = None,
     calib_samples: int | None = None,
@@ -410,6 +426,9 @@ def sweep(
     refit: Sequence[Literal["off", "on"]] = ("off",),
     version_compatible: Sequence[Literal["off", "on"]] = ("off",),
     reference: str | os.PathLike[str] | onnx.ModelProto | None = None,
+    preprocess: str | os.PathLike[str] | Preprocessing | None = None,
+    shape: Sequence[str] = (),
+    skip_bad: bool = False,
     samples: int | None = None,
     calib_samples: int | None = None,
     calibration: str

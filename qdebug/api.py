@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qdebug.config.bisect import BisectSettings
@@ -94,7 +95,7 @@ def calibrate(
 
     checked = _settings(CalibrateSettings, model, settings)
     with _running(checked, checked.model):
-        result = run(checked, progress or ignore_progress)
+        result = _read(checked, run(checked, progress or ignore_progress))
     result = _with_text(checked, "output", lambda r: r.scales_yaml(), result)
     result = _with_text(checked, "trt_cache", lambda r: r.trt_cache(), result)
     return _with_page(checked, checked.model, result)
@@ -123,7 +124,7 @@ def ranges(
     if checked.plot:
         plots = PlotFiles(checked.plot, checked.tensors, checked.top, checked.force)
     with _running(checked, checked.source):
-        result = run(checked, progress or ignore_progress)
+        result = _read(checked, run(checked, progress or ignore_progress))
     if plots:
         plots.write(result)
     return result
@@ -150,7 +151,7 @@ def bisect(
 
     checked = _settings(BisectSettings, model, settings)
     with _running(checked, checked.model):
-        result = run(checked, progress or ignore_progress)
+        result = _read(checked, run(checked, progress or ignore_progress))
     if result.found:
         result = _with_text(checked, "output", lambda r: r.plan_yaml(), result)
     return _with_page(checked, checked.model, result)
@@ -177,7 +178,7 @@ def repair(
 
     checked = _settings(RepairSettings, model, settings)
     with _running(checked, checked.model):
-        result = run(checked, progress or ignore_progress)
+        result = _read(checked, run(checked, progress or ignore_progress))
     kept = _with_better_kept(checked, result)
     if kept is not None:
         return kept
@@ -251,7 +252,7 @@ def sweep(
 
     checked = _settings(SweepSettings, model, settings)
     with _running(checked, checked.model):
-        result = run(checked, progress or ignore_progress)
+        result = _read(checked, run(checked, progress or ignore_progress))
     result = _with_text(checked, "output", sweep_to_csv, result)
     return _with_page(checked, checked.model, result)
 
@@ -370,6 +371,15 @@ def open_samples(
     given = as_settings(CompareSettings, {"inputs": data, "model": model})
     inputs = prepare_model(read_model(given["model"])).graph.inputs
     return opened(given["inputs"], inputs, limit=samples, batch_size=batch_size)
+
+
+def _read(settings: Any, result: ResultT) -> ResultT:
+    """`result`, which says how its samples were read."""
+    from qdebug.commands.reading import read_data
+
+    anything: Any = result  # a frozen dataclass, which its base does not say
+    found: ResultT = replace(anything, data=read_data(settings))
+    return found
 
 
 def _with_page(settings: Any, model: str | None, result: ResultT) -> ResultT:

@@ -104,6 +104,23 @@ class FailedStage:
         return f"{self.stage}: {self.message}{hint} [{self.code}]"
 
 
+@dataclass(frozen=True)
+class ReadData:
+    """Samples that are no arrays, such as pictures, and how they became inputs of the model.
+
+    Attributes:
+        setting: that they were given by.
+        path: as the user gave it.
+        told: what they are, what was done to them, and where that was found.
+        guess: nothing said what to do to them.
+    """
+
+    setting: str
+    path: str
+    told: str
+    guess: bool
+
+
 class Views(Protocol):
     """How results are shown to people."""
 
@@ -134,6 +151,8 @@ class Result:
     qdebug is imported."""
     failed: tuple[FailedStage, ...] = ()
     """Stages that ended in an error; a field of the results of commands that have several."""
+    data: tuple[ReadData, ...] = ()
+    """How samples were read that are no arrays; a field of the results of commands with samples."""
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON types: what `--json` writes, and what its JSON Schema describes."""

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from qdebug.cli.process import heed_signals, output, standard_output
 from qdebug.config.commands import ShownWithProgress
-from qdebug.display.blocks import Block
+from qdebug.display.blocks import Block, read_data
 from qdebug.display.progress import ProgressBars
 from qdebug.display.terminal import print_view, print_written
 from qdebug.outputfiles import write_text
@@ -101,7 +101,7 @@ def emit(
             write_json(result.to_dict(), json_target, force=force)
         if json_target != "-":
             console = output_console()
-            print_view(console, view())
+            print_view(console, [*read_data(result), *view()])
             missing = {failure.file for failure in result.failed}
             print_written(console, *(None if file in missing else file for file in written))
 

@@ -185,7 +185,7 @@ class BisectSettings(CandidateSettings, ClusterSettings):
         """Other samples, to check the answer on."""
         if self.holdout is None:
             return None
-        return SampleSpec(self.holdout, None, self.batch_size, "holdout", "")
+        return self.sample_spec(self.holdout, None, self.batch_size, "holdout", "")
 
     @property
     def asked(self) -> TargetSpec:

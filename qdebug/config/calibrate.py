@@ -23,6 +23,7 @@ from qdebug.config.candidate import (
     WeightsName,
 )
 from qdebug.config.cluster import ClusterSettings
+from qdebug.config.data import DataSettings
 from qdebug.config.option import (
     PRECISIONS,
     SAMPLED,
@@ -42,7 +43,7 @@ from qdebug.network.samplespec import SampleSpec
 
 
 @dataclass(frozen=True)
-class CalibrateSettings(ClusterSettings):
+class CalibrateSettings(ClusterSettings, DataSettings):
     """The settings of `qdebug calibrate`."""
 
     model: Annotated[
@@ -148,11 +149,11 @@ class CalibrateSettings(ClusterSettings):
     @property
     def calibrates_on(self) -> SampleSpec:
         """The samples to calibrate on."""
-        return SampleSpec(self.calib_data, self.samples, self.batch_size, "calib_data")
+        return self.sample_spec(self.calib_data, self.samples, self.batch_size, "calib_data")
 
     @property
     def held_out(self) -> SampleSpec | None:
         """Other samples."""
         if self.holdout is None:
             return None
-        return SampleSpec(self.holdout, None, self.batch_size, "holdout", "")
+        return self.sample_spec(self.holdout, None, self.batch_size, "holdout", "")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from qdebug.backends.segmentation import AUTO
 from qdebug.calibrators.registry import DEFAULT_METHOD, method_usage
+from qdebug.config.data import DataSettings
 from qdebug.config.engine import EngineSettings
 from qdebug.config.option import (
     GATE,
@@ -127,7 +128,7 @@ CALIB_SAMPLES = Option("Calibrate on the first N samples only.", SAMPLED, metava
 
 
 @dataclass(frozen=True)
-class CandidateSettings(EngineSettings):
+class CandidateSettings(EngineSettings, DataSettings):
     """A model, samples, and the precisions to run it in."""
 
     model: Annotated[ModelLike, MODEL_OR_PLAN]
@@ -162,12 +163,12 @@ class CandidateSettings(EngineSettings):
     @property
     def compared(self) -> SampleSpec:
         """The samples to compare on."""
-        return SampleSpec(self.inputs, self.samples, self.batch_size)
+        return self.sample_spec(self.inputs, self.samples, self.batch_size)
 
     @property
     def quantization(self) -> QuantizationSpec:
         """What is compared, and how it is quantized."""
-        calibrates_on = calibration_spec(self.calib_data, self.calib_samples)
+        calibrates_on = calibration_spec(self, self.calib_data, self.calib_samples)
         fits = bool(getattr(self, "try_remedies", False))
         return spec_from(
             QuantizationSpec,

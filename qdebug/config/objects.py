@@ -64,6 +64,13 @@ def _data(value: Any) -> str:
     return os.fspath(value) if isinstance(value, os.PathLike) else samples_in_memory(value)
 
 
+def _preprocessing(value: Any) -> str:
+    from qdebug.network.preprocessing import Preprocessing
+
+    name, wanted = "the preprocessing given in memory", "a preset, a path or a Preprocessing"
+    return _path_or(value, Preprocessing, name, wanted)
+
+
 def _metric(value: Any) -> str:
     from qdebug.metrics.tasks.load import metric_in_memory
 
@@ -132,6 +139,7 @@ _CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "metric": _metric,
     "calibrator": _calibrator,
     "plan": _plan,
+    "preprocessing": _preprocessing,
     "calibration": _calibration,
     "run": _run,
     "result": _result,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from qdebug.backends.segmentation import AUTO
 from qdebug.config.candidate import BATCH_SIZE, CACHE, CUSTOM_OPS, DATA, FORCE, SAMPLES, SEGMENTS
+from qdebug.config.data import DataSettings
 from qdebug.config.option import LOOK, WHAT, DataLike, ModelLike, Option, Positive
 from qdebug.config.values import unique
 from qdebug.network.samplespec import SampleSpec
@@ -16,7 +17,7 @@ _ORDERS = "; ".join(f"{name} ({order.title})" for name, order in ORDERS.items())
 
 
 @dataclass(frozen=True)
-class RangesSettings:
+class RangesSettings(DataSettings):
     """The settings of `qdebug ranges`."""
 
     source: Annotated[
@@ -81,11 +82,11 @@ class RangesSettings:
         """The samples to run the model on."""
         if self.calib_data is None:
             return None
-        return SampleSpec(self.calib_data, self.samples, self.batch_size, "calib_data")
+        return self.sample_spec(self.calib_data, self.samples, self.batch_size, "calib_data")
 
     @property
     def held_out(self) -> SampleSpec | None:
         """Other samples."""
         if self.holdout is None:
             return None
-        return SampleSpec(self.holdout, None, self.batch_size, "holdout", "")
+        return self.sample_spec(self.holdout, None, self.batch_size, "holdout", "")

@@ -38,6 +38,7 @@ from qdebug.config.candidate import (
     WeightsName,
 )
 from qdebug.config.cluster import ClusterSettings
+from qdebug.config.data import DataSettings
 from qdebug.config.option import (
     PRECISIONS,
     QUANTIZED,
@@ -69,7 +70,7 @@ def _names(given: object) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True)
-class RepairSettings(ClusterSettings):
+class RepairSettings(ClusterSettings, DataSettings):
     """The settings of `qdebug repair`."""
 
     model: Annotated[
@@ -251,7 +252,7 @@ class RepairSettings(ClusterSettings):
         limit, by = self.calib_samples, "calib_samples"
         if limit is None:
             limit, by = self.samples, "samples"
-        return SampleSpec(self.calib_data, limit, self.batch_size, "calib_data", by)
+        return self.sample_spec(self.calib_data, limit, self.batch_size, "calib_data", by)
 
     @property
     def held_out(self) -> SampleSpec | None:
@@ -259,7 +260,7 @@ class RepairSettings(ClusterSettings):
         if self.inputs is None:
             return None
         by = "" if self.samples is None else "samples"
-        return SampleSpec(self.inputs, self.samples, self.batch_size, "inputs", by)
+        return self.sample_spec(self.inputs, self.samples, self.batch_size, "inputs", by)
 
     @property
     def quantization(self) -> QuantizationSpec:

@@ -29,6 +29,7 @@ from qdebug.config.candidate import (
     WeightsName,
 )
 from qdebug.config.cluster import ClusterSettings
+from qdebug.config.data import DataSettings
 from qdebug.config.engine import (
     PLUGIN,
     PROVIDER,
@@ -66,7 +67,7 @@ def _axis(help: str, *, metavar: str = "", flag: str = "", unset: str = "") -> O
 
 
 @dataclass(frozen=True)
-class SweepSettings(ClusterSettings):
+class SweepSettings(ClusterSettings, DataSettings):
     """The settings of `qdebug sweep`.
 
     What is built is the product of the axes: precisions and plans, weights, and those of the
@@ -218,9 +219,9 @@ class SweepSettings(ClusterSettings):
     @property
     def compared(self) -> SampleSpec:
         """The samples to compare on."""
-        return SampleSpec(self.inputs, self.samples, self.batch_size)
+        return self.sample_spec(self.inputs, self.samples, self.batch_size)
 
     @property
     def calibrates_on(self) -> SampleSpec | None:
         """Other samples to calibrate on."""
-        return calibration_spec(self.calib_data, self.calib_samples)
+        return calibration_spec(self, self.calib_data, self.calib_samples)

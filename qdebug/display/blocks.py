@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from qdebug.result import FailedStage
+from qdebug.result import FailedStage, Result
 from qdebug.results.conditions import Checked
 from qdebug.results.words import number
 from qdebug.wording import printable
@@ -109,6 +109,15 @@ def failures(stages: Iterable[FailedStage]) -> list[Block]:
 
 TERMS = Line("Terms: docs/reference/glossary.md", "muted")
 """Where the words that the screens use are explained; the last line of what a command measured."""
+
+
+def read_data(result: Result) -> list[Block]:
+    """How samples became inputs, where they are no arrays: the first that is said of a result."""
+    lines: list[Block] = [
+        Line(f"{each.setting} {each.path}: {printable(each.told)}", "note" if each.guess else "")
+        for each in result.data
+    ]
+    return [*lines, Line()] if lines else []
 
 
 def notes(texts: Iterable[str]) -> list[Block]:

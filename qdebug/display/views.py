@@ -28,6 +28,7 @@ class ResultViews:
             report,
             sweep,
         )
+        from qdebug.display.blocks import read_data
         from qdebug.display.html import to_html
 
         modules: tuple[Any, ...] = (
@@ -35,7 +36,7 @@ class ResultViews:
         )
         shown_by = {module.__name__.rpartition(".")[2]: module for module in modules}
         command = result.SCHEMA.removeprefix("qdebug.").partition("/")[0]
-        return to_html(shown_by[command].view(result))
+        return to_html([*read_data(result), *shown_by[command].view(result)])
 
     def summary(self, result: Any) -> str:
         """See results.Views."""

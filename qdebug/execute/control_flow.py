@@ -48,7 +48,8 @@ def open_model(
     Raises:
         QdebugError: it or the samples cannot be read, or do not fit each other.
     """
-    model = prepare_model(read_model(path), opset)
+    shapes = next((source.shapes for source in sources), ())
+    model = prepare_model(read_model(path), opset, shapes)
     check_formats(path, model.graph)
     if not sources or not any(map(is_control_flow, model.graph.proto.graph.node)):
         return model

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 class DataReader(Protocol):
     """A file of `samples/readers`: functions that open samples without reading them. A format whose
     files have no ending of their own lacks `read_file`, one that is not read from folders
-    `read_folder`."""
+    `read_folder`, one that shares its ending with no format before it `recognizes`."""
+
+    def recognizes(self, path: Path, /) -> bool:
+        """Whether a file of an ending that others have, too, is of this format."""
+        ...
 
     def read_file(self, path: Path, inputs: Sequence[TensorSpec], /) -> Source:
         """What a file holds, for a model of these inputs.
@@ -50,6 +54,8 @@ class DataFormat:
         endings: of its files, in lower case; () where something else tells the format.
         in_folders: a folder of such files is samples, too.
         beside_others: files with these endings may lie beside samples of another format.
+        shares_endings: with formats that are listed later; its reader tells which files are its.
+        raw: samples are no arrays yet, such as pictures (`RawSamples`).
     """
 
     name: str
@@ -58,6 +64,8 @@ class DataFormat:
     endings: tuple[str, ...] = ()
     in_folders: bool = False
     beside_others: bool = False
+    shares_endings: bool = False
+    raw: bool = False
 
     @property
     def reader(self) -> DataReader:
@@ -69,7 +77,7 @@ SCRIPT = DataFormat(
     "python",
     "script.py:function",
     "a function that returns or yields *feeds*, dicts of arrays by input name, as Polygraphy's "
-    "`load_data` does: for [pictures](#pictures) and anything else",
+    "`load_data` does: for anything else",
     (".py",),
 )
 
@@ -102,6 +110,49 @@ FORMATS = (
         beside_others=True,
     ),
     DataFormat(
+        "coco",
+        "COCO's .json",
+        "pictures with boxes: the file of annotations, or the folder that it is in",
+        (".json",),
+        in_folders=True,
+        beside_others=True,
+        shares_endings=True,
+        raw=True,
+    ),
+    DataFormat(
+        "yolo",
+        "YOLO's data.yaml",
+        "pictures with boxes: the file, its folder, or a folder with `images` and `labels`",
+        (".yaml", ".yml"),
+        in_folders=True,
+        beside_others=True,
+        raw=True,
+    ),
+    DataFormat(
+        "masks",
+        "images/ and masks/",
+        "a folder with these two: pictures, and for each a mask of classes under the same name",
+        in_folders=True,
+        beside_others=True,
+        raw=True,
+    ),
+    DataFormat(
+        "picture_list",
+        "a .csv or .jsonl of files and labels",
+        "pictures: the columns `file` and `label`, and any others that a metric is to have",
+        (".csv", ".jsonl"),
+        raw=True,
+    ),
+    DataFormat(
+        "pictures",
+        "pictures",
+        "one, a folder of them, or a folder with one folder for each class",
+        (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm"),
+        in_folders=True,
+        beside_others=True,
+        raw=True,
+    ),
+    DataFormat(
         "polygraphy_json",
         "Polygraphy's inputs .json",
         "one or more samples, as `polygraphy run --save-inputs` writes them; or a folder of these",
@@ -114,14 +165,14 @@ FORMATS = (
 """All formats, in the order in which they are listed, and looked for in a folder."""
 
 
-def format_of_file(ending: str) -> DataFormat | None:
-    """The format of files whose names end like that, in any case."""
-    return next((each for each in FORMATS if ending.lower() in each.endings), None)
+def format_of_file(path: Path) -> DataFormat | None:
+    """The format of a file, by its ending in any case, and where several have that by what it
+    holds."""
+    formats = [each for each in FORMATS if path.suffix.lower() in each.endings]
+    return next((f for f in formats if not f.shares_endings or f.reader.recognizes(path)), None)
 
 
 def data_usage() -> str:
     """What a user may give as samples, for help texts and messages."""
     files = (each.phrase for each in FORMATS if each is not SCRIPT)
-    folders = [each.endings[0] for each in FORMATS if each.in_folders and each.endings]
-    folder = f"a folder of {', '.join(folders[:-1])} or {folders[-1]} files"
-    return f"{', '.join(files)}, {folder}, or for anything else, such as pictures, {SCRIPT.phrase}"
+    return f"{', '.join(files)}, a folder of such files, or for anything else {SCRIPT.phrase}"

@@ -15,6 +15,7 @@ from qdebug.network.fold import fold
 from qdebug.network.graph import Graph
 from qdebug.network.growth import check_computed, check_inlined
 from qdebug.network.inline import Taken, is_taken, replace_taken
+from qdebug.network.inputshapes import InputShapes, fix_shapes
 from qdebug.network.load import ModelFile
 from qdebug.network.order import sort_nodes
 from qdebug.network.weights import LARGE_BYTES, lightened, renamed
@@ -43,6 +44,7 @@ class Model:
         quantized: the user's model carries Q/DQ nodes, or operators that compute on integers.
         taken: the branch that stands in the place of an If of the file, by its name.
         notes: what to note about these.
+        shapes: that the user gave to its inputs.
     """
 
     file: ModelFile
@@ -51,10 +53,11 @@ class Model:
     quantized: bool
     taken: Taken = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    shapes: InputShapes = ()
 
 
-def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
-    """Prepare `file`, converted to at least `opset`.
+def prepare_model(file: ModelFile, opset: int = QDQ_OPSET, shapes: InputShapes = ()) -> Model:
+    """Prepare `file`, converted to at least `opset`, with `shapes` for its inputs.
 
     A model that carries Q/DQ is left as it is, but for names, functions and unfed inputs: folding
     could remove the very nodes that the user wants to look at.
@@ -62,11 +65,13 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     Raises:
         ModelError: an input is not a tensor, the graph cannot be converted, or
             its types cannot be inferred.
+        UsageError: `shapes` do not fit.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(file.proto)
     proto.graph.name = proto.graph.name or "graph"  # the checker wants one
     _check_inputs(file, proto)
+    fix_shapes(file.path, proto.graph, shapes)
     check_inlined(file.path, proto)
     proto = inline_functions(file.path, proto)
     check_computed(file.path, proto)
@@ -79,7 +84,7 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     _name_nodes(proto)
     user_names |= _added_nodes(proto, user_names, user_writers)
     origins = {name: (user,) for name, user in user_names.items()}
-    return _finished(file, proto, origins)
+    return replace(_finished(file, proto, origins), shapes=shapes)
 
 
 def with_taken(model: Model, taken: Taken) -> Model:
@@ -96,7 +101,8 @@ def with_taken(model: Model, taken: Taken) -> Model:
     origins = {name: (user,) for name, user in inner.items() if once[user] == 1}
     done = _finished(model.file, proto, {**origins, **model.origins})
     found = {name: what for name, what in taken.items() if name in gone}
-    return replace(done, taken={**model.taken, **found}, notes=model.notes)
+    taken = {**model.taken, **found}
+    return replace(done, taken=taken, notes=model.notes, shapes=model.shapes)
 
 
 def replaced(model: Model, taken: Taken) -> tuple[onnx.ModelProto, dict[str, str], set[str]]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from qdebug.errors import given_by
 
 if TYPE_CHECKING:
+    from qdebug.network.inputshapes import InputShapes
+    from qdebug.network.preprocessing import Preprocessing
     from qdebug.network.samples.samples import Samples
     from qdebug.types import TensorSpec
 
@@ -23,6 +25,12 @@ class SampleSpec:
         batch_size: samples per execution; None takes the model's, or 1.
         setting: that they are given by, for messages.
         limited_by: the setting that `limit` is; "" for data of which all are taken.
+        model: the path of the model, or a model in memory, in and beside which there may be how
+            pictures become its input.
+        preprocess: what the user says of that: a preset or a file.
+        preprocessing: the same, found: with it, nothing is looked for.
+        skip_bad: pictures that cannot be read are left out.
+        shapes: that the model's inputs are given.
     """
 
     data: str
@@ -30,6 +38,11 @@ class SampleSpec:
     batch_size: int | None = None
     setting: str = "inputs"
     limited_by: str = "samples"
+    model: str = ""
+    preprocess: str | None = None
+    preprocessing: Preprocessing | None = None
+    skip_bad: bool = False
+    shapes: InputShapes = ()
 
     def open(self, inputs: Sequence[TensorSpec]) -> Samples:
         """The samples, for a model of these inputs.

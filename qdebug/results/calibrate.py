@@ -15,7 +15,7 @@ from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rangesfile import scales_to_yaml
 from qdebug.plan.trtcache import default_cache_text
-from qdebug.result import FailedStage, Hidden, Inline, ModelRef, Result, in_json
+from qdebug.result import FailedStage, Hidden, Inline, ModelRef, ReadData, Result, in_json
 from qdebug.types import Array
 
 FACTOR = 2.0
@@ -227,6 +227,7 @@ class CalibrateResult(Result):
     cache_difference: CacheDifference | None
     source: str
     notes: tuple[str, ...] = ()
+    data: tuple[ReadData, ...] = ()
     control_flow: Mapping[str, str] = field(default_factory=dict)
     failed: tuple[FailedStage, ...] = ()
 

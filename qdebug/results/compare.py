@@ -17,6 +17,7 @@ from qdebug.result import (
     Hidden,
     Inline,
     ModelRef,
+    ReadData,
     Result,
     from_json,
     in_json,
@@ -392,6 +393,7 @@ class CompareResult(Result):
     skipped: tuple[Skipped, ...]
     correspondence: Correspondence | None = None
     notes: tuple[str, ...] = ()
+    data: tuple[ReadData, ...] = ()
     timings_s: Mapping[str, float] = field(default_factory=dict)
     engine: EngineReport | None = None
     run_file: Hidden[Path | None] = None

@@ -14,7 +14,7 @@ from qdebug.calibrators.coverage import share_above
 from qdebug.calibrators.histogram import SMALLEST_TOP, TensorHistogram, edges, means
 from qdebug.calibrators.registry import default_calibrators
 from qdebug.formats.registry import INT8
-from qdebug.result import Hidden, Inline, ModelRef, Result, in_json
+from qdebug.result import Hidden, Inline, ModelRef, ReadData, Result, in_json
 from qdebug.results.calibrate import Coverage
 from qdebug.types import Array
 
@@ -276,6 +276,7 @@ class RangesResult(Result):
     tensors: tuple[TensorDynamics, ...]
     coverage: RangesCoverage
     notes: tuple[str, ...] = ()
+    data: tuple[ReadData, ...] = ()
 
     @property
     def by_position(self) -> list[TensorDynamics]:

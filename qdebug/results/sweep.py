@@ -8,7 +8,16 @@ from typing import Any, ClassVar
 
 from qdebug.engine_info.summary import GATE_NAMES
 from qdebug.metrics.tensor import METRIC, OUTPUT_METRICS, Metrics
-from qdebug.result import FailedStage, Hidden, Inline, MaybeText, ModelRef, Result, in_json
+from qdebug.result import (
+    FailedStage,
+    Hidden,
+    Inline,
+    MaybeText,
+    ModelRef,
+    ReadData,
+    Result,
+    in_json,
+)
 from qdebug.results.calibrate import ReferenceMetric
 from qdebug.results.conditions import Checked, Condition, check_condition
 
@@ -246,6 +255,7 @@ class SweepResult(Result):
     metric: ReferenceMetric | None
     combinations: tuple[SweepRow, ...]
     notes: tuple[str, ...] = ()
+    data: tuple[ReadData, ...] = ()
     timings_s: Mapping[str, float] = field(default_factory=dict)
     failed: tuple[FailedStage, ...] = ()
 

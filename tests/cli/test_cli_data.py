@@ -158,22 +158,45 @@ def test_fewer_samples(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [("N", 3, 4, 6), ("N", 1, 4, 6), ("N", 4, 6, 3), ("N", 4, 6, 1)])
-def test_the_loader_that_a_folder_of_pictures_is_answered_with(
+def test_a_folder_of_pictures_alone(
     desk: Any, make: Callable[..., onnx.ModelProto], shape: tuple[Any, ...]
 ) -> None:
-    """It is shown for the model's own input, and runs."""
+    """Nothing says how they become the input: what is assumed is the first that is said."""
     desk.save(
         make([helper.make_node("Relu", ["pic"], ["y"])], {"pic": shape}, {"y": shape}), "p.onnx"
     )
     Path("pics").mkdir()
     for number in range(2):
         pixels = np.full((9, 9, 3), 100 * number, np.uint8)
-        Image.fromarray(pixels).save(f"pics/{number}.jpg")
+        Image.fromarray(pixels).save(f"pics/{number}.png")
     flags = ["compare", "p.onnx", "--precision", "fp32", "--inputs"]
-    desk.refused(*flags, "pics/1.jpg", says=["QD-SAMPLES-FORMAT", "load_data"])
-    done = desk.refused(*flags, "pics", says=["QD-SAMPLES-FORMAT", "loader.py"])
-    lines = [line[4:] for line in done.err.splitlines() if line.startswith("    ")]
-    desk.write("loader.py", "\n".join(lines))
-    done = desk.run(*flags, "loader.py:load_data", "--json", "-")
+    done = desk.run(*flags, "pics", "--json", "-")
     assert done.code == 0 and done.json["samples"] == 2
-    assert done.json["outputs"][0]["ref_amax"] == pytest.approx(100 / 255, abs=0.01)
+    assert done.json["outputs"][0]["ref_amax"] == pytest.approx(100 / 255)
+    (read,) = done.json["data"]
+    assert read["setting"] == "--inputs" and read["path"] == "pics" and read["guess"]
+    first = desk.run(
+        *flags, "pics/1.png", "--preprocess", "none", "--shape", "pic:" + "x".join(map(str, shape))
+    )
+    assert first.code == 2 and "QD-SAMPLES-PICTURE-SIZE" in first.err
+    shown = desk.run(*flags, "pics", "--preprocess", "yolo")
+    assert shown.out.startswith("--inputs pics: 2 pictures; ") and "the preset 'yolo'" in shown.out
+
+
+def test_pictures_by_class_that_cannot_all_be_read(
+    desk: Any, make: Callable[..., onnx.ModelProto]
+) -> None:
+    shape = ("N", 3, "H", "W")
+    desk.save(
+        make([helper.make_node("Relu", ["pic"], ["y"])], {"pic": shape}, {"y": shape}), "p.onnx"
+    )
+    for name, value in (("cat", 10), ("dog", 200)):
+        Path("pics", name).mkdir(parents=True)
+        Image.fromarray(np.full((8, 8, 3), value, np.uint8)).save(f"pics/{name}/0.png")
+    Path("pics/dog/1.png").write_bytes(b"not a picture")
+    flags = ["compare", "p.onnx", "--precision", "fp32", "--inputs", "pics"]
+    flags += ["--shape", "Nx3x16x8"]
+    done = desk.refused(*flags, says=["QD-SAMPLES-PICTURE", "1 of 3 pictures", "dog/1.png"])
+    done = desk.run(*flags, "--skip-bad", "--json", "-")
+    assert done.code == 0 and done.json["samples"] == 2
+    assert "1 unreadable one left out" in done.json["data"][0]["told"]

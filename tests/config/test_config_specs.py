@@ -49,7 +49,7 @@ def test_what_repair_means_by_its_settings_is_not_what_bisect_does() -> None:
     )
     search = asked.search
     assert (search.pin, search.force, search.time_limit, search.pin_to) == ((), False, None, "fp16")
-    assert asked.quantization.compared == SampleSpec("c", 9, None, "calib_data", "samples")
+    assert asked.quantization.compared == SampleSpec("c", 9, None, "calib_data", "samples", "m")
 
 
 def test_samples_as_settings_name_them() -> None:
@@ -58,9 +58,9 @@ def test_samples_as_settings_name_them() -> None:
     )
     spec = asked.quantization
     assert spec.samples == (
-        SampleSpec("i", 8, 2, "inputs", "samples"),
-        SampleSpec("c", 3, None, "calib_data", "calib_samples"),
+        SampleSpec("i", 8, 2, "inputs", "samples", "m"),
+        SampleSpec("c", 3, None, "calib_data", "calib_samples", "m"),
     )
     few = RepairSettings(model="m", calib_data="c", inputs="i", samples=9, calib_samples=4)
-    assert few.calibrates_on == SampleSpec("c", 4, None, "calib_data", "calib_samples")
-    assert few.held_out == SampleSpec("i", 9, None, "inputs", "samples")
+    assert few.calibrates_on == SampleSpec("c", 4, None, "calib_data", "calib_samples", "m")
+    assert few.held_out == SampleSpec("i", 9, None, "inputs", "samples", "m")

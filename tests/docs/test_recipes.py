@@ -138,11 +138,11 @@ def data_format(tmp_path_factory: pytest.TempPathFactory) -> Follower:
 def test_a_new_data_format_is_everywhere(data_format: Follower) -> None:
     """And its samples give the same figures as those of the file that they were written from."""
     said = data_format.all_shown()
-    assert ".csv" in said["--help"] and " passed in " in said["-m"]
+    assert ".tsv" in said["--help"] and " passed in " in said["-m"]
     table = (data_format.folder / "docs/reference/data.md").read_text("utf-8")
-    assert "| `.csv` | one sample per line" in table
-    compare = next(c for c in data_format.shown if "digits.csv" in c and c[0] == "qdebug")
-    other = ["calib_data/digits_holdout.npz" if w == "digits.csv" else w for w in compare]
+    assert "| `.tsv` | one sample per line" in table
+    compare = next(c for c in data_format.shown if "digits.tsv" in c and c[0] == "qdebug")
+    other = ["calib_data/digits_holdout.npz" if w == "digits.tsv" else w for w in compare]
     found = json.loads((data_format.folder / "result.json").read_text("utf-8"))
     data_format.run([*other[:-1], "other.json"])
     expected = json.loads((data_format.folder / "other.json").read_text("utf-8"))

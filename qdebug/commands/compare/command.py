@@ -44,6 +44,7 @@ from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.sizing import parallelism
 from qdebug.commands.compare.keeping import DEFAULT, Keeping
 from qdebug.commands.compare.remedies import with_remedies
+from qdebug.commands.reading import read_data
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
 from qdebug.errors import UsageError
@@ -428,4 +429,5 @@ def _result(
         correspondence=correspondence(pair),
         notes=(*pair.notes, *overflow_notes(finals, layers)),
         fp16_kernels=Fp16Kernels(settings.fp16_kernels) if half else None,
+        data=read_data(settings),
     )

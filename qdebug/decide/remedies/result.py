@@ -18,7 +18,7 @@ from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.repaired import Record, marked_repaired
 from qdebug.plan.trtcache import default_cache_text
-from qdebug.result import FailedStage, Hidden, Json, MaybeText, ModelRef, Result, in_json
+from qdebug.result import FailedStage, Hidden, Json, MaybeText, ModelRef, ReadData, Result, in_json
 from qdebug.wording import counted, option
 
 
@@ -271,6 +271,7 @@ class RepairResult(Result):
     given: Hidden[onnx.ModelProto | None] = None
     question: Hidden[str] = ""
     notes: tuple[str, ...] = ()
+    data: tuple[ReadData, ...] = ()
     suspect: Hidden[str] = ""
     failed: tuple[FailedStage, ...] = ()
 

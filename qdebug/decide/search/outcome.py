@@ -13,7 +13,7 @@ from qdebug.decide.search.oracle import Evaluation
 from qdebug.decide.search.pareto import Point
 from qdebug.decide.search.problem import Measurement, Pinned
 from qdebug.plan.plan import PrecisionPlan
-from qdebug.result import FailedStage, Hidden, Inline, Json, ModelRef, Result, in_json
+from qdebug.result import FailedStage, Hidden, Inline, Json, ModelRef, ReadData, Result, in_json
 from qdebug.results.compare import Cause
 from qdebug.results.conditions import Condition
 from qdebug.results.engine import EngineReport
@@ -208,6 +208,7 @@ class BisectResult(Result):
     engine: EngineReport | None = None
     plan: Hidden[PrecisionPlan]
     notes: tuple[str, ...] = ()
+    data: tuple[ReadData, ...] = ()
     suspect: Hidden[str] = ""
     failed: tuple[FailedStage, ...] = ()
 

@@ -27,6 +27,7 @@ from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.graph import Graph
 from qdebug.network.inline import Taken
+from qdebug.network.inputshapes import InputShapes
 from qdebug.network.load import external_files, read_model
 from qdebug.network.prepare import Model, prepare_model, with_taken
 from qdebug.network.samples import Samples
@@ -90,7 +91,7 @@ class Sharing:
             file = self._model_file(spec.value)
         else:
             file = shared_file(spec, _external_data(Path(spec)))
-        self.share(model, partial(_prepared, file, opset, model.taken))
+        self.share(model, partial(_prepared, file, opset, model.taken, model.shapes))
         self.share(model.graph, partial(_graph_of, model))
 
     def _share_made(self, model: Model) -> None:
@@ -183,8 +184,8 @@ def _loaded_metric(name: str, file: SharedFile | None) -> TaskMetric:
     return load_metric(f"{file.checked()}:{name}" if file else name)
 
 
-def _prepared(file: SharedFile, opset: int, taken: Taken) -> Model:
-    return with_taken(prepare_model(read_model(file.checked()), opset), taken)
+def _prepared(file: SharedFile, opset: int, taken: Taken, shapes: InputShapes) -> Model:
+    return with_taken(prepare_model(read_model(file.checked()), opset, shapes), taken)
 
 
 def _made(file: SharedFile, origins: Mapping[str, tuple[str, ...]], quantized: bool) -> Model:

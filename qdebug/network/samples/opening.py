@@ -9,10 +9,9 @@ from qdebug.errors import SampleError
 from qdebug.inmemory import InMemory
 from qdebug.network.dataformats import data_usage, format_of_file
 from qdebug.network.samples.feeds import open_feeds
-from qdebug.network.samples.pictures import picture_suffix, refuse_pictures
 from qdebug.network.samples.readers.folder import read_folder
 from qdebug.network.samples.readers.python import open_script, split_spec
-from qdebug.network.samples.samples import Samples, Source
+from qdebug.network.samples.samples import RawSamples, Samples, Source
 from qdebug.network.samples.stacked import open_stacked
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import TensorSpec
@@ -49,12 +48,16 @@ def opened(spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:
             code="QD-SAMPLES-COUNT",
         )
     source = data.value if isinstance(data, InMemory) else _open_source(data, inputs)
+    told = ""
+    if isinstance(source, RawSamples):
+        prepared = source.prepared(spec, inputs)
+        source, spec, told = prepared.arrays, prepared.spec, prepared.told
     if isinstance(source, Samples):
         samples = source.first(limit)
         samples.check_inputs(inputs)
     elif isinstance(source, Mapping):
         reader, layout, extras = open_stacked(source, inputs, data, limit)
-        samples = Samples(reader, layout, extras, inputs, spec)
+        samples = Samples(reader, layout, extras, inputs, spec, told)
     else:
         feed_reader, layout, extras = open_feeds(source, inputs, data, limit)
         samples = Samples(feed_reader, layout, extras, inputs, spec)
@@ -84,9 +87,7 @@ def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
 
 
 def _read_file(path: Path, inputs: Sequence[TensorSpec]) -> Source:
-    if picture_suffix([path]):
-        raise refuse_pictures(path, path.suffix, inputs)
-    data_format = format_of_file(path.suffix)
+    data_format = format_of_file(path)
     if data_format is None:
         raise SampleError(
             f"{path}: unknown kind of data.", f"Give {data_usage()}.", code="QD-SAMPLES-FORMAT"

@@ -1,67 +1,378 @@
-"""Pictures in place of arrays: a function to start from, which loads them for a model."""
+"""Pictures as inputs of a network: decoded with Pillow, resized, and brought to its range.
+
+What is read of a picture: its first frame where it is animated, turned as EXIF says, without its
+alpha channel, 16 bits as 8, CMYK as RGB.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import io
+import math
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from qdebug.errors import SampleError
-from qdebug.types import TensorSpec
+from qdebug.inputfiles import read_bytes
+from qdebug.network.dataformats import FORMATS
+from qdebug.network.preprocessing import Preprocessing
+from qdebug.network.samples import opencv_resize
+from qdebug.types import Array
 
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"))
-_SIZE = 224
-"""Where the model's own size is not fixed."""
-_PICTURE_AXES = 4
-_CHANNELS = (1, 3)
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = frozenset(next(f for f in FORMATS if f.name == "pictures").endings)
+_SIXTEEN_BITS = "I"
+"""How the names of Pillow's modes begin that hold one channel of 16 bits, or of 32 that hold 16."""
+_OF_16_BITS = 257
+"""65535 is 255."""
 
 
-def picture_suffix(files: Iterable[Path]) -> str:
-    """The ending of the first picture among `files`; "" for none."""
-    return next((f.suffix for f in files if f.suffix.lower() in SUFFIXES), "")
+class Encoded(Protocol):
+    """A file, or a part of one, that is not decoded."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        ...
+
+    def read(self) -> bytes:
+        """Its bytes.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        ...
 
 
-def refuse_pictures(path: Path, suffix: str, inputs: Sequence[TensorSpec]) -> SampleError:
-    """The error of pictures given as samples: how to preprocess them is the user's to say.
+@dataclass(frozen=True)
+class EncodedFile:
+    """A file on the disk."""
 
-    Args:
-        path: a folder of them, or one.
-        suffix: how their names end.
-        inputs: of the model.
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Its path."""
+        return str(self.path)
+
+    def read(self) -> bytes:
+        """Its bytes.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return read_bytes(self.path)
+
+
+def is_picture(path: Path) -> bool:
+    """Whether its name ends as that of a picture."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def pillow(what: str) -> ModuleType:
+    """Pillow's module for pictures; `what` needs it.
+
+    Raises:
+        SampleError: it is not installed.
     """
-    return SampleError(
-        f"{path}: {'holds pictures' if path.is_dir() else 'is a picture'} ({suffix}), and how to "
-        "turn one into the model's input is not in the model.",
-        "Write a function that loads them as they were loaded in training, and give loader.py:"
-        f"load_data. To start from, in loader.py:\n{_example(path, suffix, inputs)}\n"
-        "  'Pictures' in docs/reference/data.md says more.",
-        code="QD-SAMPLES-FORMAT",
-    )
+    try:
+        import PIL.Image
+    except ImportError as missing:
+        raise SampleError(
+            f"{what}: pictures need Pillow, which is not installed ({missing}).",
+            "Run: pip install 'qdebug[vision]'",
+            code="QD-SAMPLES-EXTRA",
+        ) from missing
+    return PIL.Image
 
 
-def _example(path: Path, suffix: str, inputs: Sequence[TensorSpec]) -> str:
-    spec = next((s for s in inputs if len(s.shape) == _PICTURE_AXES), inputs[0])
-    last = spec.shape[-1] in _CHANNELS and len(spec.shape) == _PICTURE_AXES
-    gray = 1 in (spec.shape[-1:] if last else spec.shape[1:2])
-    height, width = (
-        axis if isinstance(axis, int) and axis > 1 else _SIZE
-        for axis in (spec.shape[1:3] if last else (*spec.shape[2:4], None, None)[:2])
+class UnreadablePictureError(Exception):
+    """A picture cannot be decoded; says why."""
+
+
+def size_of(picture: Encoded) -> tuple[int, int]:
+    """Height and width of a picture, turned as EXIF says; only its header is decoded.
+
+    Raises:
+        UnreadablePictureError: it is none.
+    """
+    opened = _opened(picture)
+    width, height = opened.size
+    try:
+        turned = opened.getexif().get(_ORIENTATION, 1) in _TURNED
+    except Exception as error:
+        raise UnreadablePictureError(_reason(error)) from error
+    return (width, height) if turned else (height, width)
+
+
+_ORIENTATION, _TURNED = 0x0112, range(5, 9)
+
+
+def decoded(picture: Encoded, colour: str) -> Image:
+    """A picture of 8 bits, in RGB or in gray.
+
+    Raises:
+        UnreadablePictureError: it cannot be decoded.
+    """
+    from PIL import ImageOps
+
+    opened = _opened(picture)
+    try:
+        if opened.getexif().get(_ORIENTATION, 1) != 1:
+            opened = ImageOps.exif_transpose(opened)
+        if opened.mode.startswith(_SIXTEEN_BITS):
+            opened = _of_8_bits(opened)
+        return opened.convert("L" if colour == "gray" else "RGB")
+    except Exception as error:  # Pillow's decoders raise what they like
+        raise UnreadablePictureError(_reason(error)) from error
+
+
+def _opened(picture: Encoded) -> Image:
+    images = pillow(picture.name)
+    try:
+        data = io.BytesIO(picture.read())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about large pictures; twice as large ones are refused
+            found: Image = images.open(data)
+    except Exception as error:
+        raise UnreadablePictureError(_reason(error)) from error
+    return found
+
+
+def _reason(error: Exception) -> str:
+    if type(error).__name__ == "UnidentifiedImageError":
+        return "not a picture"
+    if type(error).__name__ == "DecompressionBombError":
+        return "too many pixels for a picture: a decompression bomb?"
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _of_8_bits(opened: Image) -> Image:
+    images = pillow("")
+    values = np.asarray(opened).astype(np.float64)
+    gray = np.clip(np.rint(values / _OF_16_BITS), 0, 255).astype(np.uint8)
+    made: Image = images.fromarray(gray)
+    return made
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a picture is in the input of a network.
+
+    Attributes:
+        size: height and width that it is resized to.
+        top, left: of the resized picture, in the input; negative where it is cropped.
+        scale: of rows and of columns.
+    """
+
+    size: tuple[int, int]
+    top: int
+    left: int
+    scale: tuple[float, float]
+
+
+def placed(how: Preprocessing, height: int, width: int) -> Placement:
+    """Where a picture of `height` and `width` is put, in an input whose size is known.
+
+    The sums are those of the usual implementations: torchvision's Resize and CenterCrop,
+    Ultralytics' LetterBox, and YOLOX's preproc for padding at the end.
+    """
+    target = how.size or (height, width)
+    if how.resize == "none":
+        return Placement((height, width), 0, 0, (1.0, 1.0))
+    if how.resize == "exact":
+        return Placement(target, 0, 0, (target[0] / height, target[1] / width))
+    if how.resize == "shortest-edge":
+        short, long = sorted((height, width))
+        longer = int(how.edge * long / short)
+        size = (how.edge, longer) if height <= width else (longer, how.edge)
+        top, left = (-round((s - t) / 2) for s, t in zip(size, target, strict=True))
+        return Placement(size, top, left, (size[0] / height, size[1] / width))
+    ratio = min(target[0] / height, target[1] / width)
+    if how.pad == "end":
+        size = max(1, int(height * ratio)), max(1, int(width * ratio))
+        return Placement(size, 0, 0, (ratio, ratio))
+    size = max(1, round(height * ratio)), max(1, round(width * ratio))
+    top, left = (round((t - s) / 2 - 0.1) for s, t in zip(size, target, strict=True))
+    return Placement(size, top, left, (ratio, ratio))
+
+
+def resized(image: Image, size: tuple[int, int], resampling: str, *, what: str) -> Array:
+    """A picture as uint8 [height, width, channels], resized by the filter of that name.
+
+    Raises:
+        SampleError: it is one of OpenCV's that needs OpenCV, and that is not installed.
+    """
+    library, _, name = resampling.partition("-")
+    height, width = size
+    if library == "pillow":
+        if image.size != (width, height):
+            images = pillow(what)
+            image = image.resize((width, height), getattr(images.Resampling, name.upper()))
+        return _channels_last(image)
+    pixels = _channels_last(image)
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    cv2 = _opencv()
+    if cv2 is None and name == "bilinear":
+        return opencv_resize.bilinear(pixels, height, width)
+    if cv2 is None:
+        raise SampleError(
+            f"{what}: '{resampling}' needs OpenCV, which is not installed.",
+            "Run: pip install 'qdebug[vision]'",
+            code="QD-SAMPLES-EXTRA",
+        )
+    found: Array = cv2.resize(pixels, (width, height), interpolation=getattr(cv2, _OPENCV[name]))
+    return found.reshape(height, width, -1)
+
+
+_OPENCV = {
+    "nearest": "INTER_NEAREST",
+    "bilinear": "INTER_LINEAR",
+    "bicubic": "INTER_CUBIC",
+    "area": "INTER_AREA",
+    "lanczos": "INTER_LANCZOS4",
+}
+
+
+def _opencv() -> Any:
+    """OpenCV's module, None where it is not installed."""
+    try:
+        import cv2
+    except ImportError:
+        return None
+    return cv2
+
+
+def _channels_last(image: Image) -> Array:
+    pixels = np.asarray(image)
+    return pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
+
+
+def as_input(picture: Encoded, how: Preprocessing, dtype: np.dtype[np.generic]) -> Array:
+    """A picture as one sample of the input: `how.input_shape`, of `dtype`.
+
+    Raises:
+        UnreadablePictureError: it cannot be decoded, or its size does not fit.
+        SampleError: a library is not installed.
+    """
+    image = decoded(picture, how.colour)
+    place = placed(how, image.height, image.width)
+    pixels = resized(image, place.size, how.resampling, what=picture.name)
+    values = _scaled(pixels, how)
+    size = how.size or place.size
+    if values.shape[:2] != size:
+        values = _fitted(values, how, place, size)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)  # type: ignore[type-var]
+        values = np.clip(np.rint(values), limits.min, limits.max)
+    if how.layout != "nhwc":
+        values = values.transpose(2, 0, 1)
+    return np.ascontiguousarray(values, dtype)
+
+
+def _scaled(pixels: Array, how: Preprocessing) -> Array:
+    """(pixel * scale - mean) / std, each step rounded to float32, as PyTorch and OpenCV do it."""
+    values = pixels[:, :, ::-1] if how.colour == "bgr" else pixels
+    values = values.astype(np.float32)
+    divisor = 1 / how.scale
+    if how.scale != 1:
+        if abs(divisor - round(divisor)) < _WHOLE:
+            values /= np.float32(round(divisor))
+        else:
+            values *= np.float32(how.scale)
+    if set(how.mean) != {0.0}:
+        values -= np.array(how.mean, np.float32)
+    if set(how.std) != {1.0}:
+        values /= np.array(how.std, np.float32)
+    return values
+
+
+_WHOLE = 1e-3
+"""As in `Preprocessing.told`: 1 / 255 as it is written in files is a division by 255."""
+
+
+def _fitted(values: Array, how: Preprocessing, place: Placement, size: tuple[int, int]) -> Array:
+    """Cropped and padded to `size`.
+
+    Raises:
+        UnreadablePictureError: pictures are taken as they are, and this one has another size.
+    """
+    if how.resize == "none":
+        height, width = values.shape[:2]
+        raise UnreadablePictureError(
+            f"it has {height}x{width} pixels, where {size[0]}x{size[1]} are needed and nothing "
+            "says how to resize"
+        )
+    fill = _scaled(np.full((1, 1, values.shape[2]), how.pad_value, np.float32), how)
+    canvas = np.broadcast_to(fill, (*size, values.shape[2])).copy()
+    rows, columns = (
+        _overlap(at, s, t)
+        for at, s, t in zip((place.top, place.left), values.shape, size, strict=False)
     )
-    if gray:
-        array = "pixels[None, :, :, None]" if last else "pixels[None, None]"
-    else:
-        array = "pixels[None]" if last else "pixels.transpose(2, 0, 1)[None]"
-    pattern = f"*{suffix}" if path.is_dir() else path.name
-    folder = path if path.is_dir() else path.parent
-    scaled = " / 255" if spec.dtype.kind == "f" else ""
-    lines = (
-        "from pathlib import Path",
-        "import numpy as np",
-        "from PIL import Image",
-        "",
-        "def load_data():",
-        f"    for file in sorted(Path({str(folder)!r}).glob({pattern!r})):",
-        f"        image = Image.open(file).convert({'L' if gray else 'RGB'!r})",
-        f"        pixels = np.asarray(image.resize(({width}, {height})), np.{spec.dtype}){scaled}",
-        f"        yield {{{spec.name!r}: {array}}}",
+    canvas[rows[1], columns[1]] = values[rows[0], columns[0]]
+    return canvas
+
+
+def _overlap(at: int, length: int, room: int) -> tuple[slice, slice]:
+    """Of one axis: which part of a picture is in the input, and where there."""
+    first, last = max(0, -at), min(length, room - at)
+    return slice(first, last), slice(first + at, last + at)
+
+
+def mask_as_input(picture: Encoded, how: Preprocessing) -> Array:
+    """A mask of class numbers, put where its picture is: int64 [height, width], MASK_PADDING
+    elsewhere. A palette's indices are the classes.
+
+    Raises:
+        UnreadablePictureError: it cannot be decoded, or has several channels.
+    """
+    opened = _opened(picture)
+    try:
+        values = np.asarray(opened)
+    except Exception as error:
+        raise UnreadablePictureError(_reason(error)) from error
+    if values.ndim != 2:
+        raise UnreadablePictureError("a mask has one channel, whose values are classes")
+    place = placed(how, *values.shape)
+    rows, columns = (
+        np.minimum((np.arange(n) + 0.5) * before / n, before - 1).astype(int)
+        for n, before in zip(place.size, values.shape, strict=True)
     )
-    return "\n".join(f"    {line}".rstrip() for line in lines)
+    small = values[rows][:, columns].astype(np.int64)
+    size = how.size or place.size
+    canvas = np.full(size, MASK_PADDING, np.int64)
+    in_rows, in_columns = (
+        _overlap(at, s, t)
+        for at, s, t in zip((place.top, place.left), small.shape, size, strict=True)
+    )
+    canvas[in_rows[1], in_columns[1]] = small[in_rows[0], in_columns[0]]
+    return canvas
+
+
+MASK_PADDING = 255
+"""The class of what is no part of the picture, which most datasets leave out of the score."""
+
+
+def boxes_as_input(boxes: Array, how: Preprocessing, size: tuple[int, int]) -> Array:
+    """Boxes [n, 4] of a picture of `size` (x1, y1, x2, y2 in its pixels), in pixels of the input.
+
+    What a crop cuts off is cut off.
+    """
+    place = placed(how, *size)
+    rows, columns = place.scale
+    moved = boxes.astype(np.float64) * (columns, rows, columns, rows)
+    moved += (place.left, place.top, place.left, place.top)
+    height, width = how.size or place.size
+    return np.clip(moved, 0, (width, height, width, height))
+
+
+def rounded_up(value: float, step: int) -> int:
+    """The next multiple of `step`."""
+    return step * max(1, math.ceil(value / step))

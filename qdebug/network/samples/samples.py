@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -44,8 +44,37 @@ class FeedSource(Protocol):
         """The name of feed `index` in a message."""
 
 
-Source = Mapping[str, SampleArray] | FeedSource
-"""What one file format gives: stacked arrays by name, or feeds one by one."""
+@dataclass(frozen=True)
+class PreparedSamples:
+    """What samples became for a network.
+
+    Attributes:
+        arrays: of its inputs and of labels, by name, samples on the leading axis; or feeds.
+        spec: that they were opened from, with what was found.
+        told: what they are and what was done to them, for people.
+    """
+
+    arrays: Mapping[str, SampleArray] | FeedSource
+    spec: SampleSpec
+    told: str
+
+
+@runtime_checkable
+class RawSamples(Protocol):
+    """Samples that are no arrays yet, such as pictures."""
+
+    def prepared(self, spec: SampleSpec, inputs: Sequence[TensorSpec]) -> PreparedSamples:
+        """The arrays for a network of these inputs.
+
+        Raises:
+            SampleError: they cannot be read, or are not what the network takes.
+        """
+        ...
+
+
+Source = Mapping[str, SampleArray] | FeedSource | RawSamples
+"""What one file format gives: stacked arrays by name, feeds one by one, or what is yet to become
+one of these."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +158,8 @@ class Samples:
         batch_size: samples per execution; the largest one when the user's feeds differ.
         batch_is_free: any batch size works, and the last batch may be smaller.
         extras: arrays that are not model inputs (labels), `count` rows each.
+        told: what they are and how they became inputs, for people; "" for arrays, which are given
+            as inputs.
     """
 
     def __init__(
@@ -138,6 +169,7 @@ class Samples:
         extras: Extras,
         inputs: Sequence[TensorSpec],
         spec: SampleSpec,
+        told: str = "",
     ) -> None:
         self.extras = extras
         self.count = layout.count
@@ -147,6 +179,7 @@ class Samples:
         self._layout = layout
         self._inputs = tuple(inputs)
         self.spec = spec
+        self.told = told
 
     def feeds(self, start: int, count: int) -> Feeds:
         """`count` samples from `start`, by input name, in the model's types; fresh arrays.
@@ -220,7 +253,8 @@ class Samples:
             offsets = kept
         layout = replace(self._layout, count=count, offsets=offsets)
         spec = replace(self.spec, limit=count)
-        return Samples(self._reader, layout, self.extras.first(count), self._inputs, spec)
+        extras = self.extras.first(count)
+        return Samples(self._reader, layout, extras, self._inputs, spec, self.told)
 
     def check_inputs(self, inputs: Sequence[TensorSpec]) -> None:
         """Make sure that these samples were opened for such inputs.
@@ -255,7 +289,7 @@ class Samples:
             )
         layout = replace(self._layout, batch_size=size)
         spec = replace(self.spec, batch_size=size)
-        return Samples(self._reader, layout, self.extras, self._inputs, spec)
+        return Samples(self._reader, layout, self.extras, self._inputs, spec, self.told)
 
     @cached_property
     def digest(self) -> str:

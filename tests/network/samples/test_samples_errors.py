@@ -39,8 +39,8 @@ def test_no_such_file(tmp_path, x) -> None:
 
 
 def test_unknown_kind(tmp_path, x) -> None:
-    (tmp_path / "data.csv").touch()
-    fails("QD-SAMPLES-FORMAT", tmp_path / "data.csv", x)
+    (tmp_path / "data.txt").touch()
+    fails("QD-SAMPLES-FORMAT", tmp_path / "data.txt", x)
 
 
 def test_bad_limits(tmp_path, x) -> None:

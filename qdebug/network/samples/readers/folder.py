@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from qdebug.errors import SampleError
 from qdebug.network.dataformats import FORMATS, data_usage
 from qdebug.network.samples.feed_files import files_in
-from qdebug.network.samples.pictures import picture_suffix, refuse_pictures
 from qdebug.network.samples.samples import Source
 from qdebug.types import TensorSpec
 
@@ -32,15 +32,19 @@ def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source:
         source = data_format.reader.read_folder(path, inputs)
         if source is not None:
             return source
-    if found := picture_suffix(path.iterdir()):
-        error = refuse_pictures(path, found, inputs)
-        raise error
-    names = ", ".join(each.phrase for each in formats)
     raise SampleError(
-        f"{path}: a folder without any of {names}.",
+        f"{path}: a folder without samples; it holds {_contents(path)}.",
         f"Give {data_usage()}.",
         code="QD-SAMPLES-FORMAT",
     )
+
+
+def _contents(path: Path) -> str:
+    """What is in a folder, for people: how many files of which ending."""
+    kinds = Counter(
+        "folders" if each.is_dir() else f"{each.suffix or 'other'} files" for each in path.iterdir()
+    )
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "nothing"
 
 
 def _has_files(path: Path, endings: Sequence[str]) -> bool:

@@ -1,0 +1,61 @@
+"""Settings of commands that read samples: how these become inputs of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from qdebug.config.option import SAMPLED, Option, PreprocessingLike
+from qdebug.network.inputshapes import checked_shapes, parse_shapes
+from qdebug.network.preprocessing import parse_preprocessing, preset_names
+from qdebug.network.samplespec import SampleSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """How samples are read. Commands call their model `model`, or `source`."""
+
+    preprocess: Annotated[
+        PreprocessingLike | None,
+        Option(
+            f"How pictures become the model's input: {preset_names()}, or a YAML file.",
+            SAMPLED,
+            metavar="NAME|FILE.yaml",
+            unset="what a file beside the model or its metadata say, else a guess",
+            parse=parse_preprocessing,
+        ),
+    ] = None
+    shape: Annotated[
+        tuple[str, ...],
+        Option(
+            "The shape of an input whose axes are free, such as images:1x3x640x640; N leaves an "
+            "axis free; repeatable.",
+            SAMPLED,
+            metavar="NAME:SHAPE",
+            parse=checked_shapes,
+        ),
+    ] = ()
+    skip_bad: Annotated[
+        bool, Option("Leave out pictures that cannot be read, instead of refusing them.", SAMPLED)
+    ] = False
+
+    def sample_spec(
+        self,
+        data: str,
+        limit: int | None = None,
+        batch_size: int | None = None,
+        setting: str = "inputs",
+        limited_by: str = "samples",
+    ) -> SampleSpec:
+        """The samples of one setting; see SampleSpec."""
+        return SampleSpec(
+            data,
+            limit,
+            batch_size,
+            setting,
+            limited_by,
+            model=getattr(self, "model", None) or getattr(self, "source", None) or "",
+            preprocess=self.preprocess,
+            skip_bad=self.skip_bad,
+            shapes=parse_shapes(self.shape),
+        )

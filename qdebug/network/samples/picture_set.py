@@ -1,0 +1,346 @@
+"""A set of pictures with what belongs to each, as a reader finds them, and what becomes of it for a
+network: arrays that are decoded when they are read, ahead of time, in threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import starmap
+from typing import NoReturn
+
+import numpy as np
+
+from qdebug.errors import SampleError
+from qdebug.network.preprocessing import Preprocessing
+from qdebug.network.samples.arrays import ArrayInMemory
+from qdebug.network.samples.found_preprocessing import (
+    class_names,
+    fitted_preprocessing,
+    input_for_pictures,
+    read_metadata,
+)
+from qdebug.network.samples.pictures import (
+    MASK_PADDING,
+    Encoded,
+    UnreadablePictureError,
+    as_input,
+    boxes_as_input,
+    decoded,
+    mask_as_input,
+    size_of,
+)
+from qdebug.network.samples.samples import PreparedSamples, SampleArray
+from qdebug.network.samplespec import SampleSpec
+from qdebug.types import Array, TensorSpec
+from qdebug.wording import counted, option
+
+_NAMED = 3
+"""Pictures that a message names."""
+_AHEAD = 64
+"""Pictures that are decoded before they are asked for, at most."""
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """What is to be seen on a picture.
+
+    Attributes:
+        corners: float64 [n, 4]: x1, y1, x2, y2 in the picture's pixels; with `relative` in shares
+            of its width and height.
+        classes: int64 [n].
+    """
+
+    corners: Array
+    classes: Array
+    relative: bool = False
+
+
+@dataclass(frozen=True)
+class PictureSet:
+    """Pictures in a stable order, and what is known of each.
+
+    Attributes:
+        pictures: not decoded.
+        holds: what they are and how they are labelled, for people.
+        labels: arrays by name, a row for each picture.
+        boxes: of each picture, for detection; None where there are none.
+        masks: of each picture, for segmentation; None where there are none.
+        classes: the names of the classes that labels and boxes have, by number; () where only
+            numbers are known.
+    """
+
+    pictures: tuple[Encoded, ...]
+    holds: str
+    labels: Mapping[str, Array] = field(default_factory=dict)
+    boxes: tuple[Boxes, ...] | None = None
+    masks: tuple[Encoded, ...] | None = None
+    classes: tuple[str, ...] = ()
+
+    def numbered_by(self, names: Mapping[int, str]) -> PictureSet:
+        """With the numbers that a model has for its classes, where it `names` all of these."""
+        number = {name: k for k, name in names.items()}
+        if not self.classes or not all(name in number for name in self.classes):
+            return self
+        table = np.array([number[name] for name in self.classes], np.int64)
+        labels = dict(self.labels)
+        if "labels" in labels:
+            labels["labels"] = table[labels["labels"]]
+        boxes = self.boxes
+        if boxes is not None:
+            boxes = tuple(replace(one, classes=table[one.classes]) for one in boxes)
+        return replace(self, labels=labels, boxes=boxes, classes=())
+
+    def kept(self, numbers: Sequence[int]) -> PictureSet:
+        """Some of them."""
+        rows = np.array(numbers, np.int64)
+        return replace(
+            self,
+            pictures=tuple(self.pictures[k] for k in numbers),
+            labels={name: array[rows] for name, array in self.labels.items()},
+            boxes=None if self.boxes is None else tuple(self.boxes[k] for k in numbers),
+            masks=None if self.masks is None else tuple(self.masks[k] for k in numbers),
+        )
+
+    def prepared(self, spec: SampleSpec, inputs: Sequence[TensorSpec]) -> PreparedSamples:
+        """The arrays for a network of these inputs.
+
+        Raises:
+            SampleError: it takes no pictures, one cannot be read, or nothing says how to resize
+                them.
+        """
+        taken = input_for_pictures(inputs, spec.data)
+        if not self.pictures:
+            raise SampleError(
+                f"{spec.data}: holds no pictures.", "Add some.", code="QD-SAMPLES-EMPTY"
+            )
+        mine, left_out = self, ""
+        if spec.skip_bad:
+            mine, left_out = _without_bad(self, spec)
+        if spec.limit is not None:
+            mine = mine.kept(range(min(spec.limit, len(mine.pictures))))
+        sizes = _sizes(mine.pictures, spec.data)
+        how = fitted_preprocessing(spec, taken, sizes)
+        _check_sizes(how, mine.pictures, sizes, spec.data)
+        if mine.classes and spec.model:
+            mine = mine.numbered_by(class_names(read_metadata(spec.model)))
+        arrays: dict[str, SampleArray] = {
+            taken.name: DecodedPictures(mine.pictures, how, taken.dtype, spec.data),
+            **{name: ArrayInMemory(array) for name, array in mine.labels.items()},
+        }
+        if mine.boxes is not None:
+            arrays |= _box_arrays(mine.boxes, how, sizes)
+        if mine.masks is not None:
+            arrays["masks"] = DecodedMasks(mine.masks, how, spec.data)
+        found_in = f"a guess: {how.source}" if how.guess else f"from {how.source}"
+        told = f"{self.holds}{left_out}; {how.told()} ({found_in})"
+        found = replace(spec, preprocessing=how)
+        return PreparedSamples(arrays, found, told)
+
+
+def _check_sizes(
+    how: Preprocessing,
+    pictures: Sequence[Encoded],
+    sizes: Sequence[tuple[int, int]],
+    where: str,
+) -> None:
+    """Refuse pictures that are taken as they are and do not have the size that is needed.
+
+    Raises:
+        SampleError: there is one.
+    """
+    if how.resize != "none":
+        return
+    other = next((k for k, size in enumerate(sizes) if size != how.size), None)
+    if other is None or how.size is None:
+        return
+    shown, needed = ("x".join(map(str, size)) for size in (sizes[other], how.size))
+    raise SampleError(
+        f"{where}: {pictures[other].name} has {shown} pixels (height x width), where {needed} are "
+        "needed, and nothing says how to resize them.",
+        f"Say it with {option('preprocess')}: a preset, or a YAML file with a line such as "
+        "'resize: letterbox'.",
+        code="QD-SAMPLES-PICTURE-SIZE",
+    )
+
+
+def _without_bad(found: PictureSet, spec: SampleSpec) -> tuple[PictureSet, str]:
+    """The pictures that can be decoded, and what to say of the others.
+
+    Raises:
+        SampleError: none can be.
+    """
+    bad = dict(_problems(found.pictures, partial(decoded, colour="rgb")))
+    if len(bad) == len(found.pictures):
+        problem = _unreadable(found.pictures, bad, spec.data)
+        raise problem
+    if not bad:
+        return found, ""
+    kept = found.kept([k for k in range(len(found.pictures)) if k not in bad])
+    named = ", ".join(found.pictures[k].name for k in list(bad)[:_NAMED])
+    more = ", …" if len(bad) > _NAMED else ""
+    return kept, f" ({counted(len(bad), 'unreadable one')} left out: {named}{more})"
+
+
+def _sizes(pictures: Sequence[Encoded], where: str) -> list[tuple[int, int]]:
+    """Height and width of each.
+
+    Raises:
+        SampleError: one is no picture.
+    """
+    sizes: dict[int, tuple[int, int]] = {}
+
+    def look(numbered: tuple[int, Encoded]) -> None:
+        sizes[numbered[0]] = size_of(numbered[1])
+
+    with ThreadPoolExecutor(_threads()) as pool:
+        problems = list(pool.map(partial(_problem, look), enumerate(pictures)))
+    bad = {k: why for k, why in enumerate(problems) if why}
+    if bad:
+        problem = _unreadable(pictures, bad, where)
+        raise problem
+    return [sizes[k] for k in range(len(pictures))]
+
+
+def _problem(look: Callable[..., object], picture: object) -> str:
+    try:
+        look(picture)
+    except UnreadablePictureError as error:
+        return str(error) or "unreadable"
+    return ""
+
+
+def _problems(
+    pictures: Sequence[Encoded], look: Callable[[Encoded], object]
+) -> list[tuple[int, str]]:
+    """The number of each picture that cannot be looked at, and why."""
+    with ThreadPoolExecutor(_threads()) as pool:
+        found = list(pool.map(partial(_problem, look), pictures))
+    return [(k, why) for k, why in enumerate(found) if why]
+
+
+def _unreadable(pictures: Sequence[Encoded], bad: Mapping[int, str], where: str) -> SampleError:
+    first = [f"{pictures[k].name} ({why})" for k, why in list(bad.items())[:_NAMED]]
+    more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+    return SampleError(
+        f"{where}: {len(bad)} of {counted(len(pictures), 'picture')} cannot be read: "
+        f"{', '.join(first)}{more}.",
+        f"Repair or remove them, or leave them out with {option('skip_bad')}.",
+        code="QD-SAMPLES-PICTURE",
+    )
+
+
+def _threads() -> int:
+    return max(1, os.cpu_count() or 1)
+
+
+class DecodedPictures:
+    """Pictures as a stacked array [pictures, …] of a network's input.
+
+    They are decoded in threads when they are read, and those that follow ahead of time: memory
+    holds what was asked for, and no more than `_AHEAD` others.
+    """
+
+    def __init__(
+        self,
+        pictures: Sequence[Encoded],
+        how: Preprocessing,
+        dtype: np.dtype[np.generic],
+        where: str,
+    ) -> None:
+        self.shape: tuple[int, ...] = (len(pictures), *how.input_shape)
+        self.dtype = dtype
+        self._pictures, self._how, self._where = pictures, how, where
+        self._pool: ThreadPoolExecutor | None = None
+        self._begun: OrderedDict[int, Future[Array]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, start: int, stop: int) -> Array:
+        """Pictures start to stop.
+
+        Raises:
+            SampleError: one cannot be decoded; names how many cannot.
+        """
+        stop = min(stop, len(self._pictures))
+        ahead = min(stop + max(_threads(), stop - start), start + _AHEAD, len(self._pictures))
+        with self._lock:
+            for number in [n for n in self._begun if not start <= n < ahead]:
+                self._begun.pop(number).cancel()
+            for number in range(start, max(stop, ahead)):
+                self._begin(number)
+            begun = [self._begun.pop(number) for number in range(start, stop)]
+        found = np.empty((len(begun), *self.shape[1:]), self.dtype)
+        try:
+            for row, future in enumerate(begun):
+                found[row] = future.result()
+        except UnreadablePictureError:
+            self._refuse()
+        return found
+
+    def _begin(self, number: int) -> None:
+        if number in self._begun:
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_threads(), thread_name_prefix="qdebug-pictures")
+        task = partial(as_input, self._pictures[number], self._how, self.dtype)
+        self._begun[number] = self._pool.submit(task)
+
+    def _refuse(self) -> NoReturn:
+        look = partial(as_input, how=self._how, dtype=self.dtype)
+        bad = dict(_problems(self._pictures, look))
+        problem = _unreadable(self._pictures, bad or {0: "it was changed meanwhile"}, self._where)
+        raise problem
+
+
+class DecodedMasks:
+    """Masks as an array int64 [pictures, height, width], where their pictures are in the input."""
+
+    def __init__(self, masks: Sequence[Encoded], how: Preprocessing, where: str) -> None:
+        self.shape: tuple[int, ...] = (len(masks), *(how.size or (0, 0)))
+        self.dtype: np.dtype[np.generic] = np.dtype(np.int64)
+        self._masks, self._how, self._where = masks, how, where
+
+    def read(self, start: int, stop: int) -> Array:
+        """Masks start to stop; MASK_PADDING outside of the picture.
+
+        Raises:
+            SampleError: one cannot be decoded.
+        """
+        found = np.full((min(stop, len(self._masks)) - start, *self.shape[1:]), MASK_PADDING)
+        for row, mask in enumerate(self._masks[start:stop]):
+            try:
+                found[row] = mask_as_input(mask, self._how)
+            except UnreadablePictureError as error:
+                problem = _unreadable(self._masks, {start + row: str(error)}, self._where)
+                raise problem from error
+        return found
+
+
+def _box_arrays(
+    boxes: Sequence[Boxes], how: Preprocessing, sizes: Sequence[tuple[int, int]]
+) -> dict[str, SampleArray]:
+    """`boxes` float32 [pictures, most, 4], x1, y1, x2, y2 in pixels of the network's input, and
+    `classes` int64 [pictures, most], -1 where there are fewer; boxes that a crop removed are
+    none."""
+    moved = list(starmap(partial(_moved, how), zip(boxes, sizes, strict=True)))
+    most = max(1, max(len(one.classes) for one in moved))
+    corners = np.zeros((len(moved), most, 4), np.float32)
+    classes = np.full((len(moved), most), -1, np.int64)
+    for row, one in enumerate(moved):
+        corners[row, : len(one.classes)] = one.corners
+        classes[row, : len(one.classes)] = one.classes
+    return {"boxes": ArrayInMemory(corners), "classes": ArrayInMemory(classes)}
+
+
+def _moved(how: Preprocessing, boxes: Boxes, size: tuple[int, int]) -> Boxes:
+    corners = boxes.corners.reshape(-1, 4)
+    if boxes.relative:
+        height, width = size
+        corners = corners * (width, height, width, height)
+    placed = boxes_as_input(corners, how, size)
+    seen = (placed[:, 2] > placed[:, 0]) & (placed[:, 3] > placed[:, 1])
+    return Boxes(placed[seen], boxes.classes[seen])

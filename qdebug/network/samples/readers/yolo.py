@@ -1,0 +1,153 @@
+"""Detection sets in YOLO's format: pictures in `images`, and in `labels` a text file for each, in
+lines of class, centre x, centre y, width and height in shares of the picture; and a data.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from qdebug.errors import SampleError
+from qdebug.inputfiles import read_text
+from qdebug.network.samples.picture_set import Boxes, PictureSet
+from qdebug.network.samples.readers.pictures import pictures_in
+from qdebug.network.samples.samples import Source
+from qdebug.types import TensorSpec
+from qdebug.wording import counted
+
+_IMAGES, _LABELS = "images", "labels"
+_DATA = "data.yaml"
+_SPLITS = "val", "test", "train"
+"""Of a data.yaml: the first that it has is taken."""
+_BOX = 4
+
+
+def recognizes(path: Path) -> bool:
+    """Whether a YAML file is one of YOLO's."""
+    try:
+        data = yaml.safe_load(read_text(path))
+    except (OSError, ValueError, yaml.YAMLError):
+        return False
+    return isinstance(data, dict) and "names" in data and any(split in data for split in _SPLITS)
+
+
+def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
+    """The pictures of the validation split of a data.yaml, else of another.
+
+    Raises:
+        SampleError: it is damaged, or names a folder that is not there.
+    """
+    data = _yaml(path)
+    split = next((name for name in _SPLITS if data.get(name)), None)
+    if split is None or "names" not in data:
+        raise SampleError(
+            f"{path}: not a data.yaml of YOLO's format: it has 'names', and 'val' or 'train'.",
+            "Give the folder of the pictures, where 'labels' lies beside 'images'.",
+            code="QD-SAMPLES-DAMAGED",
+        )
+    root = path.parent / str(data.get("path") or "")
+    folders = [root / str(data[split]), path.parent / str(data[split])]
+    # Roboflow writes ../valid/images for a folder beside the file.
+    folders.append(path.parent / str(data[split]).removeprefix("../"))
+    folder = next((f for f in folders if f.is_dir()), None)
+    if folder is None:
+        raise SampleError(
+            f"{path}: '{split}' names {folders[0]}, which is not there.",
+            "Correct 'path', or give the folder of the pictures.",
+            code="QD-SAMPLES-ANNOTATIONS",
+        )
+    names = data["names"]
+    names = list(names.values()) if isinstance(names, dict) else names
+    return _picture_set(folder, _labels_of(folder), tuple(map(str, names)))
+
+
+def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source | None:
+    """The set of a data.yaml in a folder, or of its `images` and `labels`."""
+    if (path / _DATA).is_file() and recognizes(path / _DATA):
+        return read_file(path / _DATA, inputs)
+    if (path / _IMAGES).is_dir() and (path / _LABELS).is_dir():
+        return _picture_set(path / _IMAGES, path / _LABELS, ())
+    if path.name == _IMAGES and (path.parent / _LABELS).is_dir():
+        return _picture_set(path, path.parent / _LABELS, ())
+    return None
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(read_text(path))
+    except (ValueError, yaml.YAMLError) as error:
+        raise SampleError(
+            f"{path}: not YAML ({next(iter(str(error).splitlines()), '')}).",
+            "A data.yaml of YOLO's format is expected.",
+            code="QD-SAMPLES-DAMAGED",
+        ) from error
+    return data if isinstance(data, dict) else {}
+
+
+def _labels_of(images: Path) -> Path:
+    """The folder of the labels: the last `images` of the path becomes `labels`, as Ultralytics has
+    it."""
+    parts = list(images.parts)
+    places = [k for k, part in enumerate(parts) if part == _IMAGES]
+    if places:
+        parts[places[-1]] = _LABELS
+    return Path(*parts)
+
+
+def _picture_set(images: Path, labels: Path, names: tuple[str, ...]) -> PictureSet:
+    files = pictures_in(images, deep=True)
+    boxes = tuple(
+        _boxes((labels / f.path.relative_to(images)).with_suffix(".txt"), len(names)) for f in files
+    )
+    count = sum(len(each.classes) for each in boxes)
+    return PictureSet(
+        files,
+        f"{counted(len(files), 'picture')} with {count} boxes (YOLO)",
+        boxes=boxes,
+        classes=names,
+    )
+
+
+def _boxes(path: Path, known: int) -> Boxes:
+    """The boxes of a picture; none where it has no file.
+
+    Raises:
+        SampleError: a line that is no box, or of a class that has no name.
+    """
+    corners, classes = [], []
+    lines = read_text(path).splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        box = _box(line)
+        if box is None or (known and box[0] >= known):
+            raise SampleError(
+                f"{path}:{number}: '{line[:80]}' is not a box of one of {known or 'the'} classes.",
+                "A line holds a class from 0, then centre x, centre y, width and height in shares "
+                "of the picture.",
+                code="QD-SAMPLES-ANNOTATIONS",
+            )
+        classes.append(box[0])
+        corners.append(box[1])
+    table = np.array(corners, np.float64).reshape(-1, 4)
+    return Boxes(table, np.array(classes, np.int64), relative=True)
+
+
+def _box(line: str) -> tuple[int, tuple[float, ...]] | None:
+    """Class and corners of a line, of a polygon those around it; None where it is none."""
+    try:
+        first, *values = map(float, line.split())
+    except ValueError:
+        return None
+    if first < 0 or first != int(first) or len(values) < _BOX or len(values) % 2:
+        return None
+    if len(values) == _BOX:
+        x, y, width, height = values
+        corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+    else:
+        xs, ys = values[::2], values[1::2]
+        corners = (min(xs), min(ys), max(xs), max(ys))
+    return int(first), corners

@@ -1,0 +1,225 @@
+"""Sets of pictures on the disk: what each reader finds, and in which order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from qdebug.errors import SampleError
+from qdebug.network.samples import Samples
+from qdebug.network.samples import picture_set as sets
+from qdebug.network.samplespec import SampleSpec
+from qdebug.types import TensorSpec
+
+SPEC = (TensorSpec("x", ("N", 3, 8, 8), np.dtype(np.float32)),)
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[..., Path]:
+    """Saves a picture of one value."""
+
+    def saved(name: str, value: int, size: tuple[int, int] = (8, 8)) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((*size, 3), value, np.uint8)).save(path)
+        return path
+
+    return saved
+
+
+def opened(data: object, **how: Any) -> Samples:
+    return SampleSpec(str(data), **how).open(SPEC)
+
+
+def values(samples: Samples) -> list[int]:
+    """The value of each picture, in order."""
+    return [
+        round(float(samples.feeds(b.start, 1)["x"].mean()) * 255)
+        for b in samples.with_batch_size(1).batches()
+    ]
+
+
+def test_a_folder_in_natural_order(save: Any, tmp_path: Path) -> None:
+    for number in (10, 9, 1):
+        save(f"img{number}.png", number)
+    (tmp_path / "readme.txt").write_text("not a picture")
+    samples = opened(tmp_path)
+    assert values(samples) == [1, 9, 10] and not samples.extras
+    assert samples.told.startswith("3 pictures; RGB") and "guess" in samples.told
+
+
+def test_the_same_pictures_have_the_digest_of_their_arrays(save: Any, tmp_path: Path) -> None:
+    for number in range(5):
+        save(f"{number}.png", 30 * number)
+    samples = opened(tmp_path)
+    arrays = np.stack([np.full((3, 8, 8), 30 * n, np.float32) / np.float32(255) for n in range(5)])
+    np.savez(tmp_path.parent / "same.npz", x=arrays)
+    assert samples.digest == opened(tmp_path.parent / "same.npz").digest
+    assert samples.with_batch_size(2).digest == samples.digest
+
+
+def test_classes_by_folder(save: Any, tmp_path: Path) -> None:
+    """Each spread over the set, so that the first few are of all."""
+    for name, count in (("b", 2), ("a", 4)):
+        for number in range(count):
+            save(f"{name}/{number}.png", number + 100 * (name == "b"))
+    samples = opened(tmp_path)
+    assert samples.extras["labels"].tolist() == [0, 0, 1, 0, 0, 1] or sorted(
+        samples.extras["labels"].tolist()
+    ) == [0, 0, 0, 0, 1, 1]
+    assert set(opened(tmp_path, limit=3).extras["labels"].tolist()) == {0, 1}
+    pairs = zip(values(samples), samples.extras["labels"].tolist(), strict=True)
+    assert all((value >= 100) == label for value, label in pairs)
+
+
+def test_folders_called_by_a_number_are_that_class(save: Any, tmp_path: Path) -> None:
+    save("7/a.png", 1)
+    save("10/a.png", 2)
+    assert sorted(opened(tmp_path).extras["labels"].tolist()) == [7, 10]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_list(save: Any, tmp_path: Path, kind: str) -> None:
+    rows = [("b.png", "dog", 0.5), ("a.png", "cat", 1.5), ("c.png", "dog", 2)]
+    for number, (name, _, _) in enumerate(rows):
+        save(f"images/{name}", number)
+    lines = [f"{f},{label},{score}" for f, label, score in rows]
+    text = "\n".join(["file,label,score", *lines])
+    if kind == "jsonl":
+        text = "\n".join(json.dumps({"file": f, "label": x, "score": s}) for f, x, s in rows)
+    (tmp_path / f"list.{kind}").write_text(text)
+    samples = opened(tmp_path / f"list.{kind}")
+    assert values(samples) == [0, 1, 2]
+    assert samples.extras["labels"].tolist() == [1, 0, 1]
+    assert samples.extras["score"].tolist() == [0.5, 1.5, 2.0]
+    (tmp_path / "images" / "a.png").unlink()
+    with pytest.raises(SampleError, match=r"1 of 3 pictures.*not there.*a\.png"):
+        opened(tmp_path / f"list.{kind}")
+
+
+def coco(folder: Path, **changed: Any) -> Path:
+    data = {
+        "images": [{"id": 5, "file_name": "b.png"}, {"id": 3, "file_name": "a.png"}],
+        "categories": [{"id": 9, "name": "cat"}, {"id": 2, "name": "dog"}],
+        "annotations": [
+            {"image_id": 3, "category_id": 9, "bbox": [2, 4, 4, 8]},
+            {"image_id": 3, "category_id": 2, "bbox": [0, 0, 16, 16]},
+            {"image_id": 3, "category_id": 2, "bbox": [0, 0, 1, 1], "iscrowd": 1},
+        ],
+    }
+    (folder / "instances.json").write_text(json.dumps(data | changed))
+    return folder / "instances.json"
+
+
+def test_coco(save: Any, tmp_path: Path) -> None:
+    """In the order of the file; classes in that of their ids; boxes in pixels of the input."""
+    save("a.png", 1, (16, 16))
+    save("b.png", 2, (16, 32))
+    for data in (coco(tmp_path), tmp_path):
+        samples = opened(data)
+        assert values(samples) == [2, 1]
+        assert samples.extras["classes"].tolist() == [[-1, -1], [1, 0]]
+        assert samples.extras["boxes"][1].tolist() == [[1, 2, 3, 6], [0, 0, 8, 8]]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"images": [{"id": 3, "file_name": "a.png"}, {"id": 4, "file_name": "gone.png"}]},
+        {"annotations": [{"image_id": 77, "category_id": 9, "bbox": [0, 0, 1, 1]}]},
+        {"annotations": [{"image_id": 3, "category_id": 77, "bbox": [0, 0, 1, 1]}]},
+    ],
+)
+def test_annotations_of_what_is_not_there(save: Any, tmp_path: Path, changed: Any) -> None:
+    save("a.png", 1)
+    save("b.png", 1)
+    with pytest.raises(SampleError, match=r"gone|77") as caught:
+        opened(coco(tmp_path, **changed))
+    assert caught.value.code == "QD-SAMPLES-ANNOTATIONS"
+
+
+def test_yolo(save: Any, tmp_path: Path) -> None:
+    save("images/val/a.png", 1, (16, 16))
+    save("images/val/b.png", 2, (16, 16))
+    labels = tmp_path / "labels" / "val"
+    labels.mkdir(parents=True)
+    (labels / "a.txt").write_text("1 0.5 0.5 0.5 0.25\n0 0 0 1 0 1 1 0 1\n")
+    (tmp_path / "data.yaml").write_text("val: images/val\nnames: {0: cat, 1: dog}\n")
+    for data in (tmp_path / "data.yaml", tmp_path):
+        samples = opened(data)
+        assert samples.extras["classes"].tolist() == [[1, 0], [-1, -1]]
+        assert samples.extras["boxes"][0].tolist() == [[2, 3, 6, 5], [0, 0, 8, 8]]
+    (labels / "a.txt").write_text("2 0.5 0.5 0.5 0.25\n")
+    with pytest.raises(SampleError, match=r"a\.txt:1.*one of 2 classes"):
+        opened(tmp_path)
+
+
+def test_masks(save: Any, tmp_path: Path) -> None:
+    save("images/a.png", 1, (4, 4))
+    (tmp_path / "masks").mkdir()
+    mask = np.array([[0, 1, 2, 3]] * 4, np.uint8)
+    Image.fromarray(mask).save(tmp_path / "masks" / "a.png")
+    found = opened(tmp_path).extras["masks"]
+    assert np.array_equal(found[0], np.repeat(np.repeat(mask, 2, 0), 2, 1))
+    save("images/b.png", 1)
+    with pytest.raises(SampleError, match="have no mask"):
+        opened(tmp_path)
+
+
+def test_a_folder_of_something_else_says_what_is_there(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt", "c.pdf"):
+        (tmp_path / name).touch()
+    with pytest.raises(SampleError, match=r"holds 2 \.txt files, 1 \.pdf files"):
+        opened(tmp_path)
+
+
+def test_few_pictures_are_decoded_at_a_time(
+    save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        save(f"{number}.png", number)
+    decoded: list[str] = []
+    whole = sets.as_input
+
+    def counted(picture: Any, *how: Any) -> Any:
+        decoded.append(picture.name)
+        return whole(picture, *how)
+
+    monkeypatch.setattr(sets, "as_input", counted)
+    samples = opened(tmp_path)
+    assert not decoded
+    samples.feeds(0, 1)
+    assert len(decoded) <= 1 + max(1, sets._threads())
+    assert values(samples) == list(range(12))
+    assert len(decoded) <= 13 + sets._threads()
+
+
+def test_pictures_that_are_cut_off_later(save: Any, tmp_path: Path) -> None:
+    """Their headers are whole: they are found when they are decoded, and counted then."""
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        pixels = rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.jpg")
+    for number in (1, 3):
+        path = tmp_path / f"{number}.jpg"
+        path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 4])
+    samples = opened(tmp_path)
+    with pytest.raises(SampleError, match=r"2 of 4 pictures.*1\.jpg.*3\.jpg") as caught:
+        values(samples)
+    assert caught.value.code == "QD-SAMPLES-PICTURE"
+    assert opened(tmp_path, skip_bad=True).count == 2
+
+
+def test_another_input_than_one_of_pictures(save: Any, tmp_path: Path) -> None:
+    save("a.png", 1)
+    two = (*SPEC, TensorSpec("y", ("N",), np.dtype(np.int64)))
+    for inputs in (two, two[1:]):
+        with pytest.raises(SampleError) as caught:
+            SampleSpec(str(tmp_path)).open(inputs)
+        assert caught.value.code == "QD-SAMPLES-PICTURE-INPUT"
