@@ -17,6 +17,8 @@ from qdebug.config.option import Setting, settings_of
 from qdebug.config.resolve import from_keywords
 
 VALUES = {  # where any text will not do
+    "preprocess": "yolo",
+    "shape": "x:1x3x8x8",
     "backend": "tensorrt",
     "cluster": "local:3",
     "holdout_share": "0.45",

@@ -73,6 +73,7 @@ def test_keys_and_types(desk: Any) -> None:
             "remedy_metric": type(None),
             "correspondence": type(None),
             "notes": list,
+            "data": list,
             "timings_s": dict,
             "engine": type(None),
             "failed": list,
