@@ -376,9 +376,16 @@ def open_samples(
 def _read(settings: Any, result: ResultT) -> ResultT:
     """`result`, which says how its samples were read."""
     from qdebug.commands.reading import read_data
+    from qdebug.network.samplespec import given_specs
 
     anything: Any = result  # a frozen dataclass, which its base does not say
-    found: ResultT = replace(anything, data=read_data(settings))
+    quantization = getattr(settings, "quantization", None)
+    named = (
+        *((settings, "compared"), (quantization, "calibrates_on")),
+        *((settings, "calibrates_on"), (settings, "held_out")),
+    )
+    specs = given_specs(*(getattr(owner, name, None) for owner, name in named))
+    found: ResultT = replace(anything, data=read_data(*specs))
     return found
 
 

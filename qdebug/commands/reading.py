@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -20,16 +18,15 @@ from qdebug.types import TensorSpec
 from qdebug.wording import option
 
 
-def read_data(settings: Any) -> tuple[ReadData, ...]:
-    """Of each setting that names samples which are no arrays: what they are, and what was done to
-    them. The same for two settings is said once, for both.
+def read_data(*specs: SampleSpec) -> tuple[ReadData, ...]:
+    """Of samples that are no arrays: what they are, and what was done to them.
 
     Raises:
         QdebugError: the model or the samples cannot be read, or do not fit each other.
     """
     found: dict[str, ReadData] = {}
     inputs: tuple[TensorSpec, ...] = ()
-    for spec in _specs(settings):
+    for spec in specs:
         if spec.setting in found or not _needs_reading(spec.data):
             continue
         inputs = inputs or inputs_of(spec)
@@ -39,15 +36,6 @@ def read_data(settings: Any) -> tuple[ReadData, ...]:
             guess = how is not None and how.guess
             found[spec.setting] = ReadData(option(spec.setting), spec.data, samples.told, guess)
     return tuple(found.values())
-
-
-def _specs(settings: Any) -> Iterator[SampleSpec]:
-    quantization = getattr(settings, "quantization", None)
-    places = ((settings, "compared"), (quantization, "calibrates_on"))
-    for owner, name in (*places, (settings, "calibrates_on"), (settings, "held_out")):
-        spec = getattr(owner, name, None)
-        if spec is not None:
-            yield spec
 
 
 def _needs_reading(data: str) -> bool:

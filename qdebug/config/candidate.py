@@ -24,7 +24,7 @@ from qdebug.config.option import (
     PlanLike,
     Positive,
 )
-from qdebug.config.specs import QuantizationSpec, calibration_spec, spec_from
+from qdebug.config.specs import QuantizationSpec, spec_from
 from qdebug.config.values import parse_bytes, parse_segments
 from qdebug.metrics.tasks.registry import metric_usage
 from qdebug.network.dataformats import data_usage
@@ -168,7 +168,7 @@ class CandidateSettings(EngineSettings, DataSettings):
     @property
     def quantization(self) -> QuantizationSpec:
         """What is compared, and how it is quantized."""
-        calibrates_on = calibration_spec(self, self.calib_data, self.calib_samples)
+        calibrates_on = self.calibration_spec(self.calib_data, self.calib_samples)
         fits = bool(getattr(self, "try_remedies", False))
         return spec_from(
             QuantizationSpec,

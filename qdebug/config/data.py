@@ -39,6 +39,12 @@ class DataSettings:
         bool, Option("Leave out pictures that cannot be read, instead of refusing them.", SAMPLED)
     ] = False
 
+    def calibration_spec(self, data: str | None, limit: int | None) -> SampleSpec | None:
+        """The samples of `calib_data`, as far as it is given; `limit` is `calib_samples`."""
+        if data is None:
+            return None
+        return self.sample_spec(data, limit, setting="calib_data", limited_by="calib_samples")
+
     def sample_spec(
         self,
         data: str,

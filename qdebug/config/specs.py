@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from qdebug.backends.registry import DEFAULT
 from qdebug.backends.segmentation import DEFAULT_BUDGET
 from qdebug.calibrators.registry import DEFAULT_METHOD
-from qdebug.config.data import DataSettings
 from qdebug.config.engine import EngineSettings
 from qdebug.config.strategies import STRATEGIES
 from qdebug.network.samplespec import SampleSpec, given_specs
@@ -96,15 +95,6 @@ class PinSearchSpec:
     force: bool = False
     select_point: str | None = None
     engine: EngineSettings | None = None
-
-
-def calibration_spec(
-    settings: DataSettings, data: str | None, limit: int | None
-) -> SampleSpec | None:
-    """The samples of `calib_data`, as far as it is given; `limit` is `calib_samples`."""
-    if data is None:
-        return None
-    return settings.sample_spec(data, limit, setting="calib_data", limited_by="calib_samples")
 
 
 def spec_from(kind: type[SpecT], settings: object, **others: Any) -> SpecT:

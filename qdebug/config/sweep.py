@@ -53,7 +53,6 @@ from qdebug.config.option import (
     PlanLike,
     Positive,
 )
-from qdebug.config.specs import calibration_spec
 from qdebug.config.values import values_of
 from qdebug.network.samplespec import SampleSpec
 
@@ -224,4 +223,4 @@ class SweepSettings(ClusterSettings, DataSettings):
     @property
     def calibrates_on(self) -> SampleSpec | None:
         """Other samples to calibrate on."""
-        return calibration_spec(self, self.calib_data, self.calib_samples)
+        return self.calibration_spec(self.calib_data, self.calib_samples)

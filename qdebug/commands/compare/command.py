@@ -429,5 +429,5 @@ def _result(
         correspondence=correspondence(pair),
         notes=(*pair.notes, *overflow_notes(finals, layers)),
         fp16_kernels=Fp16Kernels(settings.fp16_kernels) if half else None,
-        data=read_data(settings),
+        data=read_data(*settings.quantization.samples),
     )
