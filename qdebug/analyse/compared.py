@@ -7,12 +7,13 @@ that follow the pass over the samples are here, those that take a page of their 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from qdebug.analyse.diagnose import diagnosed
-from qdebug.analyse.effect.effects import measure_effects
+from qdebug.analyse.effect.effects import Effects, measure_effects
 from qdebug.analyse.flips import with_comparisons, with_flips
 from qdebug.analyse.gate import Gate, checked_conditions, metric_notes, task_result
 from qdebug.analyse.layer_results import effect_notes, ranked_by_effect
@@ -31,6 +32,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """Layers to keep in FP32 together; `holds`: on the samples that chose them they gave back most
+    of what was lost."""
+
+    names: tuple[str, ...]
+    holds: bool
+
+
+@dataclass(frozen=True)
 class Compared:
     """A pair, after the pass over all samples.
 
@@ -38,6 +48,8 @@ class Compared:
         memory_budget: bytes, for activations.
         sinks: what that pass kept besides the errors: outputs, noise by sample, flips.
         result: what was measured so far.
+        effects: of the layers at the outputs, which took `effects_s` seconds.
+        choice: the layers that `curves` chose to keep in FP32.
         restoration: a run with some layers in FP32 that has begun.
     """
 
@@ -48,6 +60,9 @@ class Compared:
     memory_budget: int
     sinks: Sinks
     result: CompareResult
+    effects: Effects | None = None
+    effects_s: float = 0.0
+    choice: Choice | None = None
     restoration: Restoration | None = None
 
     @property
@@ -100,6 +115,7 @@ def ranked(compared: Compared, mode: EffectMode) -> Compared:
     Raises:
         QdebugError: the model does not run in FP32, or not as planned.
     """
+    began = time.monotonic()
     found = measure_effects(
         compared.context,
         compared.pair,
@@ -114,7 +130,8 @@ def ranked(compared: Compared, mode: EffectMode) -> Compared:
         return compared.found(effect=None)
     layers = ranked_by_effect(compared.result.layers, found.layers, found.summary.noise)
     notes = (*found.notes, *effect_notes(found.summary, layers))
-    return compared.found(*notes, layers=layers, effect=found.summary)
+    compared = compared.found(*notes, layers=layers, effect=found.summary)
+    return replace(compared, effects=found, effects_s=time.monotonic() - began)
 
 
 def judged(compared: Compared) -> Compared:

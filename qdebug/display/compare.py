@@ -23,7 +23,16 @@ from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.summary import change, precisions, sentence
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
 from qdebug.results.compare import CompareResult, Correspondence, LayerResult, TriedRemedy
-from qdebug.results.words import FP16_KERNELS, figure, first_names, in_decibels, number, share
+from qdebug.results.curve import Curve, Figure, Order
+from qdebug.results.words import (
+    FP16_KERNELS,
+    decibel,
+    figure,
+    first_names,
+    in_decibels,
+    number,
+    share,
+)
 from qdebug.types import Fp16Kernels
 from qdebug.wording import counted, option, printable
 
@@ -32,6 +41,15 @@ _FIGURES = tuple(m for m in LAYER_METRICS if m.column and m.name not in EFFECT_M
 _DETAILED = tuple(m for m in LAYER_METRICS if m.column and m.name != "ref_amax")
 _WITH_EFFECTS = tuple(m for m in _DETAILED if m.name != "alone_sqnr_db")
 """Those it shows with that, and in detail."""
+_BY = {
+    Order.EFFECT: "Layers by the gain of keeping only this one in FP32",
+    Order.WORST_PART: "Layers by the gain, in the worst part, of keeping only this one in FP32",
+    Order.LOSS: "Layers by what the metric gains when only this one is kept in FP32",
+    Order.ALONE: "Layers by the error of each with all others in FP32",
+    Order.LOCAL: "Layers, the largest error of their own first",
+}
+"""The title of the table by the order of its rows."""
+_BARS = "▁▂▃▄▅▆▇█"
 _MOST_REASONS = 3
 _LEAST_OF_FIRST = 0.1
 _MOST_OUTPUTS = 4
@@ -117,12 +135,36 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
         worst = ", each by its worst part" if any(x.parts for x in result.outputs) else ""
         of = f"of the mean of their noise-to-signal ratios{worst}"
         yield "all outputs", f"SQNR {together}, {of}"
+    if result.curve is not None:
+        yield "kept in FP32", _curve_text(result, result.curve)
     harmless = {x.tensor for x in result.layers if x.harmless}
     broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
     if broken:
         text = f"{counted(len(broken), 'tensor')}, first in {printable(broken[0].name)}"
         yield "NaN or Inf", text
     yield from (fact for fact, as_usual in _how(result) if detailed or not as_usual)
+
+
+def _curve_text(result: CompareResult, curve: Curve) -> str:
+    """What the first layers of the table give back together: a sparkline, and figures."""
+    heights = [0.0, *(min(1.0, max(0.0, p.restored)) for p in curve.points)]
+    bars = "".join(_BARS[round(h * (len(_BARS) - 1))] for h in heights)
+    values = ", ".join(f"{p.layers}: {_of_curve(curve, p.value)}" for p in curve.points)
+    all_of_them = (
+        "" if curve.figure is Figure.SQNR else f", all {_of_curve(curve, curve.reference)}"
+    )
+    unit = {Figure.SQNR: "SQNR in dB", Figure.LOSS: "loss"}.get(curve.figure, "")
+    name = result.metric.name if result.metric and curve.figure is not Figure.SQNR else ""
+    on = f" ({counted(curve.samples, 'sample')})" if curve.samples < result.samples else ""
+    unit = " ".join(filter(None, (name, unit)))
+    start = f"none {_of_curve(curve, curve.planned)}, first {values}"
+    return f"{bars} {printable(unit)}: {start}{all_of_them}{on}"
+
+
+def _of_curve(curve: Curve, value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return decibel(value) if curve.figure is Figure.SQNR else number(value, 3)
 
 
 def _how(result: CompareResult) -> Iterator[tuple[tuple[str, str], bool]]:
@@ -195,7 +237,7 @@ def _layers_title(result: CompareResult, shown: int) -> str:
     executed = result.engine is not None and result.engine.executed
     by = "Layers, the largest error of their own first"
     if result.effect is not None:
-        by = "Layers by the gain of keeping only this one in FP32"
+        by = _BY[result.curve.order if result.curve else Order.EFFECT]
     title = f"{by}{', in the simulation' if executed else ''}"
     hidden = len(result.layers) - shown
     more = option("top", str(len(result.layers)))

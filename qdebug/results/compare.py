@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -23,8 +23,9 @@ from qdebug.result import (
     in_json,
 )
 from qdebug.results.conditions import Checked
+from qdebug.results.curve import Curve
 from qdebug.results.engine import EngineReport
-from qdebug.results.summary import Summary
+from qdebug.results.summary import RELEVANT_DB, Summary
 from qdebug.types import Fp16Kernels, Precision, Skipped
 
 HARMLESS_DB = 40.0
@@ -148,8 +149,9 @@ class LayerResult:
         local_sqnr_db: of its output when it reads the reference's activations; None for a layer
             that runs in FP32, or that could not be cut loose.
         input_clipped_fraction: the largest share of an input's values that its Q/DQ pair clips.
-        rank: 1 is the worst: by the share of the outputs' error that it makes; layers without an
-            effect by local error, and those without either by cumulative error.
+        rank: 1 is the worst: in the order of the curve, which is that by the share of the outputs'
+            error that it makes where there is no curve; layers without an effect by local error,
+            and those without either by cumulative error.
         effect: what its precision costs at the outputs of the simulation; null for a layer that
             runs in FP32, and where effects were not measured.
         fp16_predicted: of a layer in FP16, whether its simulated error is a prediction of an
@@ -365,6 +367,8 @@ class CompareResult(Result):
         remedy_metric: the end-to-end metric of the candidate on these; null without one.
         summary: what the leading layers cost together, in the simulation; null where that was not
             measured.
+        curve: what the first layers give back in FP32, by which their order was chosen; null where
+            that was not measured.
         engine: what is known of the engine; null where none was built.
         run_file: the file that was written; None for none.
         failed: stages that ended in an error; what the others measured is here.
@@ -388,6 +392,7 @@ class CompareResult(Result):
     reference_in_fp16: bool = False
     effect: EffectSummary | None = None
     summary: Summary | None = None
+    curve: Curve | None = None
     remedy_samples: int = 0
     remedy_metric: float | None = None
     skipped: tuple[Skipped, ...]
@@ -425,6 +430,22 @@ class CompareResult(Result):
         known = [x.fp16_predicted for x in self.layers if x.fp16_predicted is not None]
         return Fp16Coverage(len(known), sum(known)) if known else None
 
+    @property
+    def noise(self) -> float:
+        """Σerr²/Σref² of the outputs, as `ErrorTotals.noise`; +inf where they hold NaN or Inf."""
+        return _mean_noise([x for o in self.outputs for x in o.part_sqnrs_db])
+
+    @property
+    def worst_noise(self) -> float:
+        """The same of the worst part of each output, as `ErrorTotals.worst_noise`."""
+        return _mean_noise([min(o.part_sqnrs_db) for o in self.outputs])
+
+    @property
+    def is_as_good_as_fp32(self) -> bool:
+        """The outputs' error is too small to explain, and the metric is that of FP32."""
+        kept = self.metric is None or self.metric.candidate == self.metric.reference
+        return kept and self.worst_noise <= 10 ** (-RELEVANT_DB / 10)
+
     def headline(self) -> str:
         """The model, how many layers, what its report opens with (where that was not measured,
         the worst layer), and whether the gate held."""
@@ -436,3 +457,10 @@ class CompareResult(Result):
             f"{self.model.name} in {self.precision} on {self.backend}: {len(self.layers)} layers"
             f"{worst}{judged}"
         )
+
+
+def _mean_noise(sqnrs_db: Sequence[float]) -> float:
+    if not sqnrs_db:
+        return math.nan
+    broken = any(math.isnan(v) for v in sqnrs_db)
+    return math.inf if broken else sum(10 ** (-v / 10) for v in sqnrs_db) / len(sqnrs_db)

@@ -14,6 +14,8 @@ ENOUGH = 0.8
 """The leading layers are counted up to this part of the outputs' error, ..."""
 MOST_LEADERS = 5
 """... but no more of them."""
+HOLDS = 0.75
+"""A set of layers in FP32 that gives back so much of what was lost makes the result hold."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ LEAST_WORK: dict[str, Any] = {
     "qdebug.analyse.effect.effects:_PASSES": 1,
     "qdebug.analyse.effect.effects:_PASSES_OF_COMPARE": 0,
     "qdebug.analyse.effect.effects:_MOST_MACS": 1.0,
-    "qdebug.analyse.effect.effects:_CHEAP_MACS": 1.0,
+    "qdebug.analyse.effect.effects:CHEAP_MACS": 1.0,
     "qdebug.analyse.effect.effects:_LEAST_LEADERS": 1,
     "qdebug.analyse.effect.effects:_LEAST_SAMPLES": 1,
     "qdebug.analyse.effect.effects:_LEAST_ALONE": 1,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from qdebug.formats.registry import FP16
 from qdebug.network.layers import Layer
 from qdebug.plan.pair import ModelPair
-from qdebug.results.compare import HARMLESS_DB, Cause, LayerResult
+from qdebug.results.compare import HARMLESS_DB, Cause, CompareResult, LayerResult
 from qdebug.types import Precision
 
 FP16_OVERFLOW = "fp16-overflow"
@@ -93,6 +93,20 @@ def pinned_together(
     names = ", ".join(f"'{x}'" for x in group)
     remedy = f"Keep {names} in FP32 together, or scale down what they read."
     return tuple(replace(c, remedy=remedy) if c.label == FP16_OVERFLOW else c for c in causes)
+
+
+def with_overflow_groups(
+    pair: ModelPair, layers: Sequence[LayerResult], result: CompareResult
+) -> list[str]:
+    """The names of `layers`; behind one that overflows, those that must be pinned with it."""
+    largest = {t.name: t.metrics.ref_amax for t in result.tensors}
+    names: dict[str, None] = {}
+    for layer in layers:
+        group = [layer.name]
+        if layer.overflows:
+            group += overflow_group(pair, layer.name, largest, result.layers)
+        names |= dict.fromkeys(group)
+    return list(names)
 
 
 def overflow_group(

@@ -22,10 +22,11 @@ from qdebug.analyse.effect.runs import (
     LEFT_OUT,
     PREPARING_MACS,
     Drawn,
+    Energies,
     Reference,
     Runs,
 )
-from qdebug.analyse.effect.screening import Group, Screened, groups_of, screened
+from qdebug.analyse.effect.screening import Group, groups_of, screened
 from qdebug.backends.base import Session
 from qdebug.backends.segmentation import DEFAULT_BUDGET
 from qdebug.backends.sizing import probe
@@ -60,7 +61,7 @@ _PASSES, _MOST_MACS = 60, 3e12
 them all: a minute or so."""
 _PASSES_OF_COMPARE = 5
 """About what a comparison takes by itself, over all samples."""
-_CHEAP_MACS = 3e10
+CHEAP_MACS = 3e10
 """Work of a second or so: tiny networks are measured on more samples."""
 _FOR_ALONE = 1 / 3
 """The most of the work that goes into the errors alone."""
@@ -91,11 +92,18 @@ _CACHE_SHARE = 1 / 4
 
 @dataclass(frozen=True)
 class Effects:
-    """The effects by layer, and how they were measured."""
+    """The effects by layer, the costliest first, and how they were measured.
+
+    Attributes:
+        worst_part: those on the noisiest part of the outputs alone; None where there is one part.
+        passes: about what it took, in passes of one sample through the FP32 model.
+    """
 
     layers: Mapping[str, Effect]
     summary: EffectSummary
     notes: tuple[str, ...] = ()
+    worst_part: Effects | None = None
+    passes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -156,18 +164,19 @@ def noise_alone(
     if candidates is None:
         return None
     with closing(context.backend.open(pair.reference.proto, ())) as session:
-        outputs = _outputs(pair, session)
+        outputs = float_outputs(pair, session)
         if not outputs:
             return None
-        subset = _sized(context, session, subset)
+        subset = sized(context, session, subset)
         samples, groups = _fitting_alone(pair, subset, len(candidates.names))
-        reference, few = Reference(pair, session, outputs), Drawn(_spread(subset, samples))
+        reference, few = Reference(pair, session, outputs), Drawn(spread(subset, samples))
         runs = Runs(context, candidates, reference, few, cache_bytes)
         found = _alone_of(runs, groups)
     if found is None:
         return None
-    alone = {name: float(noise.sum()) for name, noise in found.alone.items()}
-    return Rating(alone, {g: float(noise.sum()) for g, noise in found.undivided.items()})
+    noise = {group: float(one.noise().sum()) for group, one in found.energies.items()}
+    alone = {group[0]: x for group, x in noise.items() if len(group) == 1}
+    return Rating(alone, {group: x for group, x in noise.items() if len(group) > 1})
 
 
 def measure_effects(
@@ -198,10 +207,10 @@ def measure_effects(
         return None
     names = candidates.names
     with closing(context.backend.open(pair.reference.proto, ())) as session:
-        outputs = _outputs(pair, session)
+        outputs = float_outputs(pair, session)
         if not outputs:
             return None
-        subset = _sized(context, session, subset)
+        subset = sized(context, session, subset)
         slowdown = _slowdown(context, pair, session, subset)
         amounts = _amounts(pair, subset, len(names), mode, slowdown)
         if every_layer:
@@ -220,13 +229,21 @@ def measure_effects(
             many = on(chosen, metric if all_of_them else None)
         judged = many
         if metric is not None and not all_of_them:  # it is judged on samples that are like all
-            judged = on(Drawn(_spread(subset, amounts.left_out)), metric)
-        runs = _noise_of(few, many, amounts)
-        effects, summary = _ranked(runs, many.count, few.count, len(names))
+            judged = on(Drawn(spread(subset, amounts.left_out)), metric)
+        found = _run_all(few, many, amounts)
+        counts = many.count, few.count, len(names)
+        effects, summary = _ranked(found.noise(), *counts)
         if metric is not None:
-            front = [n for n in effects if n in runs.pinned][:_FRONT]
+            front = [n for n in effects if n in found.pinned][:_FRONT]
             effects |= _with_metric(judged, {n: effects[n] for n in front})
-    return Effects(effects, summary, candidates.notes)
+    worst = found.worst_part
+    return Effects(
+        effects,
+        summary,
+        candidates.notes,
+        None if worst is None else Effects(*_ranked(found.noise(worst), *counts)),
+        ALONE * len(found.alone.energies) * few.count + LEFT_OUT * len(found.pinned) * many.count,
+    )
 
 
 def _ranked(
@@ -289,36 +306,81 @@ class NoiseSink:
         return noise_by_sample(np.concatenate(parts, axis=2))
 
 
-def _noise_of(few: Runs, many: Runs, amounts: _Amounts) -> EffectRuns:
+@dataclass(frozen=True)
+class _Alone:
+    """What layers give that run as planned with all others in FP32, one by one or in groups. None
+    of the groups has a layer in common; the layers of a group that cannot be run are in none.
+    `ranked`: see Screened."""
+
+    energies: Mapping[Group, Energies]
+    ranked: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What each run gives.
+
+    Attributes:
+        whole: everything as planned.
+        pinned: only this layer in FP32.
+        alone: on fewer samples perhaps; `whole_alone`: everything as planned on these.
+    """
+
+    whole: Energies
+    pinned: Mapping[str, Energies]
+    alone: _Alone
+    whole_alone: Energies
+
+    @property
+    def worst_part(self) -> int | None:
+        """The part of the outputs with the most noise as planned; None where there is one."""
+        if len(self.whole.outputs) < 2:
+            return None
+        return int(np.argmax([self.whole.noise(k).sum() for k in range(len(self.whole.outputs))]))
+
+    def noise(self, part: int | None = None) -> EffectRuns:
+        """That of all outputs, or of one part of them."""
+        alone = {group: one.noise(part) for group, one in self.alone.energies.items()}
+        return EffectRuns(
+            whole=self.whole.noise(part),
+            pinned={name: one.noise(part) for name, one in self.pinned.items()},
+            alone={group[0]: noise for group, noise in alone.items() if len(group) == 1},
+            whole_alone=self.whole_alone.noise(part),
+            unseen=1 - self.whole.chances,
+            groups={group: noise for group, noise in alone.items() if len(group) > 1},
+        )
+
+
+def _run_all(few: Runs, many: Runs, amounts: _Amounts) -> _Found:
     """Layers alone on `few` samples, leaders left out on `many`."""
-    found = _alone_of(few, amounts.groups)
-    ranked = [*(found.ranked if found else ()), *few.names]  # those that do not run alone are last
+    alone = _alone_of(few, amounts.groups) or _Alone({}, ())
+    ranked = [*alone.ranked, *few.names]  # those that do not run alone are last
     leading = list(dict.fromkeys(ranked))[: amounts.leaders]
-    pinned = _known(leading, many.noise([High({n}) for n in leading], beside=High()))
+    each = many.run([High({n}) for n in leading], beside=High())
     if High() not in few.known:
-        few.noise([], beside=High())
-    whole, whole_alone = many.known[High()], few.known[High()]
-    alone, groups = (found.alone, found.undivided) if found else ({}, {})
-    unseen = 1 - whole.chances
-    return EffectRuns(whole.noise, pinned, alone, whole_alone.noise, unseen, groups)
+        few.run([], beside=High())
+    pinned = {n: one for n, one in zip(leading, each, strict=True) if one is not None}
+    return _Found(many.known[High()], pinned, alone, few.known[High()])
 
 
-def _alone_of(runs: Runs, groups: int | None) -> Screened | None:
-    """The noise by sample with each layer alone as planned, or about so many groups of them."""
+def _alone_of(runs: Runs, groups: int | None) -> _Alone | None:
+    """Each layer alone as planned, or about so many groups of them; None where the time was over at
+    once."""
     everything, done = runs.everything, 0
+    energies: dict[Group, Energies] = {}
 
     def measure(due: Sequence[Group]) -> list[Array | None]:
         nonlocal done
         sets = [everything - {*group} for group in due]
-        found = runs.noise(sets, beside=everything, counted=(done, groups or len(due)))
+        found = runs.run(sets, beside=everything, counted=(done, groups or len(due)))
         done += len(due)
-        return found
+        energies.update({g: one for g, one in zip(due, found, strict=True) if one is not None})
+        return [None if one is None else one.noise() for one in found]
 
-    return screened(runs.names, groups, measure)
-
-
-def _known(names: Sequence[str], each: Sequence[Array | None]) -> dict[str, Array]:
-    return {n: noise for n, noise in zip(names, each, strict=True) if noise is not None}
+    found = screened(runs.names, groups, measure)
+    if found is None:
+        return None
+    return _Alone({group: energies[group] for group in found.groups}, found.ranked)
 
 
 def _with_metric(runs: Runs, effects: Mapping[str, Effect]) -> dict[str, Effect]:
@@ -343,7 +405,7 @@ def _amounts(
     macs = max(1.0, macs_per_sample(pair.layers, subset))
     whole = min(_PASSES * min(count, _SAMPLES), _MOST_MACS / macs)
     running = whole - min(layers * PREPARING_MACS / macs, _MOST_PREPARING * whole)
-    passes = max(running, _PASSES_OF_COMPARE * count, _CHEAP_MACS / macs) / slowdown
+    passes = max(running, _PASSES_OF_COMPARE * count, CHEAP_MACS / macs) / slowdown
     fitting = int(passes * _FOR_ALONE / (ALONE * layers))
     alone = min(count, max(_LEAST_ALONE, min(fitting, _ALONE_SAMPLES)))
     needed = ALONE * layers * alone
@@ -394,7 +456,7 @@ def _fitting_alone(pair: ModelPair, subset: SampleSubset, layers: int) -> tuple[
     return samples, _groups(layers, ALONE * layers * samples * macs)
 
 
-def _sized(context: Context, session: Session, subset: SampleSubset) -> SampleSubset:
+def sized(context: Context, session: Session, subset: SampleSubset) -> SampleSubset:
     """`subset` in batches of a size that the model allows and that suits the machine."""
     if not is_whole(subset):
         return subset
@@ -406,8 +468,8 @@ def _drawn(subset: SampleSubset, count: int, noise: Array | None) -> Drawn:
     if count >= subset.count:
         return Drawn(subset)
     if noise is None or not is_whole(subset) or not np.isfinite(noise).all():
-        spread = _spread(subset, count)
-        return Drawn(spread, spread.count / subset.count)
+        few = spread(subset, count)
+        return Drawn(few, few.count / subset.count)
     samples = subset.samples
     if samples.batch_is_free:
         subset = whole(samples.with_batch_size(1))
@@ -420,7 +482,7 @@ def _drawn(subset: SampleSubset, count: int, noise: Array | None) -> Drawn:
     return Drawn(SampleSubset(subset.samples, chosen), by_index)
 
 
-def _spread(subset: SampleSubset, count: int) -> SampleSubset:
+def spread(subset: SampleSubset, count: int) -> SampleSubset:
     """About so many of the samples, from places that lie far apart."""
     if count >= subset.count:
         return subset
@@ -434,7 +496,7 @@ def _spread(subset: SampleSubset, count: int) -> SampleSubset:
     return SampleSubset(subset.samples, chosen)
 
 
-def _outputs(pair: ModelPair, session: Session) -> list[str]:
+def float_outputs(pair: ModelPair, session: Session) -> list[str]:
     """The outputs that both models have, if they are floating point."""
     both = {*pair.candidate.outputs}
     return [t for t in pair.reference.outputs if t in both and _is_float(session, t)]

@@ -1,4 +1,4 @@
-"""Candidates on some samples: what noise each makes at the outputs, found here or by workers.
+"""Candidates on some samples: what each gives at the outputs, found here or by workers.
 
 Workers divide a rectangle, samples by layers. Where samples are divided, what candidates start from
 is run only once for each; where layers are, fewer sessions are opened: what takes less is chosen.
@@ -67,10 +67,10 @@ class Energies(NamedTuple):
         outputs = np.concatenate([part.outputs for part in parts], axis=2)
         return cls(outputs, np.concatenate([part.chances for part in parts]))
 
-    @property
-    def noise(self) -> Array:
-        """See `noise_by_sample`."""
-        return noise_by_sample(self.outputs, self.chances)
+    def noise(self, part: int | None = None) -> Array:
+        """See `noise_by_sample`; of all outputs, or of one of them (each part counts as one)."""
+        chosen = slice(None) if part is None else slice(part, part + 1)
+        return noise_by_sample(self.outputs[chosen], self.chances)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Runs:
         apart: bool | None = None,
     ) -> None:
         """`apart`: see `are_apart`; given where the samples are a part of those it was found on.
-        When the context's time is over, `noise` gives up."""
+        When the context's time is over, `run` gives up."""
         pair, subset = reference.pair, drawn.subset
         self._ends_at = context.ends_at
         self._apart = are_apart(pair, subset) if apart is None else apart
@@ -141,12 +141,11 @@ class Runs:
         """FP32 is run here only if this process needs it."""
         return self._of.on(self._context, self._subset)
 
-    def noise(
+    def run(
         self, sets: Sequence[High], beside: High, counted: tuple[int, int] | None = None
-    ) -> list[Array | None]:
-        """The noise by sample, float64 [samples], with each set of layers in FP32; None where the
-        runtime takes no such model. The others start from what they share with the set `beside`,
-        which is run first, and known then.
+    ) -> list[Energies | None]:
+        """What each set of layers in FP32 gives; None where the runtime takes no such model. The
+        others start from what they share with the set `beside`, which is run first, and known then.
 
         Args:
             counted: how many sets were run before, and are to be run in all, for the progress.
@@ -159,10 +158,10 @@ class Runs:
             return self._elsewhere(self._preparing, sets, beside, before, total)
         if beside not in self.known:
             self.begin(beside)
-        found: list[Array | None] = []
+        found: list[Energies | None] = []
         began = time.monotonic()
         for one in self.each(sets, beside):
-            found.append(None if one is None else one.noise)
+            found.append(one)
             self._context.progress(Progress("effects", before + len(found), total))
             check_time(self._ends_at)
             self._give_up_early(began, len(found), len(sets))
@@ -180,7 +179,7 @@ class Runs:
         self.known[beside] = self.energies(beside, self._context.parallel.workers, keep=True)
 
     def each(self, sets: Sequence[High], beside: High) -> Iterator[Energies | None]:
-        """Of each of `sets`, one after the other; None as in `noise`; `beside` has been run."""
+        """Of each of `sets`, one after the other; None as in `run`; `beside` has been run."""
         if not self._apart:
             self._switched = self._candidates.switched(beside, sets, self._prefixes)
         yield from map_in_order(self._energies_or_none, sets, self._context.parallel.workers)
@@ -188,7 +187,7 @@ class Runs:
 
     def _elsewhere(
         self, preparing: float, sets: Sequence[High], beside: High, before: int, total: int
-    ) -> list[Array | None]:
+    ) -> list[Energies | None]:
         """The same on several workers; candidates that share a session stay together."""
         work = partial(
             open_effects,
@@ -219,7 +218,7 @@ class Runs:
             begun = together[beside]
             assert begun is not None  # else `begin` raised
             self.known[beside] = begun
-        return [None if (one := together[high]) is None else one.noise for high in sets]
+        return [together[high] for high in sets]
 
     def _parts(
         self, groups: Sequence[Sequence[High]], beside: High, preparing: float

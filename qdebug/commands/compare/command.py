@@ -17,6 +17,7 @@ from qdebug.analyse.compared import (
     scored,
     with_metric_notes,
 )
+from qdebug.analyse.effect.curves import curved
 from qdebug.analyse.effect.effects import NoiseSink
 from qdebug.analyse.engine import with_engine
 from qdebug.analyse.flips import FlipSink
@@ -151,6 +152,7 @@ def _analysed(settings: CompareSettings, compared: Compared) -> Compared:
     compared = with_metric_notes(compared)
     rank = partial(ranked, mode=EffectMode(settings.effect))
     compared = compared.attempt("effects at the outputs", rank)
+    compared = compared.attempt("order of the layers", curved)
     compared = judged(compared)
     # Workers run the model while this process looks for the causes.
     compared = compared.attempt(_TOGETHER, begin_restoration)

@@ -1,0 +1,365 @@
+"""In which order the layers come, and which few of them to keep in FP32: by what the first of an
+order restore together.
+
+What a layer costs by itself does not tell what several cost together: errors offset each other, one
+masks another, and the noise of the outputs is not what a metric loses. So several orders are tried,
+each by the curve of what its first layers give back in FP32; the one that rises fastest is taken.
+The smallest set that gives back most of what was lost is then found along that curve, and made
+smaller by leaving out what it does not need (delta debugging; Zeller & Hildebrandt, IEEE TSE 28
+(2002) 183).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+
+from qdebug.analyse.causes.overflow import with_overflow_groups
+from qdebug.analyse.compared import Choice, Compared
+from qdebug.analyse.effect.effects import CHEAP_MACS, Effects, float_outputs, sized, spread
+from qdebug.analyse.effect.leave_out import High, candidates_of
+from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
+from qdebug.analyse.layer_results import ranked_by_effect
+from qdebug.errors import MetricError
+from qdebug.execute.evaluator import KeptReference, OutputKeeper
+from qdebug.execute.timelimit import OutOfTimeError
+from qdebug.metrics.accumulate import CANDIDATE
+from qdebug.metrics.effect import is_masked
+from qdebug.metrics.task import is_share
+from qdebug.metrics.tensor import sqnr_db
+from qdebug.network.macs import macs_per_sample
+from qdebug.results.compare import CompareResult, LayerResult
+from qdebug.results.curve import Curve, CurvePoint, Figure, Order
+from qdebug.results.summary import HOLDS, MOST_LEADERS
+
+_DECIDING = (1, 3, 5, 13)
+"""So many first layers tell how fast a curve rises, ..."""
+_SHOWN = (1, 2, 3, 5, 8, 13)
+"""... and so many draw it."""
+_MOST_RUNS = 28
+"""Of sets of layers: four orders at the deciding points share many, a curve takes two more, and
+what is left makes the answer smaller."""
+_LEAST_RUNS = 6
+_OF_EFFECTS = 1 / 3
+"""Of the work of the effects, what all of it may take, ..."""
+_OF_THEIR_TIME, _ANY_TIME_S = 1 / 2, 10.0
+"""... and of their time, where that is more than some seconds: a busy machine changes no answer."""
+_LEAST_SAMPLES = 4
+_ENOUGH_SAMPLES = 128
+"""Tiny networks take so many, if there are: on 4 to 9 samples chance chose a small CNN's order."""
+_FASTER = 0.05
+"""An order must restore so much more than that by effect, on average over the deciding points, to
+be taken in its place."""
+_GROWS = 1.6
+"""Where no curve gives back most, sets grow by this factor, as the Fibonacci numbers do."""
+_NEARLY = 0.95
+"""Where no set gives back most, fewer layers are named if they give back so much of what more
+do."""
+_LEAST_LOSS = 0.01
+"""A score that falls by less, as a part of FP32's, does not tell sets apart; nor one that is a
+share of the samples, and falls by less than two of them."""
+
+
+@dataclass(frozen=True)
+class _Value:
+    """What a set of layers in FP32 gives: the noise of the outputs by their worst parts, the score
+    and the mean loss, null where there is none."""
+
+    noise: float
+    score: float | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class _Yardstick:
+    """What is lost, and how much of it a value gives back."""
+
+    figure: Figure
+    planned: float
+    reference: float
+
+    def of(self, value: _Value) -> float:
+        """The figure: noise for an SQNR."""
+        if self.figure is Figure.SQNR:
+            return value.noise
+        chosen = value.loss if self.figure is Figure.LOSS else value.score
+        return math.nan if chosen is None else chosen
+
+    def restored(self, value: _Value) -> float:
+        """See CurvePoint."""
+        found = self.of(value)
+        if not math.isfinite(found):
+            return 0.0
+        planned = self.planned
+        if self.figure is Figure.SQNR and math.isinf(planned):
+            planned = 1.0  # what is broken is as bad as outputs that are all zero
+        return (planned - found) / (planned - self.reference)
+
+    def point(self, layers: int, value: _Value) -> CurvePoint:
+        """As it is shown."""
+        return CurvePoint(layers, self.shown(self.of(value)), self.restored(value))
+
+    def shown(self, figure: float) -> float:
+        """In dB, where it is noise."""
+        if self.figure is not Figure.SQNR:
+            return figure
+        return math.nan if not math.isfinite(figure) else sqnr_db(1.0, figure)
+
+
+class _Trials:
+    """Runs of sets of layers in FP32 on some samples, each done once, so many at most."""
+
+    def __init__(
+        self, compared: Compared, reference: KeptReference, outputs: Sequence[str]
+    ) -> None:
+        """`compared` has the context to run in."""
+        self._compared, self._reference = compared, reference
+        keep = tuple(reference.outputs.outputs) if reference.task else ()
+        known = reference.outputs.by_batch
+        self._task = PinnedTask(compared.pair, reference.subset, known, tuple(outputs), keep)
+        self.samples = reference.subset.count
+        self.metric = compared.metric
+        self.known: dict[High, _Value] = {}
+        self.most = 0
+
+    def reference_score(self) -> float | None:
+        """That of FP32 on the samples; None without a metric, or where it cannot judge so few."""
+        task = self._reference.task
+        with suppress(MetricError):
+            return task.of_reference() if task else None
+        return None
+
+    def __call__(self, sets: Sequence[Collection[str]]) -> list[_Value | None]:
+        """The values; None of sets that cannot be run, or beyond the number of runs.
+
+        Raises:
+            QdebugError, OutOfTimeError: as `begin_pinned`.
+        """
+        due = [h for h in dict.fromkeys(map(frozenset, sets)) if h not in self.known]
+        due = due[: max(0, self.most - len(self.known))]
+        for high, run in zip(
+            due, begin_pinned(self._compared.context, self._task, due), strict=True
+        ):
+            self.known[high] = _Value(math.inf) if run is None else self._value(run)
+        return [self.known.get(frozenset(names)) for names in sets]
+
+    def _value(self, run: PinnedRun) -> _Value:
+        noise = run.errors.worst_noise()
+        noise = math.inf if math.isnan(noise) else noise
+        task = self._reference.task
+        if task is None:
+            return _Value(noise)
+        keeper = OutputKeeper(CANDIDATE, ())
+        keeper.by_batch |= run.outputs
+        try:
+            return _Value(noise, task(keeper.joined()))
+        except MetricError:  # outputs that hold NaN, or too few samples
+            return _Value(noise)
+
+
+def curved(compared: Compared) -> Compared:
+    """With its layers in the order whose first ones restore most, and the few to keep in FP32.
+
+    Raises:
+        QdebugError: samples cannot be read, or a model does not run.
+    """
+    result, effects = compared.result, compared.effects
+    if effects is None or result.is_as_good_as_fp32:
+        return compared
+    orders = orders_of(result, effects)
+    if len(orders[Order.EFFECT]) < 2 or candidates_of(compared.context, compared.pair) is None:
+        return compared
+    took_s = max(_ANY_TIME_S, _OF_THEIR_TIME * compared.effects_s)
+    ends_at = min(compared.context.ends_at, time.monotonic() + took_s)
+    timed = replace(compared, context=replace(compared.context, ends_at=ends_at))
+    trials = None
+    with suppress(OutOfTimeError):
+        trials = _trials(timed, effects)
+    return compared if trials is None else _curved(compared, trials, orders, effects)
+
+
+def _trials(compared: Compared, effects: Effects) -> _Trials | None:
+    """What runs sets of layers on as many samples as the work pays for; None where that is too
+    little."""
+    context, pair = compared.context, compared.pair
+    macs = max(1.0, macs_per_sample(pair.layers, compared.subset))
+    cheap = min(_OF_EFFECTS * CHEAP_MACS / macs, _MOST_RUNS * _ENOUGH_SAMPLES)
+    passes = max(_OF_EFFECTS * effects.passes, cheap)
+    count = min(compared.samples.count, max(_LEAST_SAMPLES, int(passes / _MOST_RUNS)))
+    with closing(context.backend.open(pair.reference.proto, ())) as session:
+        outputs = float_outputs(pair, session)
+        subset = spread(sized(context, session, compared.subset), count)
+        reference = KeptReference(
+            context, pair.reference, session, subset, compared.metric, stage="", resize=False
+        )
+    trials = _Trials(compared, reference, outputs)
+    trials.most = min(_MOST_RUNS, int(passes / subset.count))
+    return trials if trials.most >= _LEAST_RUNS else None
+
+
+def orders_of(result: CompareResult, effects: Effects) -> dict[Order, list[str]]:
+    """The names of the layers that have an effect, in each order, the first one by effect."""
+    planned = [x for x in result.layers if x.effect is not None]
+    orders = {Order.EFFECT: [x.name for x in planned]}
+    if effects.worst_part is not None:
+        orders[Order.WORST_PART] = [x.name for x in _by(planned, effects.worst_part)]
+    orders[Order.ALONE] = _sorted(planned, lambda x: -(x.effect.alone or 0.0) if x.effect else 0.0)
+    orders[Order.LOCAL] = _sorted(planned, _local_key)
+    return orders
+
+
+def _by(layers: Sequence[LayerResult], effects: Effects) -> tuple[LayerResult, ...]:
+    return ranked_by_effect(layers, effects.layers, effects.summary.noise)
+
+
+def _sorted(layers: Sequence[LayerResult], key: Callable[[LayerResult], float]) -> list[str]:
+    return [x.name for x in sorted(layers, key=key)]
+
+
+def _local_key(layer: LayerResult) -> float:
+    """The largest error of its own first; an overflow before all."""
+    local = layer.local_sqnr_db
+    if local is None or layer.harmless:
+        return math.inf
+    return -math.inf if math.isnan(local) else local
+
+
+def _curved(
+    compared: Compared,
+    trials: _Trials,
+    orders: Mapping[Order, Sequence[str]],
+    effects: Effects,
+) -> Compared:
+    yardstick = _yardstick(trials)
+    if yardstick is None:
+        return compared
+
+    def restored(names: Sequence[str]) -> float:
+        value = trials([names])[0]
+        return math.nan if value is None else yardstick.restored(value)
+
+    count = len(orders[Order.EFFECT])
+    trials([names[:k] for k in _DECIDING if k < count for names in orders.values()])
+    rises = {order: _rise(names, restored) for order, names in orders.items()}
+    order = _fastest(rises, _margin(trials, yardstick))
+    names = orders[order]
+    trials([names[:k] for k in _SHOWN if k < count])
+    choice = _chosen(compared, names, restored)
+    points = [
+        yardstick.point(k, trials.known[frozenset(names[:k])])
+        for k in range(1, count)
+        if frozenset(names[:k]) in trials.known
+    ]
+    curve = Curve(
+        order=order,
+        figure=yardstick.figure,
+        samples=trials.samples,
+        planned=yardstick.shown(yardstick.planned),
+        reference=yardstick.shown(yardstick.reference),
+        points=tuple(points),
+        rises={str(x): rise for x, rise in rises.items()},
+        runs=len(trials.known),
+    )
+    layers = _ranked(compared.result, names, order, effects)
+    return replace(compared.found(layers=layers, curve=curve), choice=choice)
+
+
+def _yardstick(trials: _Trials) -> _Yardstick | None:
+    """What tells sets apart; None where nothing is lost on these samples, or there is no time."""
+    planned = trials([()])[0]
+    if planned is None:
+        return None
+    score = trials.reference_score()
+    if score is not None and planned.score is not None:
+        lost = abs(score - planned.score)
+        least = 2 / trials.samples if is_share(trials.metric) else _LEAST_LOSS * abs(score)
+        if lost > 0 and lost >= least:
+            return _Yardstick(Figure.SCORE, planned.score, score)
+    return _Yardstick(Figure.SQNR, planned.noise, 0.0) if planned.noise > 0 else None
+
+
+def _rise(names: Sequence[str], restored: Callable[[Sequence[str]], float]) -> float:
+    """How fast the curve of an order rises: the mean part restored at the deciding points."""
+    found = [restored(names[:k]) for k in _DECIDING if k < len(names)]
+    found = [min(1.0, max(0.0, x)) for x in found if not math.isnan(x)]
+    return sum(found) / len(found) if found else 0.0
+
+
+def _margin(trials: _Trials, yardstick: _Yardstick) -> float:
+    """By how much an order must be faster than that by effect: a score moves in steps."""
+    if yardstick.figure is not Figure.SCORE:
+        return _FASTER
+    return max(_FASTER, 1 / trials.samples / abs(yardstick.planned - yardstick.reference))
+
+
+def _fastest(rises: Mapping[Order, float], margin: float) -> Order:
+    best = max(rises, key=lambda order: rises[order])
+    return best if rises[best] > rises[Order.EFFECT] + margin else Order.EFFECT
+
+
+def _chosen(
+    compared: Compared, names: Sequence[str], restored: Callable[[Sequence[str]], float]
+) -> Choice:
+    """The smallest set that was found to give back most of what was lost; where none does, the few
+    first layers that give back most."""
+    tried = [k for k in _SHOWN if k < len(names)]
+    holding = [k for k in tried if restored(names[:k]) >= HOLDS]
+    if holding:
+        before = max((k for k in tried if k < holding[0]), default=0)
+        between = range(before + 1, holding[0] + 1)
+        least = next(k for k in between if restored(names[:k]) >= HOLDS)
+        return Choice(_shrunk(names[:least], restored), holds=True)
+    for larger in _grown(compared, names):
+        if restored(larger) >= HOLDS:
+            return Choice(_shrunk(larger, restored), holds=True)
+    few = {k: restored(names[:k]) for k in tried if k <= MOST_LEADERS}
+    most = max((x for x in few.values() if not math.isnan(x)), default=0.0)
+    least = next((k for k, x in few.items() if x >= min(most, _NEARLY * most)), 1)
+    return Choice(tuple(names[:least]), holds=False)
+
+
+def _grown(compared: Compared, names: Sequence[str]) -> list[Sequence[str]]:
+    """Larger sets: the layers that break the outputs each by itself, and more and more of the first
+    ones, up to half of all."""
+    result = compared.result
+    noise = result.effect.noise if result.effect else 0.0
+    planned = [x for x in result.layers if x.effect is not None]
+    breaking = [x for x in planned if x.overflows or (x.effect and is_masked(x.effect, noise))]
+    sets: list[Sequence[str]] = []
+    if breaking:
+        sets.append(with_overflow_groups(compared.pair, breaking, result))
+    size = _SHOWN[-1] * _GROWS
+    while size <= len(names) / 2:
+        sets.append(names[: round(size)])
+        size *= _GROWS
+    return sets
+
+
+def _shrunk(names: Sequence[str], restored: Callable[[Sequence[str]], float]) -> tuple[str, ...]:
+    """`names` without those that are not needed to give back most: halves, then smaller parts, the
+    last ones first."""
+    left, size = list(names), len(names) // 2
+    while size >= 1:
+        for start in reversed(range(0, len(left), size)):
+            rest = left[:start] + left[start + size :]
+            if rest and restored(rest) >= HOLDS:
+                left = rest
+        size //= 2
+    return tuple(left)
+
+
+def _ranked(
+    result: CompareResult, names: Sequence[str], order: Order, effects: Effects
+) -> tuple[LayerResult, ...]:
+    """The layers in that order, those without an effect behind."""
+    if order is Order.EFFECT:
+        return result.layers
+    known = result.layers
+    if order is Order.WORST_PART and effects.worst_part is not None:
+        known = _by(known, effects.worst_part)
+    place = {name: k for k, name in enumerate(names)}
+    ranked = sorted(known, key=lambda x: place.get(x.name, len(names)))
+    return tuple(replace(x, rank=k) for k, x in enumerate(ranked, start=1))

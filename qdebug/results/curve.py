@@ -1,0 +1,70 @@
+"""What the first layers of an order give back when they run in FP32 together: a curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Order(StrEnum):
+    """By what layers are ordered, the costliest first: the outputs' noise that goes when one alone
+    runs in FP32 (of all outputs, or of their worst part), the metric's loss that goes so, the noise
+    when one alone runs as planned, or the error that the layer adds by itself."""
+
+    EFFECT = "effect"
+    WORST_PART = "worst-part"
+    LOSS = "loss"
+    ALONE = "alone"
+    LOCAL = "local"
+
+
+class Figure(StrEnum):
+    """What is restored: the metric's loss, its score, or without a metric, and where that loses
+    nothing, the SQNR of the outputs, each by its worst part."""
+
+    LOSS = "loss"
+    SCORE = "score"
+    SQNR = "sqnr_db"
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The figure with so many layers in FP32, and the part of what was lost that this gives back:
+    1 is as good as FP32, below 0 is worse than with none. The figure is NaN where the outputs hold
+    NaN or Inf, and the part 0."""
+
+    layers: int
+    value: float
+    restored: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How fast the outputs recover as layer after layer runs in FP32.
+
+    Attributes:
+        order: of the layers: of those that were tried, the one whose curve rises fastest.
+        figure: what the values are of.
+        samples: they are of these, by which the order was chosen too.
+        planned: the figure with no layer in FP32; `reference` with all: exact, +inf, for an SQNR.
+        points: by their number of layers, rising.
+        rises: of each order that was tried, the mean part restored by its first 1, 3, 5 and 13
+            layers, as far as there are so many.
+        runs: of the model, that all of this took.
+    """
+
+    order: Order
+    figure: Figure
+    samples: int
+    planned: float
+    reference: float
+    points: tuple[CurvePoint, ...]
+    rises: Mapping[str, float] = field(default_factory=dict)
+    runs: int = 0
+
+    def restored_by(self, layers: int) -> float:
+        """The most that so many layers, or fewer, give back; 0 where none was tried."""
+        found = [p.restored for p in self.points if p.layers <= layers]
+        return max((x for x in found if not math.isnan(x)), default=0.0)

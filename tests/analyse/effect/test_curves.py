@@ -1,0 +1,130 @@
+"""Curves of what the first layers give back in FP32, against plans that keep them in FP32."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from half_networks import Builder
+
+import qdebug
+from qdebug.analyse.effect import curves
+from qdebug.display.blocks import Facts
+from qdebug.display.compare import view
+from qdebug.plan.plan import PrecisionPlan
+from qdebug.results.curve import Curve, Figure, Order
+from qdebug.results.summary import HOLDS
+from qdebug.types import Precision
+
+DATA = Path(__file__).parents[3] / "calib_data"
+MODEL = str(DATA / "digits_cnn.onnx")
+HOW: dict[str, Any] = {
+    "inputs": str(DATA / "digits_holdout.npz"),
+    "calib_data": str(DATA / "digits_calib.npz"),
+}
+
+
+def compared(**more: Any) -> qdebug.CompareResult:
+    return qdebug.compare(MODEL, **{**HOW, "samples": 48, **more})
+
+
+def curve_of(result: qdebug.CompareResult) -> Curve:
+    assert result.curve is not None
+    return result.curve
+
+
+def pinned(names: Any, **more: Any) -> qdebug.CompareResult:
+    plan = PrecisionPlan(Precision.INT8, layers=dict.fromkeys(names, Precision.FP32))
+    return compared(plan=plan, effect="none", **more)
+
+
+def test_points_are_what_plans_with_the_first_layers_in_fp32_give() -> None:
+    result = compared()
+    curve = curve_of(result)
+    assert (curve.figure, curve.samples, curve.reference) == (Figure.SQNR, 48, math.inf)
+    assert curve.planned == pytest.approx(result.outputs[0].metrics.sqnr_db, abs=0.01)
+    assert [p.layers for p in curve.points][:3] == [1, 2, 3] and curve.points[-1].layers == 13
+    names = [x.name for x in result.layers]
+    for point in (curve.points[0], curve.points[2]):
+        value = pinned(names[: point.layers]).outputs[0].metrics.sqnr_db
+        assert point.value == pytest.approx(value, abs=0.05)
+        rest = 10 ** ((curve.planned - value) / 10)
+        assert point.restored == pytest.approx(1 - rest, abs=0.01)
+    assert curve.restored_by(3) == max(p.restored for p in curve.points[:3])
+    again = qdebug.CompareResult.from_dict(result.to_dict())
+    assert again.curve == curve
+    facts = next(block for block in view(result) if isinstance(block, Facts))
+    assert "▁" in dict(facts.rows)["kept in FP32"]
+
+
+def test_the_order_whose_first_layers_give_back_most_is_taken() -> None:
+    """Pinning the second by effect undoes what the first one gains; by the error alone it does
+    not."""
+    result = compared()
+    curve = curve_of(result)
+    assert curve.order is Order.ALONE
+    assert curve.rises["alone"] > curve.rises["effect"] + 0.05
+    alone = [x.effect.alone for x in result.layers if x.effect]
+    assert alone == sorted(alone, reverse=True) and len(alone) == 14
+    assert [x.rank for x in result.layers] == [*range(1, 20)]
+    gains = sorted(result.layers[:14], key=lambda x: -(x.output_share or 0.0))
+    by_effect = pinned([x.name for x in gains[:3]]).outputs[0].metrics.sqnr_db
+    assert curve.points[2].value > by_effect
+
+
+def test_a_score_is_followed_where_it_falls() -> None:
+    result = compared(weights="per-tensor", metric="top1", samples=500)
+    curve = curve_of(result)
+    assert curve.figure is Figure.SCORE and curve.samples < 500
+    assert curve.planned < 0.85 < curve.reference
+    assert result.summary is not None and result.summary.metric is not None
+    few = result.summary.layers
+    assert len(few) <= 2
+    task = result.summary.metric
+    assert task.restored is not None
+    assert (task.restored - task.planned) / (task.reference - task.planned) > HOLDS - 0.1
+
+
+def norms() -> Any:
+    """Two LayerNorms, written out, each of which overflows in FP16 by itself."""
+    b = Builder(3)
+    x = b.normalized(b.add("Mul", b.linear("x", 16, 32), b.constant(600.0)), 32)
+    y = b.normalized(b.add("Mul", b.linear(x, 32, 32), b.constant(600.0)), 32)
+    return b.model({"x": ["n", 16]}, [b.linear(y, 32, 8)])
+
+
+def test_sets_grow_where_several_layers_break_the_outputs_each_by_itself() -> None:
+    """No single layer gains anything, nor do all of one norm; the eight of both give all."""
+    values = np.random.default_rng(0).normal(size=(64, 16)).astype(np.float32)
+    result = qdebug.compare(norms(), inputs={"x": values}, precision="fp16")
+    summary = result.summary
+    assert summary is not None and summary.sqnr_db < 6
+    assert summary.restored_sqnr_db is not None and summary.restored_sqnr_db > 60
+    kinds = sorted(x.op_type for x in result.layers if x.name in summary.layers)
+    assert kinds == ["Add"] * 2 + ["Pow"] * 2 + ["ReduceMean"] * 2 + ["Sqrt"] * 2
+    for left_out in summary.layers[:2]:
+        rest = dict.fromkeys({*summary.layers} - {left_out}, Precision.FP32)
+        plan = PrecisionPlan(Precision.FP16, layers=rest)
+        again = qdebug.compare(norms(), inputs={"x": values}, plan=plan, effect="none")
+        assert again.outputs[0].metrics.sqnr_db < 12
+
+
+def test_the_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where so few samples are left that they tell nothing, or no time, all else is as it was."""
+    most = curve_of(compared()).runs
+    assert most <= curves._MOST_RUNS
+    monkeypatch.setattr(curves, "_ENOUGH_SAMPLES", 0)
+    fewer = curve_of(compared())
+    assert fewer.samples < 48
+    monkeypatch.setattr(curves, "_ANY_TIME_S", 0.0)
+    monkeypatch.setattr(curves, "_OF_THEIR_TIME", 0.0)
+    none = compared()
+    assert none.curve is None and none.summary is not None and not none.failed
+
+
+def test_nothing_is_tried_where_nothing_is_lost() -> None:
+    result = qdebug.compare(MODEL, precision="fp16", metric="top1", inputs=HOW["inputs"], samples=4)
+    assert result.curve is None and result.summary is not None and not result.summary.layers
