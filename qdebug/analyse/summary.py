@@ -26,6 +26,7 @@ from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import CompareResult, LayerResult
+from qdebug.results.curve import Figure
 from qdebug.results.summary import (
     MOST_LEADERS,
     RestoredMetric,
@@ -33,6 +34,7 @@ from qdebug.results.summary import (
     common_cause,
     joint_share,
     leading,
+    restored_part,
 )
 from qdebug.types import Tensors
 
@@ -45,7 +47,7 @@ class Restoration:
         summary: what is known without it.
         before: the outputs' noise Σerr²/Σref² as planned, by which layers are ranked.
         first: the leading layer.
-        names: of the layers that run in FP32.
+        names: of the layers that run in FP32; `estimated`: no curve chose them.
         run: gives the noise, and the metric.
     """
 
@@ -53,6 +55,7 @@ class Restoration:
     before: float
     first: LayerResult
     names: tuple[str, ...]
+    estimated: bool
     run: _RestoredRun
 
 
@@ -83,10 +86,10 @@ def begin_restoration(compared: Compared) -> Compared:
         return compared.found(summary=summary)
     if candidates_of(compared.context, pair) is None:
         return compared
-    choice = compared.choice
-    chosen = choice.names if choice and choice.names else _chosen(pair, planned, result, before)
+    curve = compared.choice
+    chosen = curve.names if curve else tuple(_chosen(pair, planned, result, before))
     run = _RestoredRun.begun(compared, chosen, outputs)
-    found = Restoration(summary, before, planned[0], tuple(chosen), run)
+    found = Restoration(summary, before, planned[0], chosen, curve is None, run)
     return replace(compared, restoration=found)
 
 
@@ -107,7 +110,7 @@ def summarized(compared: Compared) -> Compared:
         return compared
     after, worst, value = found
     summary, chosen = begun.summary, begun.names
-    if len(chosen) > 1 and after > _with_first(begun.first, begun.before):
+    if begun.estimated and len(chosen) > 1 and after > _with_first(begun.first, begun.before):
         # Errors may offset each other: then the first layer alone gives more than all of them.
         with suppress(MetricError):
             outputs = begun.run.task.outputs
@@ -116,17 +119,33 @@ def summarized(compared: Compared) -> Compared:
                 together = _in_db(worst)
                 summary = replace(summary, group_layers=len(chosen), group_sqnr_db=together)
                 chosen, (after, worst, value) = (begun.first.name,), alone
-    names = {x.name: x for x in compared.result.layers if x.effect is not None}
+    result = compared.result
+    names = {x.name: x for x in result.layers if x.effect is not None}
+    metric = _restored_metric(result, value)
     return compared.found(
         summary=replace(
             summary,
             layers=chosen,
-            output_share=joint_share(compared.result.worst_noise, worst),
+            output_share=joint_share(result.worst_noise, worst),
             cause=common_cause([_main_cause(names[n], begun.before) for n in chosen if n in names]),
             restored_sqnr_db=_in_db(worst),
-            metric=_restored_metric(compared.result, value),
+            metric=metric,
+            restored=_restored_part(result, metric, worst),
         )
     )
+
+
+def _restored_part(
+    result: CompareResult, metric: RestoredMetric | None, noise: float
+) -> float | None:
+    """See Summary.restored; of outputs that were broken, noise as large as they are is all."""
+    by_score = result.curve is not None and result.curve.figure is not Figure.SQNR
+    if metric is not None and by_score:
+        return restored_part(metric)
+    if math.isinf(noise):
+        return 0.0
+    before = result.worst_noise
+    return 1 - noise / (1.0 if math.isinf(before) else before) if before else None
 
 
 def _in_db(noise: float) -> float:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from qdebug.results.compare import CompareResult, TaskResult
-from qdebug.results.summary import Summary
+from qdebug.results.summary import Finding, Summary
 from qdebug.results.words import decibel, in_decibels
 from qdebug.wording import counted, option, printable
 
@@ -149,7 +149,7 @@ def _restored(result: CompareResult, summary: Summary) -> str:
         return f"The error comes from {which} ({_joined(summary.layers)})."
     if after is None or math.isnan(after):
         return f"K{keeping} leaves NaN or Inf there."
-    task = _metric_too(summary)
+    task = _metric_too(result, summary)
     if math.isnan(before):
         return f"K{keeping} {task}makes them finite, at {in_decibels(after)}."
     moved = _moved(before, after, told=summary.metric is None)
@@ -164,9 +164,12 @@ def _restored(result: CompareResult, summary: Summary) -> str:
             f"{_together(summary)}, but takes {name} to {value:.4f}."
         )
     gives = f"{task}{moved}{_together(summary)}."
-    if after - before >= _MUCH_DB:
+    if summary.finding is Finding.FEW_LAYERS:
         return f"K{keeping} {gives}"
-    return f"The error does not come from a few layers: k{keeping} {gives}"
+    spread = "The error is spread over many layers"
+    if summary.finding is Finding.ONE_CAUSE:
+        return f"{spread}, most of it for one cause: k{keeping} {gives}"
+    return f"{spread}: k{keeping} {gives} `qdebug repair` tries changes that help many at once."
 
 
 def _better(result: CompareResult, value: float, other: float) -> float | None:
@@ -187,12 +190,17 @@ def _harms_metric(result: CompareResult, summary: Summary) -> bool:
     return abs(task.restored - task.reference) > abs(task.planned - task.reference)
 
 
-def _metric_too(summary: Summary) -> str:
+def _metric_too(result: CompareResult, summary: Summary) -> str:
     task = summary.metric
     if task is None or task.restored is None:
         return ""
     name, value = printable(task.name), f"{task.restored:.4f}"
     same = task.restored == task.planned
+    better = _better(result, task.restored, task.reference)
+    if task.restored == task.reference and not same:
+        value += ", that of FP32,"
+    elif better is not None and better > 0 and not same:
+        value += ", better than FP32,"
     return f"leaves {name} at {value} and " if same else f"takes {name} to {value} and "
 
 
@@ -220,20 +228,16 @@ def _together(summary: Summary) -> str:
 def _cause(result: CompareResult, summary: Summary) -> str:
     if not summary.cause:
         return ""
-    found = next(
-        (
-            (name, cause.brief)
-            for name in summary.layers
-            for layer in result.layers
-            if layer.name == name
-            for cause in layer.causes[:1]
-            if cause.label == summary.cause
-        ),
-        ("", ""),
-    )
-    name, brief = found
+    found = [
+        (name, layer.causes[0])
+        for name in summary.layers
+        for layer in result.layers
+        if layer.name == name and layer.causes and layer.causes[0].label == summary.cause
+    ]
     text = f"Main cause ({summary.cause}): "
-    if not brief:
+    name, cause = found[0] if found else ("", None)
+    if cause is None or not cause.brief:
         return f"{text}{REASONS[summary.cause]}."
     where = "in the first, " if name == summary.layers[0] else f"in {printable(name)}, "
-    return f"{text}{where if len(summary.layers) > 1 else ''}{printable(brief)}."
+    cure = f" {cause.remedy}" if summary.finding is Finding.ONE_CAUSE else ""
+    return f"{text}{where if len(summary.layers) > 1 else ''}{printable(cause.brief)}.{cure}"

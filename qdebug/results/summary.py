@@ -6,8 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from qdebug.result import MaybeText
+from qdebug.result import MaybeText, in_json
 from qdebug.results.attribution import RELEVANT_DB as RELEVANT_DB
 
 ENOUGH = 0.8
@@ -16,6 +17,27 @@ MOST_LEADERS = 5
 """... but no more of them."""
 HOLDS = 0.75
 """A set of layers in FP32 that gives back so much of what was lost makes the result hold."""
+
+
+_HALF = 0.5
+"""Of what was lost: as long as MOST_LEADERS layers give back so much, the error is theirs."""
+_SLACK = 0.1
+"""A set is chosen on some samples by what it gives back there; on all of them it may be less."""
+_FEW = 1 / 4
+"""Of the layers, so many are few."""
+
+
+_OF_EACH_LAYER = ("rounding", "weight-rounding", "amplification", "fp16-sums", "other-weights")
+"""Causes that no setting cures in many layers at once."""
+
+
+class Finding(StrEnum):
+    """What the error is: that of a few layers, or of many, most of it for one cause, or spread."""
+
+    NOTHING_LOST = "nothing-lost"
+    FEW_LAYERS = "few-layers"
+    ONE_CAUSE = "one-cause"
+    SPREAD = "spread"
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,9 @@ class Summary:
             has parts counts by its worst one; NaN where they hold NaN or Inf.
         restored_sqnr_db: the same with all of the layers in FP32; null where nothing was restored.
         metric: the same for the end-to-end metric; null without one.
+        restored: the part of what was lost that they give back together, of the curve's figure
+            where there is a curve: 1 is as good as FP32, below 0 is worse than as planned; null
+            where nothing was restored.
         group_layers: how many more leading layers were tried together, and gave less than the
             first alone, since errors offset each other; 0 where that was not so.
         group_sqnr_db: of the outputs with these in FP32; null without any.
@@ -64,8 +89,22 @@ class Summary:
     sqnr_db: float
     restored_sqnr_db: float | None
     metric: RestoredMetric | None = None
+    restored: float | None = None
     group_layers: int = 0
     group_sqnr_db: float | None = None
+
+    @property
+    @in_json
+    def finding(self) -> Finding:
+        """What the error is, as far as the simulation tells."""
+        if not self.layers or self.restored is None:
+            return Finding.NOTHING_LOST if not self.layers else Finding.SPREAD
+        count = len(self.layers)
+        few = count <= max(MOST_LEADERS, self.of_layers * _FEW)
+        if few and self.restored >= (_HALF if count <= MOST_LEADERS else HOLDS - _SLACK):
+            return Finding.FEW_LAYERS
+        cured = self.cause and self.cause not in _OF_EACH_LAYER
+        return Finding.ONE_CAUSE if cured else Finding.SPREAD
 
 
 def leading(shares: Sequence[float]) -> int:
@@ -77,6 +116,14 @@ def leading(shares: Sequence[float]) -> int:
         if total >= ENOUGH:
             return count
     return min(len(shares), MOST_LEADERS)
+
+
+def restored_part(metric: RestoredMetric) -> float | None:
+    """The part of what the metric lost that is given back; None where it lost nothing, or nothing
+    was restored."""
+    if metric.restored is None or metric.kept:
+        return None
+    return (metric.restored - metric.planned) / (metric.reference - metric.planned)
 
 
 def joint_share(before: float, after: float) -> float | None:

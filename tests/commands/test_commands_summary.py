@@ -18,7 +18,7 @@ from qdebug.display.compare import view
 from qdebug.display.summary import REASONS, sentence
 from qdebug.errors import BackendError
 from qdebug.plan.plan import PrecisionPlan
-from qdebug.results.summary import Summary, common_cause, joint_share, leading
+from qdebug.results.summary import Finding, Summary, common_cause, joint_share, leading
 from qdebug.types import Precision
 
 DATA = Path(__file__).parents[2] / "calib_data"
@@ -162,7 +162,9 @@ def test_a_figure_that_does_not_move_is_no_gain() -> None:
         after: float, restored: float, planned: float = 0.984, higher_is_better: bool | None = True
     ) -> str:
         metric = replace(found.metric, planned=planned, restored=restored, reference=0.986)
-        other = replace(found, sqnr_db=20.0, restored_sqnr_db=after, metric=metric)
+        part = 1 - 10 ** ((20.0 - after) / 10)
+        changed = {"sqnr_db": 20.0, "restored_sqnr_db": after, "restored": part}
+        other = replace(found, metric=metric, **changed)
         task = replace(
             result.metric, reference=0.986, candidate=planned, higher_is_better=higher_is_better
         )
@@ -176,7 +178,7 @@ def test_a_figure_that_does_not_move_is_no_gain() -> None:
     exact = said(math.inf, 0.985)
     assert "SQNR from 20.0 dB to exact" in exact and "exact dB" not in exact
     worse, little = said(18.0, 0.984), said(22.0, 0.984)
-    few = "not come from a few layers"
+    few = "spread over many layers"
     assert worse.count(few) == little.count(few) == 1
     higher = said(30.0, 0.986, planned=0.99)
     assert "better than FP32" in higher and "0.9900 against 0.9860" in higher
@@ -216,3 +218,40 @@ def test_every_cause_of_the_simulation_has_a_clause() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "causes.md").read_text()
     labels = {line.strip("#` ") for line in page.splitlines() if line.startswith("### `")}
     assert labels - {"not-as-planned", "kernel", "reference-mismatch"} == set(REASONS)
+
+
+def test_what_the_error_is() -> None:
+    """Five layers that give back half are never called none."""
+
+    def finding(layers: int, restored: float, cause: str = "") -> Finding:
+        names = tuple(f"layer{k}" for k in range(layers))
+        summary = Summary(10, names, 40, None, cause, 20.0, 25.0, restored=restored)
+        return summary.finding
+
+    assert finding(5, 0.51) is finding(1, 0.9) is finding(10, 0.7) is Finding.FEW_LAYERS
+    assert finding(5, 0.49) is finding(10, 0.6) is finding(11, 0.9) is Finding.SPREAD
+    assert finding(5, 0.4, "weight-range") is Finding.ONE_CAUSE
+    assert finding(5, 0.4, "rounding") is Finding.SPREAD
+    assert Summary(10, (), 40, None, "", 70.0, None).finding is Finding.NOTHING_LOST
+
+
+def test_one_cause_in_many_layers_is_named_with_its_cure() -> None:
+    result = compared(weights="per-tensor", metric="top1")
+    found = replace(summary_of(result), restored=0.3)
+    text = sentence(replace(result, summary=found))
+    assert "spread over many layers, most of it for one cause" in text
+    assert "per-channel" in text
+
+
+def test_better_than_fp32_is_said_as_such() -> None:
+    result = compared(weights="per-tensor", metric="top1")
+    found = summary_of(result)
+    assert found.metric is not None
+
+    def said(restored: float) -> str:
+        metric = replace(found.metric, planned=0.8, restored=restored, reference=0.986)
+        return sentence(replace(result, summary=replace(found, metric=metric)))
+
+    assert "to 0.9900, better than FP32," in said(0.99)
+    assert "to 0.9860, that of FP32," in said(0.986)
+    assert "FP32," not in said(0.985).partition("takes top1 to 0.9850")[2]

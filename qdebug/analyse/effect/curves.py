@@ -28,10 +28,10 @@ from qdebug.execute.evaluator import KeptReference, OutputKeeper
 from qdebug.execute.timelimit import OutOfTimeError
 from qdebug.metrics.accumulate import CANDIDATE
 from qdebug.metrics.effect import is_masked
-from qdebug.metrics.task import is_share
+from qdebug.metrics.tasks.base import is_share
 from qdebug.metrics.tensor import sqnr_db
 from qdebug.network.macs import macs_per_sample
-from qdebug.results.compare import CompareResult, LayerResult
+from qdebug.results.compare import CompareResult, LayerResult, TaskResult
 from qdebug.results.curve import Curve, CurvePoint, Figure, Order
 from qdebug.results.summary import HOLDS, MOST_LEADERS
 
@@ -233,7 +233,7 @@ def _curved(
     orders: Mapping[Order, Sequence[str]],
     effects: Effects,
 ) -> Compared:
-    yardstick = _yardstick(trials)
+    yardstick = _yardstick(trials, compared.result.metric)
     if yardstick is None:
         return compared
 
@@ -267,14 +267,15 @@ def _curved(
     return replace(compared.found(layers=layers, curve=curve), choice=choice)
 
 
-def _yardstick(trials: _Trials) -> _Yardstick | None:
+def _yardstick(trials: _Trials, task: TaskResult | None) -> _Yardstick | None:
     """What tells sets apart; None where nothing is lost on these samples, or there is no time."""
     planned = trials([()])[0]
     if planned is None:
         return None
     score = trials.reference_score()
-    if score is not None and planned.score is not None:
-        lost = abs(score - planned.score)
+    if task is not None and score is not None and planned.score is not None:
+        gained = task.better(planned.score, score)
+        lost = abs(score - planned.score) if gained is None else -gained
         least = 2 / trials.samples if is_share(trials.metric) else _LEAST_LOSS * abs(score)
         if lost > 0 and lost >= least:
             return _Yardstick(Figure.SCORE, planned.score, score)
