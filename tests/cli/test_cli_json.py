@@ -69,6 +69,7 @@ def test_keys_and_types(desk: Any) -> None:
             "skipped": list,
             "effect": dict,
             "summary": dict,
+            "curve": (dict, type(None)),
             "remedy_samples": int,
             "remedy_metric": type(None),
             "correspondence": type(None),
