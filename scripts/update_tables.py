@@ -24,6 +24,7 @@ from qdebug.calibrators.registry import CALIBRATORS  # noqa: E402
 from qdebug.config.commands import COMMANDS  # noqa: E402
 from qdebug.config.option import TENSORRT, Setting, settings_of  # noqa: E402
 from qdebug.config.strategies import STRATEGIES  # noqa: E402
+from qdebug.metrics.tasks.boxes.decoders import DECODERS  # noqa: E402
 from qdebug.metrics.tasks.registry import BUILT_IN  # noqa: E402
 from qdebug.metrics.tensor import LAYER_METRICS, METRICS, Metric  # noqa: E402
 from qdebug.network.dataformats import FORMATS  # noqa: E402
@@ -60,7 +61,7 @@ def task_metrics() -> str:
     """The end-to-end metrics that have a name."""
     rows = (
         (
-            f"`{m.name}`",
+            f"`{m.usage}`",
             m.meaning,
             "higher" if m.higher_is_better else "lower",
             "yes" if m.needs_labels else "no",
@@ -69,6 +70,16 @@ def task_metrics() -> str:
         for m in BUILT_IN
     )
     return table(("Metric", "Value", "Better", "Needs labels", "Per-sample loss"), rows)
+
+
+def decoders() -> str:
+    """How outputs of detectors are read."""
+    rows = [(f"`{d.name}`", d.reads) for d in DECODERS]
+    rows += [
+        ("`ctc`", "text, [N, frames, classes]: the first class is the blank"),
+        ("`ctc-last`", "text, [N, frames, classes]: the last class is the blank"),
+    ]
+    return table(("Decoder", "Reads"), rows)
 
 
 def strategies() -> str:
@@ -182,6 +193,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "tensor-metrics": tensor_metrics,
     "layer-metrics": layer_metrics,
     "task-metrics": task_metrics,
+    "decoders": decoders,
     "strategies": strategies,
     "packages": packages,
     "backends": backends,

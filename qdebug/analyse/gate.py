@@ -12,9 +12,11 @@ from qdebug.analyse.metric_grain import grain_of
 from qdebug.errors import MetricError, UsageError
 from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper
 from qdebug.metrics.chance import no_better_than_chance
-from qdebug.metrics.tasks.base import TaskMetric, labels_of
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tasks.classes import classes_of
-from qdebug.metrics.tasks.load import load_metric
+from qdebug.metrics.tasks.facts import ModelFacts
+from qdebug.metrics.tasks.kinds import check_labels
+from qdebug.metrics.tasks.load import bound, load_metric
 from qdebug.metrics.tensor import EFFECT_METRICS
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
@@ -43,20 +45,53 @@ class Gate:
         return any(c.scope == "layer" and c.name in EFFECT_METRICS for c in self.conditions)
 
 
-def read_gate(fail_on: Sequence[str], metric: str | None) -> Gate:
-    """The gate of these conditions and this metric.
+def read_gate(fail_on: Sequence[str], metric: str | None, decode: str | None = None) -> Gate:
+    """The gate of these conditions and this metric; `decode` as in load_metric.
 
     Raises:
         MetricError: a condition or a metric that is not known.
         UsageError: a condition sets the metric a bound on the wrong side.
     """
     conditions = tuple(parse_condition(text) for text in fail_on)
-    loaded = load_metric(metric) if metric else None
+    loaded = read_metric(metric, decode)
     if loaded is None and any(c.scope == "metric" for c in conditions):
         refuse_missing_metric("fail_on")
     for condition in conditions:
         check_direction(condition, loaded, "fail_on")
     return Gate(conditions, loaded)
+
+
+def read_metric(metric: str | None, decode: str | None) -> TaskMetric | None:
+    """The metric that is asked for, before a model is known; None without one.
+
+    Raises:
+        MetricError: it is not known, or `decode` is given for none.
+    """
+    if metric:
+        return load_metric(metric, decode)
+    if decode is not None:
+        refuse_missing_metric("decode")
+    return None
+
+
+def on_model(metric: TaskMetric | None, model: Model) -> TaskMetric | None:
+    """A metric that knows how the outputs of a model are read; None without one.
+
+    Raises:
+        MetricError: they are not what the metric takes.
+    """
+    if metric is None or not _has_arrays(model):
+        return metric
+    graph = model.graph
+    shapes = {i.name: i.shape for i in graph.inputs}
+    shapes |= {t: graph.shapes.get(t, ()) for t in graph.outputs if graph.is_array(t)}
+    sizes = {
+        name: tuple(n if isinstance(n, int) and n > 0 else None for n in shape)
+        for name, shape in shapes.items()
+    }
+    inputs = {i.name: sizes.pop(i.name) for i in graph.inputs}
+    metadata = {entry.key: entry.value for entry in model.file.proto.metadata_props}
+    return bound(metric, ModelFacts(inputs, sizes, metadata))
 
 
 def refuse_missing_metric(setting: str) -> NoReturn:
@@ -89,7 +124,7 @@ def check_metric(metric: TaskMetric | None, model: Model, samples: Samples) -> N
             code="QD-METRIC-OUTPUT",
         )
     if metric.needs_labels:
-        labels_of(samples.extras, samples.where)
+        check_labels(metric, samples.extras, samples.where)
 
 
 def refuse_without_arrays(model: Model, what: str) -> None:

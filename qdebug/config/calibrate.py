@@ -12,6 +12,7 @@ from qdebug.config.candidate import (
     CACHE,
     CUSTOM_OPS,
     DATA,
+    DECODE,
     FORCE,
     FP16_KERNELS,
     HTML,
@@ -121,6 +122,7 @@ class CalibrateSettings(ClusterSettings, DataSettings):
         ),
     ] = 0.2
     metric: Annotated[MetricLike | None, METRIC] = None
+    decode: Annotated[str | None, DECODE] = None
     output: Annotated[
         str | None,
         Option(

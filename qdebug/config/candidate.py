@@ -26,7 +26,7 @@ from qdebug.config.option import (
 )
 from qdebug.config.specs import QuantizationSpec, spec_from
 from qdebug.config.values import parse_bytes, parse_segments
-from qdebug.metrics.tasks.registry import metric_usage
+from qdebug.metrics.tasks.registry import DECODERS, metric_usage
 from qdebug.network.dataformats import data_usage
 from qdebug.network.samplespec import SampleSpec
 
@@ -46,6 +46,12 @@ Fp16KernelsName = Literal["tensorrt", "exact"]
 WeightsName = Literal["per-channel", "per-tensor"]
 
 DATA = data_usage()
+DECODE = Option(
+    f"How the outputs are read for a metric of boxes or text, where the model does not tell: "
+    f"{', '.join(DECODERS)}, file.py:function.",
+    GATE,
+    metavar="NAME",
+)
 METRIC = Option(f"Accuracy of the task: {metric_usage()}.", GATE, metavar="METRIC")
 SAMPLES = Option("Use the first N samples only.", SAMPLED, metavar="N", unset="all")
 BATCH_SIZE = Option(
@@ -155,6 +161,7 @@ class CandidateSettings(EngineSettings, DataSettings):
     calib_samples: Annotated[Positive | None, CALIB_SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     metric: Annotated[MetricLike | None, METRIC] = None
+    decode: Annotated[str | None, DECODE] = None
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
     segments: Annotated[str, SEGMENTS] = AUTO

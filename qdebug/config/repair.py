@@ -23,6 +23,7 @@ from qdebug.config.candidate import (
     CALIBRATION,
     CUSTOM_OPS,
     DATA,
+    DECODE,
     FALLBACK,
     FORCE,
     FP16_KERNELS,
@@ -159,6 +160,7 @@ class RepairSettings(ClusterSettings, DataSettings):
     segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[bool, CACHE] = True
     metric: Annotated[MetricLike | None, METRIC] = None
+    decode: Annotated[str | None, DECODE] = None
     target: Annotated[str | None, TARGET] = None
     max_drop: Annotated[float | None, MAX_DROP] = None
     max_rise: Annotated[float | None, MAX_RISE] = None

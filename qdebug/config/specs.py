@@ -63,6 +63,7 @@ class TargetSpec:
     max_drop: float | None = None
     max_rise: float | None = None
     metric: str | None = None
+    decode: str | None = None
 
     @property
     def is_given(self) -> bool:

@@ -15,6 +15,7 @@ from qdebug.config.candidate import (
     CALIB_SAMPLES,
     CALIBRATION,
     CUSTOM_OPS,
+    DECODE,
     FORCE,
     FP16_KERNELS,
     HTML,
@@ -190,6 +191,7 @@ class SweepSettings(ClusterSettings, DataSettings):
     ] = ()
     allow_unquantized: Annotated[bool, ALLOW_UNQUANTIZED] = False
     metric: Annotated[MetricLike | None, METRIC] = None
+    decode: Annotated[str | None, DECODE] = None
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     save_engines: Annotated[
         str | None,

@@ -202,8 +202,8 @@ def test_script_that_ends_the_program(desk: Any) -> None:
             ["QD-METRIC-CONDITION-NAME", "--fail-on", "'worst_sample'"],
         ),
         (
-            ["--metric", "top5"],
-            ["QD-METRIC-UNKNOWN", "--metric", "'top5'", "top1", "agreement", "metric.py:score"],
+            ["--metric", "top7"],
+            ["QD-METRIC-UNKNOWN", "--metric", "'top7'", "top1", "agreement", "metric.py:score"],
         ),
         (["--metric", "no.py:score"], ["QD-METRIC-FUNCTION", "no.py"]),
         (["--metric", "no_such_module:f"], ["QD-METRIC-FUNCTION", "--metric", "'no_such_module'"]),

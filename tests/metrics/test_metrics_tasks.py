@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, code: str, error: str, says:
 @pytest.mark.parametrize(
     ("spec", "code", "named"),
     [
-        ("top5", "QD-METRIC-UNKNOWN", "'top5'"),
+        ("top7", "QD-METRIC-UNKNOWN", "'top7'"),
         (":score", "QD-METRIC-UNKNOWN", "':score'"),
         ("file.py:", "QD-METRIC-UNKNOWN", "'file.py:'"),
         ("none/file.py:score", FUNCTION, "none/file.py"),

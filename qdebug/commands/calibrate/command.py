@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qdebug.analyse.gate import check_metric
+from qdebug.analyse.gate import check_metric, on_model, read_metric
 from qdebug.analyse.mixing import choose_mix
 from qdebug.backends.sizing import parallelism
 from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
@@ -25,7 +25,6 @@ from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import session_settings, simulation_context
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.execute.model_pair import range_notes, ranges_for
-from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.prepare import Model
 from qdebug.network.samples.subset import halves, open_subsets
 from qdebug.plan.lower import required_opset
@@ -65,9 +64,10 @@ def _calibrate(
     stack: ExitStack, settings: CalibrateSettings, progress: ProgressCallback
 ) -> CalibrateResult:
     calibrators = _calibrators(settings)
-    metric = load_metric(settings.metric) if settings.metric else None
+    metric = read_metric(settings.metric, settings.decode)
     sessions = session_settings(settings)
     pair = read_quantizable(settings, sessions, progress)
+    metric = on_model(metric, pair.model)
     calibration, held_out = open_subsets(
         settings.calibrates_on,
         settings.held_out,

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from qdebug.analyse.compared import (
@@ -21,7 +21,7 @@ from qdebug.analyse.effect.curves import curved
 from qdebug.analyse.effect.effects import NoiseSink
 from qdebug.analyse.engine import with_engine
 from qdebug.analyse.flips import FlipSink
-from qdebug.analyse.gate import Gate, check_metric, read_gate
+from qdebug.analyse.gate import Gate, check_metric, on_model, read_gate
 from qdebug.analyse.layer_results import (
     all_skipped,
     correspondence,
@@ -183,6 +183,7 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
     model = load_model(settings.model, plan, spec.samples, sessions, progress, in_fp16=in_fp16)
     if runtime is not None:
         check_model(runtime.typing, model)
+    gate = replace(gate, metric=on_model(gate.metric, model))
     samples = _samples(settings, model, gate)
     writer = _open_writer(stack, settings, keep, samples.count)
     context = _context(stack, settings, model, required_opset(plan), progress)
@@ -312,7 +313,7 @@ def _checked(
     """What can be read, and refused, before any work."""
     check_engine_flags(settings)
     _check_reference(settings)
-    gate, keep = read_gate(settings.fail_on, settings.metric), DEFAULT
+    gate, keep = read_gate(settings.fail_on, settings.metric, settings.decode), DEFAULT
     if settings.keep is not None:
         keep = Keep.parse(settings.keep)
     sessions = session_settings(settings)

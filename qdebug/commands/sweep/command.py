@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from tempfile import TemporaryFile
 
-from qdebug.analyse.gate import check_metric, refuse_without_arrays
+from qdebug.analyse.gate import check_metric, on_model, read_metric, refuse_without_arrays
 from qdebug.analyse.metric_direction import check_direction
 from qdebug.backends.options import SessionSettings
 from qdebug.backends.sizing import parallelism
@@ -43,7 +43,6 @@ from qdebug.execute.model_pair import (
     ranges_for,
 )
 from qdebug.metrics.tasks.base import TaskMetric
-from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import whole
@@ -80,7 +79,7 @@ def _reference_metric(metric: TaskMetric, value: float | None) -> ReferenceMetri
 def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback) -> SweepResult:
     started = time.perf_counter()
     conditions = read_conditions(settings)
-    metric = load_metric(settings.metric) if settings.metric else None
+    metric = read_metric(settings.metric, settings.decode)
     for condition in conditions:
         check_direction(condition, metric, "fail_on")
     check_backend(settings, conditions)
@@ -97,6 +96,7 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     )
     plans = [models.checked(variant) for variant in variants]
     samples = _samples(settings, models.of(plans[0]))
+    metric = on_model(metric, models.of(plans[0]))
     check_metric(metric, models.of(plans[0]), samples)
     refuse_without_arrays(models.of(plans[0]), "settings")
     fit = _fitted(points, models.of(plans[0]), samples)

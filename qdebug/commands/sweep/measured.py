@@ -33,7 +33,6 @@ from qdebug.execute.evaluator import (
 from qdebug.execute.lockstep import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.metrics.tasks.base import TaskMetric
-from qdebug.metrics.tasks.registry import NAMES
 from qdebug.network.graph import Graph
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.network.weights import model_digest
@@ -77,7 +76,7 @@ class OutputEvaluator:
                 those of a metric of the user's, whose code may change.
         """
         self._context, self.subset, self._metric = context, subset, metric
-        self.keeps = cached and (metric is None or metric.name in NAMES)
+        self.keeps = cached and (metric is None or bool(metric.takes))
         self._references: dict[str, KeptReference] = {}
 
     def simulated(self, pair: ModelPair) -> OutputErrors:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from qdebug.analyse.effect.effects import Rating, noise_alone
-from qdebug.analyse.gate import check_metric, refuse_without_arrays
+from qdebug.analyse.gate import check_metric, on_model, refuse_without_arrays
 from qdebug.analyse.layer_results import layer_results
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.ort_fast.session import CandidateSessions
@@ -192,6 +192,7 @@ def prepare(
         setting="holdout",
         share=settings.holdout_share,
     )
+    target = replace(target, metric=on_model(target.metric, model))
     for subset in (searched, held_out):
         check_metric(target.metric, model, subset.samples)
     if target.of_outputs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from qdebug.analyse.gate import refuse_missing_metric
+from qdebug.analyse.gate import read_metric, refuse_missing_metric
 from qdebug.analyse.metric_direction import check_direction, direction_of, of_exchanged
 from qdebug.config.specs import TargetSpec
 from qdebug.errors import UsageError
@@ -14,7 +14,6 @@ from qdebug.execute.evaluator import KeptReference, MetricEvaluator
 from qdebug.execute.timelimit import check_time
 from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.tasks.base import TaskMetric
-from qdebug.metrics.tasks.load import load_metric
 from qdebug.metrics.tensor import GATED
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layers
@@ -101,7 +100,7 @@ def read_target(asked: TargetSpec) -> AccuracyTarget:
             code="QD-USAGE-TARGET",
         )
     name = given[0]
-    metric = load_metric(asked.metric) if asked.metric else None
+    metric = read_metric(asked.metric, asked.decode)
     condition = None
     if asked.target is not None:
         condition = parse_condition(asked.target, _NAMES, "target")

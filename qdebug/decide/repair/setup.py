@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qdebug.analyse.gate import check_metric, refuse_without_arrays
+from qdebug.analyse.gate import check_metric, on_model, read_metric, refuse_without_arrays
 from qdebug.backends.sizing import parallelism
 from qdebug.config.repair import RepairSettings
 from qdebug.config.specs import PinSearchSpec, TargetSpec
@@ -28,7 +28,6 @@ from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.model_pair import load_model, plan_from, plan_ranges
 from qdebug.metrics.tasks.base import TaskMetric
-from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.prepare import Model
 from qdebug.network.samples.subset import SampleSubset, halves, open_subsets
 from qdebug.network.samplespec import given_specs
@@ -117,7 +116,7 @@ def prepare(
         OutOfTimeError: the time is over before the start was judged.
     """
     target = _target(settings.asked)
-    metric = load_metric(settings.metric) if settings.metric else None
+    metric = read_metric(settings.metric, settings.decode)
     plan = plan_from(settings.quantization)
     _refuse_fp32(plan)
     sources = given_specs(settings.calibrates_on, settings.held_out)
@@ -125,6 +124,8 @@ def prepare(
     given = load_model(settings.model, plan, sources, sessions, progress)
     origin = origin_of(settings, given, plan, sources, sessions)
     reference = origin.reference
+    metric = on_model(metric, reference)
+    target = target and replace(target, metric=metric)
     fitting, choosing, proving = _samples(settings, reference, metric)
     counts = (choosing.count, "selection samples"), (proving.count, "held-out samples")
     found = told(coarse_share(target, counts)) if target else None

@@ -24,6 +24,7 @@ from qdebug.execute.cluster.files import SharedFile, shared_file
 from qdebug.execute.context import Context, simulation_context
 from qdebug.inmemory import InMemory
 from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.graph import Graph
 from qdebug.network.inline import Taken
@@ -76,7 +77,10 @@ class Sharing:
             return _opened_samples, (self._sample_file(what), spec, what.inputs)
         if kind is TaskMetric and what.function is None:
             file = shared_file(what.file) if what.file else None
-            return _loaded_metric, (what.name.rpartition(":")[2] if file else what.name, file)
+            name = what.name.rpartition(":")[2] if file else what.name
+            source, _, function = (what.decode or "").rpartition(":")
+            decoder = (shared_file(source), function) if source else what.decode
+            return _loaded_metric, (name, file, decoder, what.facts)
         if kind is Model:
             self._share_made(what)
             return self._reduced(what)
@@ -180,8 +184,15 @@ def _opened_samples(file: SharedFile, spec: SampleSpec, inputs: Sequence[TensorS
     return replace(spec, data=file.checked()).open(inputs)
 
 
-def _loaded_metric(name: str, file: SharedFile | None) -> TaskMetric:
-    return load_metric(f"{file.checked()}:{name}" if file else name)
+def _loaded_metric(
+    name: str,
+    file: SharedFile | None,
+    decoder: tuple[SharedFile, str] | str | None,
+    facts: ModelFacts | None,
+) -> TaskMetric:
+    if isinstance(decoder, tuple):
+        decoder = f"{decoder[0].checked()}:{decoder[1]}"
+    return load_metric(f"{file.checked()}:{name}" if file else name, decoder, facts)
 
 
 def _prepared(file: SharedFile, opset: int, taken: Taken, shapes: InputShapes) -> Model:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.errors import MetricError
+from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.types import Array
 from qdebug.userfile import digest_of, last_line, raising_line
 from qdebug.wording import option
@@ -91,6 +92,11 @@ class TaskMetric:
             between networks on the same samples; None where there is none.
         per_sample: the score of each sample, float64 [samples], where the score is their mean; else
             None.
+        counts: BoxCounts of a metric of boxes; else None.
+        takes: see BuiltInMetric; "" of a user's function.
+        decode: as the user says how outputs are read; None where that follows from the model.
+        facts: the model, where it is known.
+        described: how outputs are read, for people; "" where nothing is chosen.
     """
 
     name: str
@@ -104,6 +110,11 @@ class TaskMetric:
     is_share: bool = False
     loss: SampleValues | None = None
     per_sample: SampleValues | None = None
+    counts: Compute | None = None
+    takes: str = ""
+    decode: str | None = None
+    facts: ModelFacts | None = None
+    described: str = ""
 
     @property
     def key(self) -> str | None:
@@ -116,10 +127,16 @@ class TaskMetric:
                 return None
             return f"{self.name} {self.higher_is_better} {' '.join(map(str, digests))}"
         if self.file is None:
-            return self.name
+            return " ".join(filter(None, (self.name, self.decode, self._decoder_digest)))
         function = self.name.rpartition(":")[2]
         code = hashlib.sha256(self.file.read_bytes()).hexdigest()
         return f"{self.file.resolve()}:{function} {code}"  # however the path is spelled
+
+    @property
+    def _decoder_digest(self) -> str:
+        """Of a user's file that says how outputs are read; else ""."""
+        source = self.decode.rpartition(":")[0] if self.decode else ""
+        return hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
 
     def __call__(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
         """The metric's value.
@@ -206,8 +223,8 @@ def first_output(outputs: Outputs) -> Array:
     return next(iter(outputs.values()))
 
 
-def labels_of(extras: Outputs, where: str = "") -> Array:
-    """The one array of labels; `where` is the file.
+def labels_of(extras: Outputs) -> Array:
+    """The one array of labels.
 
     Raises:
         MetricError: there is none, or it is not clear which one it is.
@@ -221,7 +238,7 @@ def labels_of(extras: Outputs, where: str = "") -> Array:
         f"the arrays that are not inputs are {', '.join(extras)}" if extras else "there are none"
     )
     raise MetricError(
-        f"{where}{': ' * bool(where)}the metric needs labels, but {found}",
+        f"the metric needs labels, but {found}",
         "Add an array 'labels' with one entry per sample to the data, or use "
         f"{option('metric', 'agreement')}.",
         code="QD-METRIC-LABELS",

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from qdebug.metrics.tasks.base import Float64, Outputs, first_output
 from qdebug.types import Array
+
+Classed = npt.NDArray[np.int64]
+"""A class for each sample, int64 [samples]."""
 
 
 @dataclass(frozen=True)

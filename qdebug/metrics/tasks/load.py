@@ -21,9 +21,11 @@ from qdebug.metrics.tasks.base import (
     first_output,
     labels_of,
 )
-from qdebug.metrics.tasks.registry import BUILT_IN, NAMES, BuiltInMetric
+from qdebug.metrics.tasks.facts import ModelFacts
+from qdebug.metrics.tasks.kinds import reading
+from qdebug.metrics.tasks.registry import BUILT_IN, NAMES, BuiltInMetric, built_in
 from qdebug.userfile import UserCodeProblem, function_of, last_line, load_file, load_module, name_of
-from qdebug.wording import as_known, option
+from qdebug.wording import option
 
 _PROBLEM = UserCodeProblem(MetricError, "QD-METRIC-FUNCTION", "metric")
 _GIVEN = ("outputs", "labels", "reference")
@@ -31,7 +33,9 @@ _NAME_THEM = "Name the parameters outputs and labels to get dicts of arrays."
 _LOSS, _PER_SAMPLE = "the per-sample loss", "the per-sample score"
 
 
-def load_metric(spec: str) -> TaskMetric:
+def load_metric(
+    spec: str, decode: str | None = None, facts: ModelFacts | None = None
+) -> TaskMetric:
     """The metric for a name of BUILT_IN, "file.py:function", "package.module:function", or for a
     function in memory (see `metric_in_memory`).
 
@@ -45,15 +49,27 @@ def load_metric(spec: str) -> TaskMetric:
     `loss` and `per_sample`, functions which are called by the same rule; see TaskMetric. The name
     of a module's function declares its direction as scikit-learn's do.
 
+    Args:
+        decode: of a metric that needs to know, how outputs are read: a name of DECODES, or
+            "file.py:function".
+        facts: what is known of the model.
+
     Raises:
-        MetricError: there is no such metric, file or function.
+        MetricError: there is no such metric, file or function; or the model's outputs are not what
+            the metric takes.
     """
+    entry = None if isinstance(spec, InMemory) else built_in(spec)
+    if entry is not None:
+        return _built_in(entry, decode, facts)
+    if decode is not None:
+        raise MetricError(
+            f"{option('decode')} is for metrics by name, which do not know how the outputs are to "
+            f"be read: {spec} gets them as they are",
+            f"Leave {option('decode')} out.",
+            code="QD-METRIC-DECODE",
+        )
     if isinstance(spec, InMemory):
         return _users(str(spec), spec.value, in_memory=True)
-    known = as_known(spec, NAMES)
-    for entry in BUILT_IN:
-        if entry.name == known:
-            return _built_in(entry)
     source, _, name = spec.rpartition(":")
     if not source or not name:
         error = _unknown(spec)
@@ -65,27 +81,62 @@ def load_metric(spec: str) -> TaskMetric:
     return _from_module(spec, source, name)
 
 
-def _built_in(entry: BuiltInMetric) -> TaskMetric:
-    def values(function: str, what: str) -> SampleValues | None:
-        compute = entry.function(function)
-        return compute and SampleValues(entry.name, what, compute)
+def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None) -> TaskMetric:
+    read = reading(entry, facts, decode)
+    own = {"at": entry.parameter} if entry.parameter else {}
 
-    per_sample = values("per_sample", _PER_SAMPLE)
+    def found(outputs: Outputs, labels: Outputs, reference: Outputs) -> tuple[Any, Any]:
+        """What is found in the outputs, and the truth."""
+        mine = read.found(outputs)
+        if entry.truth == "labels":
+            return mine, read.from_labels(labels, mine)
+        return mine, read.from_reference(mine if outputs is reference else read.found(reference))
+
+    def of(name: str) -> Compute | None:
+        function = entry.function(name)
+        return function and (lambda *arrays: function(*found(*arrays), **own))
+
+    def losses(outputs: Outputs, labels: Outputs, reference: Outputs) -> Any:
+        before = read.found(reference)
+        mine = before if outputs is reference else read.found(outputs)
+        truth = (
+            read.from_labels(labels, mine)
+            if entry.truth == "labels"
+            else read.from_reference(before)
+        )
+        return entry.function("loss")(mine, truth, before)
+
+    values = of("per_sample")
+    per_sample = SampleValues(entry.usage, _PER_SAMPLE, values) if values else None
 
     def mean(outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
         assert per_sample is not None  # one of the two is there
         return float(np.mean(per_sample(outputs, labels, reference)))
 
     return TaskMetric(
-        entry.name,
+        entry.usage,
         entry.needs_labels,
-        entry.function("score") or mean,
+        of("score") or mean,
         higher_is_better=entry.higher_is_better,
         is_declared=True,
         is_share=entry.is_share,
-        loss=values("loss", _LOSS),
+        loss=SampleValues(entry.usage, _LOSS, losses) if entry.function("loss") else None,
         per_sample=per_sample,
+        counts=of("counts"),
+        takes=entry.takes,
+        decode=decode,
+        facts=facts,
+        described=read.described,
     )
+
+
+def bound(metric: TaskMetric, facts: ModelFacts) -> TaskMetric:
+    """A metric that knows the model: then it also knows how its outputs are read.
+
+    Raises:
+        MetricError: they are not what the metric takes.
+    """
+    return load_metric(metric.name, metric.decode, facts) if metric.takes else metric
 
 
 def _unknown(spec: str) -> MetricError:
@@ -99,7 +150,7 @@ def _unknown(spec: str) -> MetricError:
         )
     close = difflib.get_close_matches(spec.lower(), [*NAMES, *_ALSO_CALLED], n=1)
     meant = f"Did you mean '{_ALSO_CALLED.get(close[0], close[0])}'?\n  " if close else ""
-    listed = "; ".join(f"{metric.name} ({metric.meaning})" for metric in BUILT_IN)
+    listed = "; ".join(f"{metric.usage} ({metric.meaning})" for metric in BUILT_IN)
     file = option("metric", "metric.py:score")
     module = option("metric", "sklearn.metrics:balanced_accuracy_score")
     return MetricError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
 from qdebug.metrics.tasks.base import Float64
 from qdebug.metrics.tasks.classes import class_scores
@@ -21,19 +22,28 @@ boundary."""
 
 
 def margin_losses(
-    scores: Array, right: Array, reference: Array, slope: float = MARGIN_SLOPE
+    scores: Array,
+    right: Array,
+    reference: Array,
+    slope: float = MARGIN_SLOPE,
+    place: int = 1,
 ) -> Float64:
     """The soft form of "wrong": σ(−slope · margin / spread), 0 to 1, where margin is the score of
-    the `right` class minus the highest other one, and spread the standard deviation of the same
-    margin in the reference's scores. 1 where the score of the right class is NaN, or the class does
-    not exist.
+    the `right` class minus the highest other one (or, with `place`, that on this place among the
+    others), and spread the standard deviation of the same margin in the reference's scores. 1 where
+    the score of the right class is NaN, or the class does not exist.
 
     Args:
         right: class indices [samples].
         reference: FP32's scores, of the shape of `scores`.
     """
-    spread = float(np.std(_finite(_margins(reference, right))))
-    return _sigmoid(-slope * _margins(scores, right) / (spread or 1.0))
+    spread = float(np.std(_finite(margins(reference, right, place))))
+    return soft_wrong(margins(scores, right, place), spread or 1.0, slope)
+
+
+def soft_wrong(margin: Float64, spread: float, slope: float = MARGIN_SLOPE) -> Float64:
+    """σ(−slope · margin / spread); see margin_losses."""
+    return np.asarray(expit(-slope * margin / spread), np.float64)
 
 
 def margin_changes(
@@ -64,20 +74,20 @@ def divergences(scores: Array, reference: Array) -> Float64:
     return np.where(np.isnan(found), np.inf, np.maximum(found, 0.0))
 
 
-def _margins(scores: Array, right: Array) -> Float64:
-    """The score of the right class minus the highest other one, float64 [samples]; -inf where the
-    sample is broken."""
+def margins(scores: Array, right: Array, place: int = 1) -> Float64:
+    """The score of the right class minus the highest other one, or that on another `place`, float64
+    [samples]; -inf where the sample is broken."""
     flat = class_scores(scores)
     rows, inside = np.arange(len(flat)), _exists(right, flat)
     at = np.where(inside, right, 0)
     own = np.where(inside, flat[rows, at], -np.inf)
-    if flat.shape[1] == 1:
+    if flat.shape[1] <= place:
         return own
     others = flat.copy()
     others[rows[inside], at[inside]] = -np.inf
     with np.errstate(invalid="ignore"):  # Inf − Inf
-        margins = own - others.max(axis=1)
-    return np.where(np.isnan(margins), -np.inf, margins)
+        found = own - np.partition(others, -place, axis=1)[:, -place]
+    return np.where(np.isnan(found), -np.inf, found)
 
 
 def _exists(right: Array, scores: Float64) -> npt.NDArray[np.bool_]:
@@ -105,7 +115,3 @@ def _are_probabilities(flat: Float64) -> bool:
 def _finite(values: Float64) -> Float64:
     kept = values[np.isfinite(values)]
     return kept if kept.size else np.zeros(1)
-
-
-def _sigmoid(values: Float64) -> Float64:
-    return np.exp(-np.logaddexp(0.0, -values))

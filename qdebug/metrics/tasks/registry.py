@@ -6,39 +6,70 @@ line's `--help` reads it too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Literal
+
+Takes = Literal["scores", "embeddings", "values", "boxes", "text", "mask"]
+Truth = Literal["labels", "reference"]
 
 
 @dataclass(frozen=True)
 class BuiltInMetric:
     """An entry of the registry.
 
-    `qdebug/metrics/tasks/<name>.py`, with underscores for hyphens, holds functions of
-    `(outputs, labels, reference)`, each a mapping of arrays [samples, …] by name:
+    The file of a metric holds these functions:
 
-    - `score`, one number; or, where it is the mean over samples,
-    - `per_sample`, float64 [samples]: the score of each sample;
-    - `loss`, float64 [samples], where there is one: see TaskMetric.loss.
+    - `score(found, truth)`: one number; or, where it is the mean over samples,
+    - `per_sample(found, truth)`: float64 [samples], the score of each sample;
+    - `loss(found, truth, reference)`: float64 [samples], where there is one; see TaskMetric.loss.
+
+    What they get depends on what the metric `takes`; `reference` is always what was found in the
+    reference's outputs, `truth` either that or the same from the labels:
+
+    - "scores": the first output, [samples, …], of a classifier; the truth is a class for each
+      sample, int64 [samples];
+    - "embeddings": the same of an output that is no classifier's;
+    - "values": the first output, and a truth of the same shape;
+    - "boxes": Candidates, see tasks/boxes/detections.py; the truth is Detections;
+    - "text": Lines, see tasks/text.py;
+    - "mask": Masks, see tasks/masks.py.
 
     Attributes:
         name: as users write it.
         meaning: in one line.
-        needs_labels: the data must hold one array of labels.
+        truth: where it comes from.
+        takes: see above.
         higher_is_better: of the score.
         is_share: it is a share of the samples, each of which counts as one.
+        file: in this package; "" for the name, with underscores for hyphens.
+        parameter: the number that it takes after an @, where none is given; None for none. The
+            functions get it as the keyword `at`.
     """
 
     name: str
     meaning: str
-    needs_labels: bool
+    truth: Truth
+    takes: Takes
     higher_is_better: bool = True
     is_share: bool = False
+    file: str = ""
+    parameter: int | None = None
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the data must hold labels."""
+        return self.truth == "labels"
+
+    @property
+    def usage(self) -> str:
+        """How users write it."""
+        return f"{self.name}@{self.parameter}" if self.parameter else self.name
 
     def function(self, name: str) -> Any:
         """One of its functions; None where it has none of that name."""
-        module = resolve_name(f"{__package__}.{self.name.replace('-', '_')}")
+        module = resolve_name(f"{__package__}.{self.file or self.name.replace('-', '_')}")
         return getattr(module, name, None)
 
 
@@ -46,20 +77,152 @@ BUILT_IN = (
     BuiltInMetric(
         "top1",
         "the share of samples whose highest score is that of their label",
-        needs_labels=True,
+        "labels",
+        "scores",
         is_share=True,
     ),
     BuiltInMetric(
         "agreement",
         "the share of samples whose highest score is where the reference has it",
-        needs_labels=False,
+        "reference",
+        "scores",
         is_share=True,
+        file="top1",
+    ),
+    BuiltInMetric(
+        "top5",
+        "the share of samples whose label is among the five highest scores",
+        "labels",
+        "scores",
+        is_share=True,
+    ),
+    BuiltInMetric("f1", "F1 of each class of a classifier, averaged", "labels", "scores"),
+    BuiltInMetric(
+        "auroc",
+        "area under the receiver operating characteristic, each class against the rest, averaged",
+        "labels",
+        "scores",
+    ),
+    BuiltInMetric(
+        "map", "mean average precision of boxes, IoU 0.50 to 0.95, as COCO's AP", "labels", "boxes"
+    ),
+    BuiltInMetric(
+        "map50", "mean average precision of boxes at IoU 0.50, as COCO's AP50", "labels", "boxes"
+    ),
+    BuiltInMetric(
+        "map-to-reference",
+        "the same as map with FP32's boxes as truth: needs no labels",
+        "reference",
+        "boxes",
+        file="map",
+    ),
+    BuiltInMetric(
+        "map50-to-reference",
+        "the same as map50 with FP32's boxes as truth",
+        "reference",
+        "boxes",
+        file="map50",
+    ),
+    BuiltInMetric("box-f1", "F1 of boxes, which are right from IoU 0.50 on", "labels", "boxes"),
+    BuiltInMetric(
+        "box-f1-to-reference",
+        "the same with FP32's boxes as truth: kept, lost and new boxes",
+        "reference",
+        "boxes",
+        file="box_f1",
+    ),
+    BuiltInMetric("miou", "mean intersection over union of a mask's classes", "labels", "mask"),
+    BuiltInMetric(
+        "miou-to-reference",
+        "the same with FP32's mask as truth",
+        "reference",
+        "mask",
+        file="miou",
+    ),
+    BuiltInMetric(
+        "cer", "character error rate of read lines", "labels", "text", higher_is_better=False
+    ),
+    BuiltInMetric(
+        "cer-to-reference",
+        "the same with what FP32 reads as truth",
+        "reference",
+        "text",
+        higher_is_better=False,
+        file="cer",
+    ),
+    BuiltInMetric("wer", "word error rate of read lines", "labels", "text", higher_is_better=False),
+    BuiltInMetric(
+        "wer-to-reference",
+        "the same with what FP32 reads as truth",
+        "reference",
+        "text",
+        higher_is_better=False,
+        file="wer",
+    ),
+    BuiltInMetric(
+        "cosine", "mean cosine similarity of embeddings with the reference's", "reference", "values"
+    ),
+    BuiltInMetric(
+        "recall",
+        "the share of samples that have one of their class among the K nearest embeddings",
+        "labels",
+        "embeddings",
+        is_share=True,
+        parameter=1,
+    ),
+    BuiltInMetric(
+        "spearman", "rank correlation of the first output with the labels", "labels", "values"
+    ),
+    BuiltInMetric(
+        "mae",
+        "mean absolute error of the first output",
+        "labels",
+        "values",
+        higher_is_better=False,
+    ),
+    BuiltInMetric(
+        "rmse",
+        "root mean square error of the first output",
+        "labels",
+        "values",
+        higher_is_better=False,
+    ),
+    BuiltInMetric("psnr", "mean peak signal-to-noise ratio of pictures in dB", "labels", "values"),
+    BuiltInMetric(
+        "ssim", "mean structural similarity of pictures (Wang et al. 2004)", "labels", "values"
     ),
 )
 """End-to-end metrics by name; any other is a function of the user's."""
 
-NAMES = tuple(metric.name for metric in BUILT_IN)
+NAMES = tuple(metric.usage for metric in BUILT_IN)
 """As users write them."""
+
+
+DECODERS = (
+    "yolov8",
+    "yolov5",
+    "yolox",
+    "end-to-end",
+    "detections",
+    "ssd",
+    "detr",
+    "rt-detr",
+    "ctc",
+    "ctc-last",
+)
+"""What `--decode` knows: of boxes, see tasks/boxes/decoders.py; of text, tasks/text.py."""
+
+
+def built_in(spec: str) -> BuiltInMetric | None:
+    """The entry for what a user wrote, with the parameter that it gives; None where there is
+    none."""
+    written = spec.strip().lower().replace("_", "-")
+    for entry in BUILT_IN:
+        if written in (entry.name, entry.usage):
+            return entry
+        if entry.parameter and (match := re.fullmatch(rf"{entry.name}@([1-9]\d*)", written)):
+            return replace(entry, parameter=int(match[1]))
+    return None
 
 
 def metric_usage() -> str:

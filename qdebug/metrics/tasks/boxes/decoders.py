@@ -1,0 +1,248 @@
+"""What the outputs of detectors mean, by name. Adding a decoder takes a function and an entry here.
+
+A decoder gets the outputs, arrays [samples, …] by name, and what is known of the model; it gives
+boxes and scores of every place. Which one fits is told by the shapes of the outputs, the size of
+the input, and the metadata that exporters write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from qdebug.errors import MetricError
+from qdebug.metrics.tasks.base import Outputs, first_output
+from qdebug.metrics.tasks.boxes.detections import Candidates, Floats
+from qdebug.metrics.tasks.facts import ModelFacts, Shape
+from qdebug.types import Array
+from qdebug.wording import option
+
+_STRIDES = (8, 16, 32)
+"""Of the levels of YOLO's pyramids."""
+_MOST_CHOSEN = 1000
+"""Boxes after suppression: exporters write 100 to 300."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """An entry of the registry.
+
+    Attributes:
+        name: as users write it.
+        reads: the outputs it is for, for people.
+        decode: gives the candidates.
+    """
+
+    name: str
+    reads: str
+    decode: Callable[[Outputs, ModelFacts], Candidates]
+
+
+def yolov8(outputs: Outputs, facts: ModelFacts) -> Candidates:
+    """Ultralytics' raw heads since YOLOv8: cx, cy, w, h and a score for each class."""
+    rows = np.moveaxis(_floats(first_output(outputs)), 1, 2)
+    classes = facts.classes or rows.shape[2] - 4
+    return Candidates(_corners(rows[..., :4]), rows[..., 4 : 4 + classes])
+
+
+def yolov5(outputs: Outputs, facts: ModelFacts) -> Candidates:
+    """YOLOv5 and v7, and YOLOX exported with its decoding: cx, cy, w, h, objectness, classes."""
+    rows = _floats(first_output(outputs))
+    classes = facts.classes or rows.shape[2] - 5
+    return Candidates(_corners(rows[..., :4]), rows[..., 4:5] * rows[..., 5 : 5 + classes])
+
+
+def yolox(outputs: Outputs, facts: ModelFacts) -> Candidates:
+    """YOLOX as its exporter writes it: offsets in cells of a grid and logarithms of sizes."""
+    rows = _floats(first_output(outputs))
+    grid, strides = _grid(rows.shape[1], facts)
+    centres = (rows[..., :2] + grid) * strides
+    with np.errstate(over="ignore"):  # an infinite box overlaps none
+        sizes = np.exp(rows[..., 2:4]) * strides
+    boxes = _corners(np.concatenate([centres, sizes], axis=2))
+    return Candidates(boxes, rows[..., 4:5] * rows[..., 5:])
+
+
+def end_to_end(outputs: Outputs, facts: ModelFacts) -> Candidates:
+    """Boxes after suppression, or of a network that needs none (YOLOv10, YOLO26): x1, y1, x2, y2,
+    score, class."""
+    rows = _floats(first_output(outputs))
+    return _chosen(rows[..., :4], rows[..., 4], rows[..., 5], facts.classes)
+
+
+def detections(outputs: Outputs, facts: ModelFacts) -> Candidates:
+    """Boxes, scores and classes in outputs of their own, as torchvision and TensorFlow's object
+    detection write them."""
+    boxes = next(a for a in outputs.values() if a.ndim == 3 and a.shape[2] == 4)
+    flat = {name: array for name, array in outputs.items() if array.shape == boxes.shape[:2]}
+    named = [n for n in flat if any(word in n.lower() for word in ("class", "label"))]
+    classes = named[0] if named else list(flat)[-1]
+    scores = next(name for name in flat if name != classes)
+    return _chosen(_floats(boxes), _floats(flat[scores]), flat[classes], facts.classes)
+
+
+def ssd(outputs: Outputs, facts: ModelFacts) -> Candidates:
+    """x1, y1, x2, y2 and scores of which the first is the background's, in two outputs."""
+    boxes, scores = _boxes_and_scores(outputs)
+    return Candidates(_in_pixels(boxes, facts), scores[..., 1:])
+
+
+def detr(outputs: Outputs, facts: ModelFacts) -> Candidates:
+    """DETR: cx, cy, w, h of the unit square and logits of which the last is "no object"."""
+    boxes, logits = _boxes_and_scores(outputs)
+    shifted = np.exp(logits - logits.max(axis=2, keepdims=True))
+    scores = shifted / shifted.sum(axis=2, keepdims=True)
+    return Candidates(_in_pixels(_corners(boxes), facts), scores[..., :-1], distinct=True)
+
+
+def rt_detr(outputs: Outputs, facts: ModelFacts) -> Candidates:
+    """RT-DETR and RF-DETR: cx, cy, w, h of the unit square and a logit for each class, in two
+    outputs; or, as Ultralytics writes it, boxes and scores in one."""
+    if len(outputs) == 1:
+        rows = _floats(first_output(outputs))
+        boxes, scores = rows[..., :4], rows[..., 4:]
+    else:
+        boxes, logits = _boxes_and_scores(outputs)
+        scores = expit(logits)
+    return Candidates(_in_pixels(_corners(boxes), facts), scores, distinct=True)
+
+
+DECODERS = (
+    Decoder("yolov8", "[N, 4 + classes, places]: YOLOv8 to v12 and YOLO26, raw", yolov8),
+    Decoder("yolov5", "[N, places, 5 + classes]: YOLOv5, YOLOv7", yolov5),
+    Decoder("yolox", "[N, places, 5 + classes] in cells of a grid: YOLOX", yolox),
+    Decoder("end-to-end", "[N, boxes, 6]: x1, y1, x2, y2, score, class", end_to_end),
+    Decoder("detections", "boxes, scores and classes in outputs of their own", detections),
+    Decoder("ssd", "boxes [N, places, 4] and scores with a background: SSD", ssd),
+    Decoder("detr", "boxes [N, queries, 4] and logits with a last 'no object': DETR", detr),
+    Decoder("rt-detr", "boxes [N, queries, 4] and logits: RT-DETR, RF-DETR", rt_detr),
+)
+"""By name; `--decode file.py:function` takes others."""
+BY_NAME = {decoder.name: decoder for decoder in DECODERS}
+
+
+def fitting_decoder(facts: ModelFacts) -> Decoder | None:
+    """The decoder that the model's outputs are for; None where nothing, or no single one, fits."""
+    shapes = list(facts.outputs.values())
+    if len(shapes) == 1 and len(shapes[0]) == 3:
+        return _of_one_output(shapes[0], facts)
+    if any(len(s) == 3 and s[2] == 4 for s in shapes):
+        flat = [s for s in shapes if len(s) == 2]
+        return BY_NAME["detections"] if len(flat) == 2 else None
+    return None
+
+
+def _of_one_output(shape: Shape, facts: ModelFacts) -> Decoder | None:
+    """Of [N, rows, columns]: which of the two are places is told by the input's size, or by how
+    many names of classes the file has."""
+    rows, columns = shape[1:]
+    classes, places = facts.classes, _places(facts)
+    if rows is not None and places and rows in (places, 3 * places):
+        return BY_NAME["yolox" if rows == places else "yolov5"]
+    if columns is not None and columns == places:
+        return BY_NAME["yolov8"]
+    if columns == 6 and ((rows or 0) in range(1, _MOST_CHOSEN + 1) or facts.is_end_to_end):
+        return BY_NAME["end-to-end"]
+    if classes and rows is not None and rows >= 4 + classes and (columns or rows + 1) > rows:
+        return BY_NAME["yolov8"]
+    return BY_NAME["yolov5"] if classes and columns == 5 + classes else None
+
+
+def undecided(facts: ModelFacts, metric: str) -> MetricError:
+    """The error where no decoder fits by itself."""
+    shapes = ", ".join(
+        f"{name} [{', '.join('?' if n is None else str(n) for n in shape)}]"
+        for name, shape in facts.outputs.items()
+    )
+    listed = "\n".join(f"    {d.name}: {d.reads}" for d in DECODERS)
+    return MetricError(
+        f"{option('metric', metric)}: it is not clear how the outputs are to be read as boxes: "
+        f"{shapes}",
+        f"Say it with {option('decode', 'NAME')}:\n{listed}\n"
+        f"  or {option('decode', 'file.py:function')}, a function of the outputs that returns "
+        "boxes [samples, places, 4], xyxy, and scores [samples, places, classes].",
+        code="QD-METRIC-DECODE",
+    )
+
+
+def _places(facts: ModelFacts) -> int | None:
+    """The cells of all levels of the pyramid."""
+    if facts.size is None:
+        return None
+    height, width = facts.size
+    return sum((height // s) * (width // s) for s in _STRIDES)
+
+
+def _grid(places: int, facts: ModelFacts) -> tuple[Floats, Floats]:
+    """The cell [places, 2], x before y, and the stride [places, 1] of each place.
+
+    Raises:
+        MetricError: the size of the input is not known, or does not give so many.
+    """
+    if facts.size is None or _places(facts) != places:
+        raise MetricError(
+            f"{option('decode', 'yolox')}: the {places} places of the output are not those of the "
+            f"input's size {facts.size or 'which is not fixed'} with strides 8, 16 and 32",
+            "Fix the size of the input, or read the output with a function of yours.",
+            code="QD-METRIC-DECODE",
+        )
+    height, width = facts.size
+    cells, strides = [], []
+    for stride in _STRIDES:
+        y, x = np.mgrid[: height // stride, : width // stride]
+        cells.append(np.stack([x.ravel(), y.ravel()], axis=1))
+        strides.append(np.full((x.size, 1), stride))
+    return np.concatenate(cells).astype(np.float64), np.concatenate(strides).astype(np.float64)
+
+
+def _boxes_and_scores(outputs: Outputs) -> tuple[Floats, Floats]:
+    """The output [samples, places, 4] and the other one of three axes; where both have four columns
+    the one that is named after boxes.
+
+    Raises:
+        MetricError: there are no two such outputs.
+    """
+    arrays = {name: array for name, array in outputs.items() if array.ndim == 3}
+    fours = [name for name, array in arrays.items() if array.shape[2] == 4]
+    named = [name for name in fours if "box" in name.lower()] or fours
+    others = [n for n in arrays if n != named[0]] if named else []
+    if not named or not others:
+        shapes = ", ".join(f"{n} {list(np.shape(a))}" for n, a in outputs.items())
+        raise MetricError(
+            f"{option('decode')}: boxes [samples, places, 4] and scores are looked for in two "
+            f"outputs, and the outputs are {shapes}",
+            code="QD-METRIC-DECODE",
+        )
+    return _floats(arrays[named[0]]), _floats(arrays[others[0]])
+
+
+def _chosen(boxes: Floats, scores: Floats, classes: Array, count: int | None) -> Candidates:
+    """Candidates that are of one class each."""
+    whole = np.where(np.isfinite(classes.astype(np.float64)), classes, -1).astype(np.int64)
+    most = max(count or 0, int(whole.max(initial=-1)) + 1)
+    spread = np.where(whole[..., np.newaxis] == np.arange(most), scores[..., np.newaxis], 0.0)
+    return Candidates(boxes, spread, distinct=True)
+
+
+def _in_pixels(boxes: Floats, facts: ModelFacts) -> Floats:
+    """Boxes of the unit square in pixels of the input, where its size is known; others as they
+    are."""
+    if facts.size is None or float(np.nanmax(np.abs(boxes), initial=0.0)) > 2:
+        return boxes
+    height, width = facts.size
+    return boxes * np.array([width, height, width, height], np.float64)
+
+
+def _corners(boxes: Floats) -> Floats:
+    """cx, cy, w, h as x1, y1, x2, y2."""
+    centres, half = boxes[..., :2], boxes[..., 2:4] / 2
+    return np.concatenate([centres - half, centres + half], axis=-1)
+
+
+def _floats(array: Array) -> Floats:
+    """At least float32: outputs of a detector take much memory."""
+    wide = np.result_type(array.dtype, np.float32) if array.dtype.kind == "f" else np.float64
+    return np.asarray(array, wide)

@@ -1,0 +1,182 @@
+"""Boxes in memory, as labels give them and as detectors do.
+
+The labels of a set of samples are two arrays of the data: `boxes` [samples, most, 4], xyxy in
+pixels of the network's input (after letterbox or resize), and `classes` [samples, most], whole
+numbers, -1 where a sample has no more boxes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qdebug.errors import MetricError
+from qdebug.metrics.tasks.base import Float64, Outputs
+
+Floats = npt.NDArray[np.floating[Any]]
+Int64 = npt.NDArray[np.int64]
+
+DECISION = 0.25
+"""The score from which on a box counts as found: Ultralytics' `conf` of predict."""
+_LOWEST = 0.001
+"""The score below which a box is none at all, for curves of precision and recall: Ultralytics'
+`conf` of val."""
+_OVERLAP = 0.7
+"""Boxes of one class that overlap by more are one: Ultralytics' `iou`."""
+_MOST = 300
+"""Boxes of a sample: Ultralytics' `max_det`."""
+_MOST_SORTED = 4096
+"""(Box, class) pairs of a sample that are looked at, the highest scores: overlap takes time by
+their number. Ultralytics takes 30,000."""
+THRESHOLDS = f"score ≥ {DECISION:g}, class by class, IoU {_OVERLAP:g}"
+"""For people."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a detector says of every place it looks at.
+
+    Attributes:
+        boxes: [samples, places, 4], xyxy in pixels of the network's input; where its size is not
+            known, in units of it, which leaves overlaps as they are.
+        scores: [samples, places, classes], 0 to 1.
+        distinct: the network gives each object once, and in an order of its own: overlapping boxes
+            stay, and a place has no meaning.
+    """
+
+    boxes: Floats
+    scores: Floats
+    distinct: bool = False
+
+
+@dataclass(frozen=True)
+class Detections:
+    """Boxes of some samples, the highest scores first.
+
+    Attributes:
+        boxes: float64 [samples, most, 4], xyxy.
+        scores: float64 [samples, most]; 1 of labels.
+        classes: int64 [samples, most]; -1 for no box.
+    """
+
+    boxes: Float64
+    scores: Float64
+    classes: Int64
+
+    def of(self, sample: int) -> tuple[Float64, Float64, Int64]:
+        """Boxes [n, 4], scores [n] and classes [n] of one sample."""
+        there = self.classes[sample] >= 0
+        return self.boxes[sample, there], self.scores[sample, there], self.classes[sample, there]
+
+    def above(self, score: float) -> Detections:
+        """Those with at least this score."""
+        classes = np.where(self.scores >= score, self.classes, -1)
+        return Detections(self.boxes, self.scores, classes)
+
+
+def labelled(labels: Outputs) -> Detections:
+    """The boxes of the labels.
+
+    Raises:
+        MetricError: there are none, or they are not in the form that this module describes.
+    """
+    if not {"boxes", "classes"} <= labels.keys():
+        there = f"the arrays that are not inputs are {', '.join(labels)}" if labels else "none are"
+        raise MetricError(
+            f"the metric needs labelled boxes, arrays 'boxes' and 'classes' in the data: {there}",
+            "Give 'boxes' [samples, most, 4], xyxy in pixels of the input, and 'classes' [samples, "
+            "most], -1 for no box; or use map-to-reference, which takes FP32's boxes.",
+            code="QD-METRIC-LABELS",
+        )
+    boxes, classes = np.asarray(labels["boxes"]), np.asarray(labels["classes"])
+    if boxes.ndim != 3 or boxes.shape[-1] != 4 or classes.shape != boxes.shape[:2]:
+        raise MetricError(
+            f"the labels 'boxes' {list(boxes.shape)} and 'classes' {list(classes.shape)} are not "
+            "[samples, most, 4] and [samples, most]",
+            "Fill up with the class -1 where a sample has fewer boxes.",
+            code="QD-METRIC-LABELS",
+        )
+    whole = np.where(np.isfinite(classes.astype(np.float64)), classes, -1).astype(np.int64)
+    return Detections(boxes.astype(np.float64), np.ones(whole.shape), whole)
+
+
+def detected(candidates: Candidates, lowest: float = _LOWEST) -> Detections:
+    """The boxes that a detector finds: every (place, class) with at least the score `lowest`,
+    without those that overlap one of a higher score and the same class too far. NaN is no score."""
+    found = [
+        _sample(boxes, scores, lowest, candidates.distinct)
+        for boxes, scores in zip(candidates.boxes, candidates.scores, strict=True)
+    ]
+    most = max((len(classes) for _, _, classes in found), default=0)
+    count = len(found)
+    boxes, scores = np.zeros((count, most, 4)), np.zeros((count, most))
+    classes = np.full((count, most), -1, np.int64)
+    for row, (own, score, number) in enumerate(found):
+        boxes[row, : len(own)], scores[row, : len(own)] = own, score
+        classes[row, : len(own)] = number
+    return Detections(boxes, scores, classes)
+
+
+def _sample(
+    boxes: Floats, scores: Floats, lowest: float, distinct: bool
+) -> tuple[Float64, Float64, Int64]:
+    places, classes = np.nonzero(scores >= lowest)
+    values = scores[places, classes]
+    order = np.argsort(-values, kind="stable")[:_MOST_SORTED]
+    places, classes, values = places[order], classes[order], values[order]
+    own = boxes[places].astype(np.float64)
+    kept = np.arange(len(order))[:_MOST]
+    if not distinct:
+        kept = suppressed(own, classes, _OVERLAP)
+    return own[kept], values[kept].astype(np.float64), classes[kept]
+
+
+def suppressed(boxes: Float64, classes: Int64, overlap: float) -> Int64:
+    """Which of some boxes stay, the highest scores first, where each takes out those of its class
+    that overlap it by more than `overlap` (non-maximum suppression, greedy).
+
+    Args:
+        boxes: [n, 4], in falling order of their scores.
+    """
+    left = np.arange(len(boxes))
+    kept: list[int] = []
+    while left.size and len(kept) < _MOST:
+        first, left = left[0], left[1:]
+        kept.append(int(first))
+        same = classes[left] == classes[first]
+        close = ious(boxes[first][np.newaxis], boxes[left])[0] > overlap
+        left = left[~(same & close)]
+    return np.array(kept, np.int64)
+
+
+def ious(boxes: Float64, others: Float64) -> Float64:
+    """Intersection over union of boxes [n, 4] and [m, 4], float64 [n, m]; 0 where both are
+    empty."""
+    low = np.maximum(boxes[:, np.newaxis, :2], others[np.newaxis, :, :2])
+    high = np.minimum(boxes[:, np.newaxis, 2:], others[np.newaxis, :, 2:])
+    shared = np.prod(np.clip(high - low, 0, None), axis=2)
+    area = _areas(boxes)[:, np.newaxis] + _areas(others)[np.newaxis] - shared
+    return np.where(area > 0, shared / np.where(area > 0, area, 1), 0.0)
+
+
+def _areas(boxes: Float64) -> Float64:
+    sides = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None)
+    return np.asarray(sides[:, 0] * sides[:, 1], np.float64)
+
+
+def matched(
+    boxes: Float64, classes: Int64, others: Float64, other_classes: Int64, overlap: float
+) -> list[tuple[int, int]]:
+    """Which boxes are the same: each in turn takes the free one of its class among `others` that it
+    overlaps most, by at least `overlap`."""
+    overlaps = np.where(classes[:, np.newaxis] == other_classes, ious(boxes, others), -1.0)
+    pairs = []
+    for number, row in enumerate(overlaps):
+        best = int(np.argmax(row)) if row.size else -1
+        if best >= 0 and row[best] >= overlap:
+            pairs.append((number, best))
+            overlaps[:, best] = -1.0
+    return pairs

@@ -1,0 +1,264 @@
+"""How the outputs and the labels become what a metric takes: see BuiltInMetric.takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qdebug.errors import MetricError
+from qdebug.metrics.tasks.base import Outputs, TaskMetric, first_output, labels_of
+from qdebug.metrics.tasks.boxes.decoders import BY_NAME, DECODERS, fitting_decoder, undecided
+from qdebug.metrics.tasks.boxes.detections import (
+    DECISION,
+    THRESHOLDS,
+    Candidates,
+    Detections,
+    detected,
+    labelled,
+)
+from qdebug.metrics.tasks.classes import chosen_classes
+from qdebug.metrics.tasks.facts import ModelFacts, Shape
+from qdebug.metrics.tasks.masks import labelled_masks, masks_of
+from qdebug.metrics.tasks.registry import BuiltInMetric, Takes
+from qdebug.metrics.tasks.text import Lines, greedy, labelled_lines
+from qdebug.types import Array
+from qdebug.userfile import UserCodeProblem, function_of, load_file
+from qdebug.wording import as_known, option
+
+CTC, CTC_LAST = "ctc", "ctc-last"
+
+_PROBLEM = UserCodeProblem(MetricError, "QD-METRIC-DECODE", "decode")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a metric reads outputs and labels.
+
+    Attributes:
+        found: what it takes, from outputs.
+        from_labels: the truth from the labels, and what was found in the outputs.
+        from_reference: the truth from what was found in the reference.
+        described: how the outputs are read, for people; "" where nothing is chosen.
+    """
+
+    found: Callable[[Outputs], Any]
+    from_labels: Callable[[Outputs, Any], Any]
+    from_reference: Callable[[Any], Any] = lambda found: found
+    described: str = ""
+
+
+def reading(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -> Reading:
+    """How a metric reads outputs; `facts` are None where no model is known yet, and `decode` is
+    what the user says.
+
+    Raises:
+        MetricError: the model's outputs are not what the metric takes, or `decode` is not known.
+    """
+    if entry.takes == "boxes":
+        return _boxes(entry, facts, decode)
+    if entry.takes == "text":
+        return _text(entry, facts, decode)
+    if decode is not None:
+        raise MetricError(
+            f"{option('decode')}: {entry.name} takes the outputs as they are",
+            f"Leave {option('decode')} out.",
+            code="QD-METRIC-DECODE",
+        )
+    if entry.takes == "scores" and facts is not None:
+        refuse_no_classifier(entry.name, facts)
+    return _READINGS[entry.takes](entry.usage)
+
+
+def check_labels(metric: TaskMetric, labels: Outputs, where: str) -> None:
+    """That the data, which are `where`, have the labels that a metric needs.
+
+    Raises:
+        MetricError: they have not.
+    """
+    try:
+        if metric.takes == "boxes":
+            labelled(labels)
+        elif metric.takes == "text":
+            labelled_lines(labels, Lines(()))
+        elif metric.takes != "mask" or "masks" not in labels:
+            labels_of(labels)
+    except MetricError as error:
+        raise error.reworded(f"{where}{': ' * bool(where)}{error.message}") from None
+
+
+def refuse_no_classifier(name: str, facts: ModelFacts) -> None:
+    """Refuse a metric of classes for an output that is no classifier's.
+
+    Raises:
+        MetricError: the first output has several axes besides that of the samples.
+    """
+    shape = next(iter(facts.outputs.values()), ())
+    axes = [size for size in shape[1:] if size != 1]
+    if len(axes) < 2:
+        return
+    raise MetricError(
+        f"{option('metric', name)} is for classifiers: the highest of all values of an output "
+        f"[{', '.join('?' if n is None else str(n) for n in shape)}] says nothing",
+        f"Use {option('metric', _instead(shape, facts))}, or a function of yours.",
+        code="QD-METRIC-NOT-A-CLASSIFIER",
+    )
+
+
+def _instead(shape: Shape, facts: ModelFacts) -> str:
+    if fitting_decoder(facts) or any(
+        s[-1:] == (4,) and len(s) == 3 for s in facts.outputs.values()
+    ):
+        return "map-to-reference"
+    if len(shape) == 4:
+        return "miou-to-reference"
+    return "cer-to-reference" if facts.metadata.get("character") else "cosine"
+
+
+def _boxes(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -> Reading:
+    known = as_known(decode, BY_NAME) if decode else ""
+    decoder = BY_NAME.get(known)
+    if decode and decoder is None:
+        function = _users(decode)
+        return Reading(
+            lambda outputs: _candidates(function(outputs), decode),
+            lambda labels, _: labelled(labels),
+            _found_boxes,
+            f"boxes as {decode} gives them, {THRESHOLDS}",
+        )
+    if decoder is None and facts is not None:
+        decoder = fitting_decoder(facts)
+        if decoder is None:
+            raise undecided(facts, entry.usage)
+
+    def found(outputs: Outputs) -> Candidates:
+        seen = facts or ModelFacts({}, {name: a.shape for name, a in outputs.items()})
+        chosen = decoder or fitting_decoder(seen)
+        if chosen is None:
+            raise undecided(seen, entry.usage)
+        return chosen.decode(outputs, seen)
+
+    said = f"boxes as {decoder.name}, {THRESHOLDS}" if decoder else ""
+    return Reading(found, lambda labels, _: labelled(labels), _found_boxes, said)
+
+
+def _found_boxes(candidates: Candidates) -> Detections:
+    return detected(candidates, DECISION)
+
+
+def _candidates(returned: Any, decode: str) -> Candidates:
+    """What a user's decoder returned.
+
+    Raises:
+        MetricError: it is not boxes and scores.
+    """
+    try:
+        boxes, scores = (np.asarray(array, np.float64) for array in returned)
+    except (TypeError, ValueError):
+        boxes = scores = np.zeros(0)
+    if boxes.ndim != 3 or boxes.shape[2] != 4 or scores.ndim != 3 or len(scores) != len(boxes):
+        raise MetricError(
+            f"{option('decode', decode)}: the function did not return boxes [samples, places, 4] "
+            "and scores [samples, places, classes]",
+            "Return the two arrays, boxes as x1, y1, x2, y2.",
+            code="QD-METRIC-DECODE",
+        )
+    return Candidates(boxes, scores)
+
+
+def _text(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -> Reading:
+    known = as_known(decode, (CTC, CTC_LAST)) if decode else CTC
+    seen = facts or ModelFacts({}, {})
+    if known not in (CTC, CTC_LAST):
+        assert decode is not None
+        function = _users(decode)
+        return Reading(
+            lambda outputs: Lines(tuple(str(text) for text in function(outputs))),
+            labelled_lines,
+            described=f"text as {decode} gives it",
+        )
+    blank = "last" if known == CTC_LAST else "first"
+    return Reading(
+        partial(greedy, facts=seen, blank_last=known == CTC_LAST),
+        labelled_lines,
+        described=f"text by the best path (greedy CTC), the {blank} class is the blank",
+    )
+
+
+def _users(decode: str) -> Callable[[Outputs], Any]:
+    """A function of the user's that reads outputs.
+
+    Raises:
+        MetricError: there is no such name or function.
+    """
+    source, _, name = decode.rpartition(":")
+    if not source.endswith(".py"):
+        listed = "; ".join(f"{d.name} ({d.reads})" for d in DECODERS)
+        raise MetricError(
+            f"{option('decode')}: '{decode}' is not known",
+            f"Boxes: {listed}. Text: ctc (the blank is the first class), ctc-last. Or a function: "
+            "file.py:function.",
+            code="QD-METRIC-DECODE",
+        )
+    function: Callable[[Outputs], Any] = function_of(
+        load_file(Path(source), _PROBLEM), name, decode, _PROBLEM
+    )
+    return function
+
+
+def _scores(name: str) -> Reading:
+    return Reading(first_output, partial(_class_numbers, name), chosen_classes)
+
+
+def _class_numbers(name: str, labels: Outputs, found: Array) -> Array:
+    """The class of each sample.
+
+    Raises:
+        MetricError: there are no labels, or they are no class numbers.
+    """
+    truth = labels_of(labels)
+    if truth.size != len(found):
+        raise MetricError(
+            f"{option('metric', name)} needs one class number per sample: there are "
+            f"{len(found)} samples, and labels of shape {truth.shape}",
+            "Give class numbers instead of one-hot labels, or a function of your own.",
+            code="QD-METRIC-LABELS",
+        )
+    return np.asarray(truth.reshape(-1), np.int64)
+
+
+def _values(name: str) -> Reading:
+    return Reading(first_output, partial(_like_output, name))
+
+
+def _like_output(name: str, labels: Outputs, found: Array) -> Array:
+    """Labels of the shape of the output.
+
+    Raises:
+        MetricError: there are none, or of another size.
+    """
+    truth = labels_of(labels)
+    if truth.size != found.size:
+        raise MetricError(
+            f"{option('metric', name)} compares the first output {list(found.shape)} with labels "
+            f"value by value, and they are {list(truth.shape)}",
+            "Give labels of the output's shape.",
+            code="QD-METRIC-LABELS",
+        )
+    return np.asarray(truth, np.float64).reshape(found.shape)
+
+
+def _masks(_: str) -> Reading:
+    return Reading(masks_of, labelled_masks)
+
+
+_READINGS: dict[Takes, Callable[[str], Reading]] = {
+    "scores": _scores,
+    "embeddings": _scores,
+    "values": _values,
+    "mask": _masks,
+}

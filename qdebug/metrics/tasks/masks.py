@@ -1,0 +1,77 @@
+"""Masks of segmentation: a class for every pixel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from qdebug.errors import MetricError
+from qdebug.metrics.tasks.base import Outputs, first_output, labels_of
+from qdebug.metrics.tasks.boxes.detections import Floats, Int64
+from qdebug.types import Array
+from qdebug.wording import option
+
+IGNORED = 255
+"""The class of pixels that are not judged, as in PASCAL VOC and Cityscapes."""
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Masks of some samples.
+
+    Attributes:
+        classes: int64 [samples, height, width].
+        scores: [samples, classes, height, width]; None of labels and of outputs that are classes.
+    """
+
+    classes: Int64
+    scores: Floats | None = None
+
+
+def masks_of(outputs: Outputs) -> Masks:
+    """The masks in the first output: the class of the highest score of [samples, classes, height,
+    width]; of one plane 1 where it is above 0, or above ½ where all of it lies within 0 to 1; whole
+    numbers are classes.
+
+    Raises:
+        MetricError: it is neither.
+    """
+    array = first_output(outputs)
+    if array.dtype.kind in "iub":
+        flat = array[:, 0] if array.ndim == 4 and array.shape[1] == 1 else array
+        if flat.ndim == 3:
+            return Masks(flat.astype(np.int64))
+    elif array.ndim == 4 and array.shape[1] > 1:
+        scores = np.where(np.isnan(array), -np.inf, array)
+        return Masks(np.argmax(scores, axis=1).astype(np.int64), array)
+    elif array.ndim in (3, 4):
+        plane = array.reshape(len(array), *array.shape[-2:])
+        share = np.nanmin(plane, initial=0) >= 0 and np.nanmax(plane, initial=0) <= 1
+        middle = 0.5 if share else 0.0
+        both = np.stack([middle - plane, plane - middle], axis=1)
+        return Masks((plane > middle).astype(np.int64), both)
+    raise MetricError(
+        f"{option('metric', 'miou')} needs a mask as the first output, [samples, classes, height, "
+        f"width] or a class for each pixel, and it is {list(array.shape)}",
+        code="QD-METRIC-OUTPUT",
+    )
+
+
+def labelled_masks(labels: Outputs, like: Masks) -> Masks:
+    """The masks of the labels.
+
+    Raises:
+        MetricError: there are none, or of another size.
+    """
+    array: Array = labels["masks"] if "masks" in labels else labels_of(labels)
+    if array.ndim == 4 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.shape != like.classes.shape:
+        raise MetricError(
+            f"the labels are masks of shape {list(array.shape)}, and the output gives "
+            f"{list(like.classes.shape)}",
+            "Give a class for each pixel of the output, 255 for those that are not judged.",
+            code="QD-METRIC-LABELS",
+        )
+    return Masks(array.astype(np.int64))

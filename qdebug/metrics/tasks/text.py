@@ -1,0 +1,98 @@
+"""Lines of text that a network reads: labels are an array `text` [samples] of strings, outputs are
+scores of characters frame by frame (connectionist temporal classification, Graves et al. 2006)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qdebug.errors import MetricError
+from qdebug.metrics.tasks.base import Outputs, first_output
+from qdebug.metrics.tasks.boxes.detections import Floats, Int64
+from qdebug.metrics.tasks.facts import ModelFacts
+from qdebug.wording import option
+
+_WITHOUT_NAMES = 0xE000
+"""Where Unicode's private use begins: classes without characters are told apart by these."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What is read in some samples.
+
+    Attributes:
+        texts: one for each sample.
+        frames: scores of the characters, [samples, frames, classes]; None of labels.
+        named: the characters are known: else they are numbers of classes.
+    """
+
+    texts: tuple[str, ...]
+    frames: Floats | None = None
+    named: bool = True
+
+
+def greedy(outputs: Outputs, facts: ModelFacts, *, blank_last: bool = False) -> Lines:
+    """The best path of each sample: the highest score of each frame, repetitions joined, blanks
+    left out. The blank is the first class, or the last.
+
+    The characters are those that the model file's metadata list under `character`, one on a line,
+    as PaddleOCR's exports do; a class behind the last one is a space.
+
+    Raises:
+        MetricError: the first output is not [samples, frames, classes].
+    """
+    frames = first_output(outputs)
+    if frames.ndim != 3:
+        raise MetricError(
+            f"reading text needs scores [samples, frames, classes], and the first output is "
+            f"{list(frames.shape)}",
+            f"Say with {option('decode', 'file.py:function')} how the outputs become strings.",
+            code="QD-METRIC-OUTPUT",
+        )
+    classes = frames.shape[2]
+    names = _characters(facts, classes)
+    blank = classes - 1 if blank_last else 0
+    best = np.argmax(np.where(np.isnan(frames), -np.inf, frames), axis=2)
+    texts = tuple(_joined(row, blank, names, 0 if blank_last else 1) for row in best)
+    return Lines(texts, frames, names is not None)
+
+
+def labelled_lines(labels: Outputs, found: Lines) -> Lines:
+    """The text of the labels.
+
+    Raises:
+        MetricError: there is none, or the characters of the model are not known.
+    """
+    if "text" not in labels:
+        there = f"the arrays that are not inputs are {', '.join(labels)}" if labels else "none are"
+        raise MetricError(
+            f"the metric needs labelled text, an array 'text' in the data: {there}",
+            f"Add the strings, or use {option('metric', 'cer-to-reference')}.",
+            code="QD-METRIC-LABELS",
+        )
+    if not found.named:
+        raise MetricError(
+            "which characters the model's classes stand for is not known: its file has no metadata "
+            "'character', or they do not fit its output",
+            f"Say with {option('decode', 'file.py:function')} how the outputs become strings.",
+            code="QD-METRIC-DECODE",
+        )
+    return Lines(tuple(str(text) for text in np.ravel(labels["text"])))
+
+
+def _characters(facts: ModelFacts, classes: int) -> Sequence[str] | None:
+    """The character of each class but the blank; None where they are not known."""
+    listed = facts.metadata.get("character", "").split("\n")
+    if len(listed) > 1 and not listed[-1]:
+        listed = listed[:-1]
+    if len(listed) == classes - 2:
+        listed.append(" ")
+    return listed if len(listed) == classes - 1 and len(listed) > 1 else None
+
+
+def _joined(best: Int64, blank: int, names: Sequence[str] | None, first: int) -> str:
+    changes = np.concatenate([[True], best[1:] != best[:-1]]) if len(best) else best.astype(bool)
+    kept = best[changes & (best != blank)] - first
+    return "".join(names[i] if names else chr(_WITHOUT_NAMES + int(i)) for i in kept)

@@ -1,0 +1,277 @@
+"""Boxes: what outputs of detectors mean, which boxes they give, how these agree with others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from refusals import refused
+from scipy.special import expit
+
+from qdebug.metrics.tasks.boxes.agreement import box_counts
+from qdebug.metrics.tasks.boxes.decoders import BY_NAME, DECODERS, fitting_decoder
+from qdebug.metrics.tasks.boxes.detections import (
+    Candidates,
+    Detections,
+    detected,
+    ious,
+    labelled,
+    suppressed,
+)
+from qdebug.metrics.tasks.boxes.losses import decision_losses
+from qdebug.metrics.tasks.facts import ModelFacts
+from qdebug.metrics.tasks.load import load_metric
+from qdebug.metrics.tasks.registry import DECODERS as NAMED
+
+SIZE = {"images": (None, 3, 64, 64)}  # 84 places: 64 + 16 + 4
+NAMES = {"names": "{0: 'a', 1: 'b', 2: 'c'}"}
+
+
+def random_boxes(random: np.random.Generator, *shape: int) -> Any:
+    low = random.uniform(0, 40, (*shape, 2))
+    return np.concatenate([low, low + random.uniform(4, 24, (*shape, 2))], axis=-1)
+
+
+def centred(boxes: Any) -> Any:
+    return np.concatenate(
+        [(boxes[..., :2] + boxes[..., 2:]) / 2, boxes[..., 2:] - boxes[..., :2]], -1
+    )
+
+
+def literal_suppression(boxes: Any, classes: Any, overlap: float) -> list[int]:
+    kept: list[int] = []
+    for i in range(len(boxes)):
+        same = [k for k in kept if classes[k] == classes[i]]
+        if all(literal_iou(boxes[k], boxes[i]) <= overlap for k in same):
+            kept.append(i)
+    return kept
+
+
+def literal_iou(one: Any, other: Any) -> float:
+    width = max(0.0, min(one[2], other[2]) - max(one[0], other[0]))
+    height = max(0.0, min(one[3], other[3]) - max(one[1], other[1]))
+    areas = ((b[2] - b[0]) * (b[3] - b[1]) for b in (one, other))
+    return float(width * height / (sum(areas) - width * height))
+
+
+@given(st.integers(0, 200), st.floats(0.1, 0.9))
+def test_suppression_is_the_greedy_one_class_by_class(seed: int, overlap: float) -> None:
+    random = np.random.default_rng(seed)
+    boxes, classes = random_boxes(random, 20), random.integers(0, 3, 20)
+    expected = literal_suppression(boxes, classes, overlap)
+    assert suppressed(boxes, classes, overlap).tolist() == expected
+    table = [[literal_iou(a, b) for b in boxes] for a in boxes]
+    np.testing.assert_allclose(ious(boxes, boxes), table)
+
+
+def test_found_are_the_highest_scores_of_every_class_of_a_place() -> None:
+    boxes = np.array([[[0, 0, 10, 10], [0, 0, 10, 9], [30, 30, 40, 40], [0, 0, 0, 0]]], float)
+    scores = np.array([[[0.5, 0.3], [0.9, 0.0], [0.0, np.nan], [0.0, 0.0]]])
+    own, values, classes = detected(Candidates(boxes, scores)).of(0)
+    assert values.tolist() == [0.9, 0.3] and classes.tolist() == [0, 1]
+    assert own.tolist() == [[0, 0, 10, 9], [0, 0, 10, 10]]
+    _, values, _ = detected(Candidates(boxes, scores, distinct=True)).of(0)
+    assert values.tolist() == [0.9, 0.5, 0.3]
+    assert detected(Candidates(boxes, 0 * scores)).classes.shape == (1, 0)
+
+
+def outputs_of(name: str, boxes: Any, scores: Any) -> dict[str, Any]:
+    """What a detector of this kind gives where it sees these boxes with these scores."""
+    middle = centred(boxes)
+    unit = middle / 64
+    one, score = np.ones((*scores.shape[:2], 1)), scores.max(axis=2)
+    number = scores.argmax(axis=2).astype(float)
+    if name == "yolov8":
+        return {"y": np.moveaxis(np.concatenate([middle, scores], 2), 1, 2)}
+    if name == "yolov5":
+        return {"y": np.concatenate([middle, 0.5 * one, 2 * scores], 2)}
+    if name == "yolox":
+        y, x, stride = cells()
+        centres = middle[..., :2] / stride - np.stack([x, y], 1)
+        return {"y": np.concatenate([centres, np.log(middle[..., 2:] / stride), one, scores], 2)}
+    if name == "end-to-end":
+        return {"y": np.concatenate([boxes, score[..., None], number[..., None]], 2)}
+    if name == "detections":
+        return {"boxes": boxes, "scores": score, "labels": number.astype(np.int64)}
+    if name == "ssd":
+        return {"scores": np.concatenate([1 - score[..., None], scores], 2), "boxes": boxes / 64}
+    if name == "detr":
+        rest = np.log(1 - scores.sum(axis=2, keepdims=True))
+        return {"logits": np.concatenate([np.log(scores), rest], 2), "pred_boxes": unit}
+    return {"logits": np.log(scores) - np.log1p(-scores), "pred_boxes": unit}
+
+
+def cells() -> tuple[Any, Any, Any]:
+    places = [
+        (y, x, stride)
+        for stride in (8, 16, 32)
+        for y in range(64 // stride)
+        for x in range(64 // stride)
+    ]
+    y, x, stride = np.array(places, float).T
+    return y, x, stride[:, None]
+
+
+@pytest.mark.parametrize("name", list(BY_NAME))
+def test_a_decoder_reads_what_its_detector_writes(name: str) -> None:
+    random = np.random.default_rng(0)
+    boxes, scores = random_boxes(random, 2, 84), 0.3 * random.random((2, 84, 3)) + 0.01
+    found = BY_NAME[name].decode(outputs_of(name, boxes, scores), ModelFacts(SIZE, {}))
+    np.testing.assert_allclose(found.boxes, boxes, atol=1e-5)
+    if name in ("end-to-end", "detections"):  # one class of each box
+        np.testing.assert_allclose(found.scores.max(axis=2), scores.max(axis=2))
+        np.testing.assert_array_equal(found.scores.argmax(axis=2), scores.argmax(axis=2))
+    else:
+        np.testing.assert_allclose(found.scores, scores, atol=1e-6)
+    assert found.distinct == (name in ("end-to-end", "detections", "detr", "rt-detr"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "metadata", "name"),
+    [
+        ((None, 7, 84), {}, "yolov8"),
+        ((None, 7, None), NAMES, "yolov8"),
+        ((None, 7 + 32, None), NAMES, "yolov8"),  # with the coefficients of masks
+        ((None, 84, 8), {}, "yolox"),
+        ((None, 252, 8), {}, "yolov5"),
+        ((None, None, 8), NAMES, "yolov5"),
+        ((None, 300, 6), {}, "end-to-end"),
+        ((None, None, 6), {"end2end": "True"}, "end-to-end"),
+        ((None, 300, 80), {}, None),
+        ((None, 10), {}, None),
+    ],
+)
+def test_shapes_and_metadata_tell_the_decoder(
+    shape: Any, metadata: dict[str, str], name: str | None
+) -> None:
+    fitting = fitting_decoder(ModelFacts(SIZE, {"y": shape}, metadata))
+    assert (fitting and fitting.name) == name
+
+
+def test_decoders_have_the_names_that_help_texts_list() -> None:
+    assert tuple(d.name for d in DECODERS) == NAMED[: len(DECODERS)]
+
+
+def test_what_nothing_tells_is_asked_for() -> None:
+    outputs = {"logits": (None, 300, 80), "pred_boxes": (None, 300, 4)}
+    facts = ModelFacts(SIZE, outputs)
+    with refused("QD-METRIC-DECODE", "pred_boxes [?, 300, 4]", "rt-detr", "decode"):
+        load_metric("map-to-reference", None, facts)
+    assert "rt-detr" in load_metric("map-to-reference", "RT_DETR", facts).described
+    with refused("QD-METRIC-DECODE", "'yolo99'", "yolov8"):
+        load_metric("map-to-reference", "yolo99", facts)
+    with refused("QD-METRIC-DECODE", "top1"):
+        load_metric("top1", "yolov8")
+
+
+def test_a_function_of_the_users_reads_outputs(tmp_path: Any) -> None:
+    file = tmp_path / "read.py"
+    file.write_text(
+        "import numpy as np\n"
+        "def boxes(outputs):\n    return outputs['b'], outputs['s']\n"
+        "def wrong(outputs):\n    return outputs['b']\n"
+    )
+    random = np.random.default_rng(0)
+    boxes, scores = random_boxes(random, 3, 9), random.random((3, 9, 2))
+    metric = load_metric("box-f1-to-reference", f"{file}:boxes")
+    outputs = {"b": boxes, "s": scores}
+    assert metric(outputs, {}, outputs) == 1
+    assert metric({"b": boxes, "s": 0 * scores}, {}, outputs) == 0
+    assert metric.key is not None and metric.key != load_metric("box-f1-to-reference").key
+    with refused("QD-METRIC-DECODE", "[samples, places, 4]"):
+        load_metric("box-f1-to-reference", f"{file}:wrong")(outputs, {}, outputs)
+
+
+def test_boxes_are_kept_lost_or_new() -> None:
+    box, far = [0.0, 0, 10, 10], [50.0, 50, 60, 60]
+    truth = Detections(np.array([[box, far]]), np.ones((1, 2)), np.array([[0, 1]]))
+    found = Detections(
+        np.array([[box, box, far]]), np.array([[0.9, 0.8, 0.7]]), np.array([[0, 1, -1]])
+    )
+    counts = box_counts(found, truth)
+    assert (counts.kept, counts.lost, counts.new) == (1, 1, 1) and counts.f1 == 0.5
+    unsure = Detections(found.boxes, found.scores * 0.1, found.classes)
+    assert box_counts(unsure, truth).kept == 0
+
+
+def test_average_precision_is_what_the_library_gives() -> None:
+    library = pytest.importorskip("faster_coco_eval")
+    random = np.random.default_rng(0)
+    boxes, classes = random_boxes(random, 20, 4), random.integers(0, 3, (20, 4))
+    found = boxes + random.normal(0, 1.5, boxes.shape)
+    scores = random.uniform(0.3, 1, (20, 4))
+
+    def listed(all_boxes: Any, **more: Any) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": 4 * n + k + 1,
+                "image_id": n,
+                "category_id": int(classes[n, k]),
+                "bbox": [*box[:2], *(box[2:] - box[:2])],
+                "area": float(np.prod(box[2:] - box[:2])),
+                "iscrowd": 0,
+                **{name: float(values[n, k]) for name, values in more.items()},
+            }
+            for n in range(20)
+            for k, box in enumerate(all_boxes[n])
+        ]
+
+    dataset = {
+        "images": [{"id": n} for n in range(20)],
+        "categories": [{"id": c, "name": str(c)} for c in range(3)],
+        "annotations": listed(boxes),
+    }
+    coco = library.COCO(dataset)
+    evaluation = library.COCOeval_faster(coco, coco.loadRes(listed(found, score=scores)), "bbox")
+    evaluation.run()
+    spread = (classes[..., None] == np.arange(3)) * scores[..., None]
+    outputs = outputs_of("end-to-end", found, spread)
+    labels = {"boxes": boxes, "classes": classes}
+    for name, value in zip(("map", "map50"), evaluation.stats, strict=False):
+        assert 0.1 < value < 1
+        assert load_metric(name, "end-to-end")(outputs, labels, {}) == pytest.approx(value)
+
+
+def test_the_loss_is_the_change_of_soft_decisions() -> None:
+    random = np.random.default_rng(0)
+    boxes = random_boxes(random, 2, 30)
+    before, after = (Candidates(boxes, random.random((2, 30, 3)) ** 4) for _ in range(2))
+    expected = [
+        sum(
+            abs(expit(20 * (s - 0.25)) - expit(20 * (r - 0.25)))
+            for s, r in zip(after.scores[n].flat, before.scores[n].flat, strict=True)
+            if max(s, r) > 0.1
+        )
+        for n in range(2)
+    ]
+    np.testing.assert_allclose(decision_losses(after, before), expected)
+    assert decision_losses(before, before).tolist() == [0, 0]
+
+
+def test_boxes_in_another_order_lose_nothing() -> None:
+    random = np.random.default_rng(0)
+    boxes = np.arange(30).reshape(1, 30, 1) * 100.0 + random_boxes(random, 1, 30)
+    scores = random.uniform(0.2, 1, (1, 30, 1))
+    reference = Candidates(boxes, scores, distinct=True)
+    turned = Candidates(boxes[:, ::-1], scores[:, ::-1], distinct=True)
+    assert decision_losses(turned, reference).tolist() == [0]
+    fewer = Candidates(boxes[:, 1:], scores[:, 1:], distinct=True)
+    lost = expit(20 * (scores[0, 0, 0] - 0.25)) - expit(-5)
+    np.testing.assert_allclose(decision_losses(fewer, reference), [lost])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {},
+        {"boxes": np.zeros((2, 1, 4))},
+        {"boxes": np.zeros((2, 1, 5)), "classes": np.zeros((2, 1))},
+        {"boxes": np.zeros((2, 1, 4)), "classes": np.zeros((2, 2))},
+    ],
+)
+def test_labels_that_are_no_boxes(labels: dict[str, Any]) -> None:
+    with refused("QD-METRIC-LABELS", "boxes"):
+        labelled(labels)
