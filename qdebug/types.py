@@ -19,12 +19,14 @@ Tensors = Mapping[str, Array]
 
 
 class Precision(StrEnum):
-    """The precision a layer computes in. A plan asks for those in `formats.registry.PLANNED`; the
-    others are read in models that somebody else quantized."""
+    """The precision a layer computes in. A plan asks for those in `formats.registry.FORMAT_OF`; the
+    others are read in models that somebody else quantized. A16W8 has activations of 16 bits and
+    weights of 8."""
 
     INT4 = "int4"
     INT8 = "int8"
     FP8 = "fp8"
+    A16W8 = "a16w8"
     INT16 = "int16"
     BF16 = "bf16"
     FP16 = "fp16"

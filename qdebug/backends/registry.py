@@ -44,7 +44,7 @@ class BackendSpec:
         audits: it says in which precision each layer was built.
         profiles: it measures the time of each layer.
         captures: tensors inside a model can be observed.
-        precisions: those it has kernels for: "int8", "fp16", "fp32".
+        precisions: those it has kernels for, of `types.Precision`.
         symmetric: its INT8 is signed with zero point 0, and nothing else.
         settings: names of the engine settings it takes; all others are refused.
         context: which of "folder" (a Path to keep files in), "cached" (whether engines may be taken
@@ -212,10 +212,10 @@ _BUILDER = FILES_TO_WRITE | {
 _BUILT_IN = (
     BackendSpec(
         DEFAULT,
-        "on the CPU, exactly as quantized: what INT8 and FP16 cost by themselves",
+        "on the CPU, exactly as quantized: what a precision costs by itself",
         "qdebug.backends.simulation:SimulationBackend",
         builds=False,
-        precisions=("fp32", "fp16", "int8"),
+        precisions=("fp32", "fp16", "bf16", "a16w8", "fp8", "int8"),
         modules=("onnxruntime",),
         distributions=("onnxruntime", "onnxruntime-gpu"),
         install="pip install onnxruntime",
@@ -250,7 +250,7 @@ _BUILT_IN = (
         "qdebug.backends.tensorrt.backend:open_rtx",
         audits=True,
         profiles=True,
-        precisions=("fp32", "fp16", "int8"),
+        precisions=("fp32", "fp16", "bf16", "fp8", "int8"),
         symmetric=True,
         settings=_BUILDER | {"compute_capability"},
         context=("folder", "cached", "sessions", "progress"),
@@ -265,7 +265,7 @@ _BUILT_IN = (
         "qdebug.backends.tensorrt.backend:open_classic",
         audits=True,
         profiles=True,
-        precisions=("fp32", "fp16", "int8"),
+        precisions=("fp32", "fp16", "bf16", "fp8", "int8"),
         symmetric=True,
         settings=_BUILDER | {"typing", "timing_cache"},
         context=("folder", "cached", "sessions", "progress"),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from qdebug.backends.bf16 import in_fp32
 from qdebug.backends.capture import encode_marked
 from qdebug.backends.fp16_emulation.rounding import keep_fp16_rounding
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings, session_options
@@ -41,7 +42,7 @@ _NUMPY_TYPES = {
 
 
 class SimulationBackend:
-    """Executes Q/DQ and FP16 models as written.
+    """Executes models with Q/DQ, in FP16 and in BF16 as written.
 
     Graph optimizations are on, for speed, except those that change what is computed: the fusion of
     Q/DQ into INT8 kernels (it requantizes with other rounding), the removal of FP16 rounding
@@ -67,7 +68,7 @@ class SimulationBackend:
     ) -> SimulationSession | SegmentedSession:
         """See Backend.open."""
         with loading():
-            rounded = keep_fp16_rounding(proto, self._fp16_kernels)
+            rounded = in_fp32(keep_fp16_rounding(proto, self._fp16_kernels))
             size = executed_bytes(rounded)
             if _is_mapped_only(size, self._sessions):
                 rounded = dequantized(rounded, capture)

@@ -32,16 +32,27 @@ from qdebug.network.samplespec import SampleSpec
 
 PrecisionName = Literal[
     "int8",
+    "fp8",
+    "a16w8",
+    "bf16",
     "fp16",
     "fp32",
 ]
 MixName = Literal[
     "int8",
+    "fp8",
+    "a16w8",
+    "bf16",
     "fp16",
     "fp32",
+    "int8+bf16",
+    "fp8+bf16",
+    "a16w8+bf16",
     "int8+fp16",
+    "fp8+fp16",
+    "a16w8+fp16",
 ]
-FallbackName = Literal["fp16", "fp32"]
+FallbackName = Literal["bf16", "fp16", "fp32"]
 Fp16KernelsName = Literal["tensorrt", "exact"]
 WeightsName = Literal["per-channel", "per-tensor"]
 
@@ -112,7 +123,7 @@ WEIGHTS = Option(
     unset="the plan's, or per-channel",
 )
 FALLBACK = Option(
-    "Precision of the layers that cannot run in INT8.", PRECISIONS, unset="the plan's, or fp32"
+    "Precision of the layers that cannot be quantized.", PRECISIONS, unset="the plan's, or fp32"
 )
 CALIBRATION = Option(
     "Ranges to use instead of calibrating: scales.yaml, a TensorRT calibration cache or a plan.",
@@ -121,7 +132,7 @@ CALIBRATION = Option(
     reads=True,
 )
 CALIB_DATA = Option(
-    "Samples to calibrate the INT8 ranges on.",
+    "Samples to calibrate the ranges on.",
     WHAT,
     metavar="DATA",
     unset="the compared ones",
@@ -141,7 +152,12 @@ class CandidateSettings(EngineSettings, DataSettings):
     inputs: Annotated[DataLike, INPUTS]
     precision: Annotated[
         PrecisionName | None,
-        Option("The precision to test against FP32.", PRECISIONS, unset="the plan's, or int8"),
+        Option(
+            "The precision to test against FP32: fp8 is E4M3, a16w8 has INT16 activations and INT8 "
+            "weights.",
+            PRECISIONS,
+            unset="the plan's, or int8",
+        ),
     ] = None
     fallback_precision: Annotated[FallbackName | None, FALLBACK] = None
     weights: Annotated[WeightsName | None, WEIGHTS] = None

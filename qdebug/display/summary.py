@@ -19,6 +19,8 @@ REASONS = {
     "fp16-overflow": "values exceed the largest number of FP16, 65504",
     "fp16-sums": "FP16 kernels round partial sums",
     "fp16-underflow": "values are too small for FP16",
+    "fp8-underflow": "values are too small for FP8 beside the range",
+    "bf16-rounding": "BF16 has too few digits for the values",
     "index-flip": "other indices are chosen than in FP32",
     "mixed-scales": "one scale serves parts of unlike scale",
     "other-weights": "the weights were changed, not only rounded",

@@ -1,6 +1,6 @@
 """The number formats, each as a value.
 
-What a layer can be planned in is in `PLANNED`; the others are only read, in models that somebody
+What a layer can be planned in is in `FORMAT_OF`; the others are only read, in models that somebody
 else quantized.
 
 Costs are ratios of peak dense rates in NVIDIA's data sheets: T4 (7.5), A100 (8.0: 624 TOPS in INT8,
@@ -94,7 +94,7 @@ INT16 = IntegerFormat(
     smallest_subnormal=1,
     needs_scale=True,
     opset=21,
-    mac_cost={},
+    mac_cost={0: 2.0},
 )
 UINT16 = IntegerFormat(
     name="uint16",
@@ -109,7 +109,7 @@ UINT16 = IntegerFormat(
     smallest_subnormal=1,
     needs_scale=True,
     opset=21,
-    mac_cost={},
+    mac_cost={0: 2.0},
 )
 FP8_E4M3 = FloatFormat(
     name="fp8_e4m3",
@@ -157,7 +157,7 @@ BF16 = FloatFormat(
     smallest_normal=2.0**-126,
     smallest_subnormal=2.0**-133,
     needs_scale=False,
-    opset=13,
+    opset=22,
     mac_cost={80: 2.0},
     fraction_bits=7,
     saturates=False,
@@ -210,22 +210,41 @@ FORMATS: tuple[Format, ...] = (
     FP16,
     FP32,
 )
-PLANNED: tuple[Format, ...] = (
-    INT8,
-    FP16,
-    FP32,
+PLANNED: tuple[tuple[Precision, Format, Format], ...] = (
+    (Precision.INT8, INT8, INT8),
+    (Precision.FP8, FP8_E4M3, FP8_E4M3),
+    (Precision.A16W8, INT16, INT8),
+    (Precision.BF16, BF16, BF16),
+    (Precision.FP16, FP16, FP16),
+    (Precision.FP32, FP32, FP32),
 )
-"""What a plan may ask for, from the lowest to the highest precision."""
+"""What a plan may ask for, with the formats of activations and of weights. Their order is that of
+lists for people and, within a price, of a search: of INT8 and FP8, of BF16 and FP16 neither is the
+better one for every layer.
 
-FORMAT_OF: Mapping[Precision, Format] = {f.precision: f for f in PLANNED}
-"""What a layer is quantized or cast to in each precision that a plan may ask for, in their
-order."""
+A16W8 has INT16 rather than UINT16, which what follows a Relu would use one bit more of: all that
+qdebug plans is symmetric, and of 16 bits one is not missed. (In UINT16 with the zero point 32768,
+as QNN writes it, the values are the same.)"""
 
-SCALED = frozenset(f.precision for f in FORMATS if f.needs_scale)
+FORMAT_OF: Mapping[Precision, Format] = {p: activation for p, activation, _ in PLANNED}
+"""What the activations that a layer reads are quantized to, or a whole layer cast to, in each
+precision that a plan may ask for, in their order."""
+
+WEIGHT_FORMAT_OF: Mapping[Precision, Format] = {p: weight for p, _, weight in PLANNED}
+"""What the weight of a layer is quantized or cast to."""
+
+SCALED = frozenset(f.precision for f in FORMATS if f.needs_scale) | {Precision.A16W8}
 """The precisions of layers that read what they multiply through Q/DQ pairs."""
 
-BITS: Mapping[Precision, int] = {f.precision: f.bits for f in FORMATS}
-"""Of one operand of a layer."""
+CAST = tuple(p for p, form, _ in PLANNED if not form.needs_scale and p is not Precision.FP32)
+"""The precisions of layers that are cast to a narrower floating-point format, all of whose
+operators take it."""
+
+BITS: Mapping[Precision, int] = {
+    **{f.precision: f.bits for f in FORMATS},
+    **{p: form.bits for p, form in FORMAT_OF.items()},
+}
+"""Of one operand of a layer: of an activation, where that has more than the weight."""
 
 BY_ONNX_TYPE: Mapping[int, Format] = {f.onnx_type: f for f in FORMATS}
 """Their formats by onnx.TensorProto type."""
@@ -234,8 +253,8 @@ _ORDER = tuple(FORMAT_OF)
 
 
 def is_planned(form: Format) -> bool:
-    """Whether layers of this format run in a precision that a plan may ask for."""
-    return form.precision in FORMAT_OF
+    """Whether a plan may ask for a precision in which layers read this format."""
+    return any(form.precision in (a.precision, w.precision) for _, a, w in PLANNED)
 
 
 def order_of(precision: Precision) -> int:

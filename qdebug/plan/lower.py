@@ -10,13 +10,13 @@ import numpy as np
 from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import ModelError, PlanError
 from qdebug.formats.base import FloatArray, Format
-from qdebug.formats.registry import FORMAT_OF, SCALED, order_of
+from qdebug.formats.registry import CAST, FORMAT_OF, FP16, SCALED, order_of
 from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer
 from qdebug.plan.plan import BoundPlan, Correction, Granularity, PrecisionPlan
 from qdebug.plan.quantize import Grid, half_scale, scale_of, symmetric_grid
-from qdebug.plan.rewrite.fp16 import convert_to_fp16
+from qdebug.plan.rewrite.cast import cast_nodes
 from qdebug.plan.rewrite.qdq import QuantizedLayer, WeightQuantization, insert_qdq, weight_axis
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -43,8 +43,11 @@ class Lowered:
 
 def required_opset(plan: PrecisionPlan) -> int:
     """The opset a model must have for `plan` to be lowered."""
-    scaled = SCALED.intersection((plan.precision, *plan.layers.values()))
-    needed = [13, *(FORMAT_OF[precision].opset for precision in scaled)]
+    used = {plan.precision, *plan.layers.values()}
+    scaled = SCALED.intersection(used)
+    if scaled:
+        used.add(plan.fallback_precision)
+    needed = [13, *(FORMAT_OF[precision].opset for precision in used)]
     if scaled and plan.fallback_precision is Precision.FP16:
         needed.append(HALF_QDQ_OPSET)
     return max(needed)
@@ -63,12 +66,12 @@ def lower(bound: BoundPlan) -> Lowered:
 
 
 def _apply(bound: BoundPlan, graph: Graph) -> Graph:
-    """The two rewrites, in turn.
+    """The rewrites, in turn.
 
     Raises:
         PlanError: as `lower`.
     """
-    half = {n for layer in bound.layers_in(Precision.FP16) for n in layer.nodes}
+    cast = {p: {n for x in bound.layers_in(p) for n in x.nodes} for p in CAST}
     items = [quantized_layer(bound, layer) for layer in bound.quantized_layers()]
     if items:
         graph = Graph.inferred(insert_qdq(graph, items))
@@ -76,15 +79,17 @@ def _apply(bound: BoundPlan, graph: Graph) -> Graph:
     if mixed:
         if graph.opset < HALF_QDQ_OPSET:
             raise PlanError(
-                f"INT8 with FP16 needs opset {HALF_QDQ_OPSET} (FP16 Q/DQ), "
+                f"quantized layers with FP16 need opset {HALF_QDQ_OPSET} (FP16 Q/DQ), "
                 f"but the model has {graph.opset}",
                 "Export the model with a newer opset, or keep the other layers in FP32.",
                 code="QD-PLAN-OPSET",
             )
-        half |= _half_quantized_nodes(graph, items)
-    if not half:
-        return graph
-    return Graph.inferred(convert_to_fp16(graph, half, _half_quantizers(graph) if mixed else ()))
+        cast[Precision.FP16] |= _half_quantized_nodes(graph, items)
+    for precision, nodes in cast.items():
+        if nodes:
+            follow = _half_quantizers(graph) if mixed and precision is Precision.FP16 else ()
+            graph = Graph.inferred(cast_nodes(graph, nodes, FORMAT_OF[precision], follow))
+    return graph
 
 
 def quantized_layer(bound: BoundPlan, layer: Layer) -> QuantizedLayer:
@@ -110,7 +115,7 @@ def activation_scales(bound: BoundPlan) -> dict[str, FloatArray]:
 
 
 def check_ranges(bound: BoundPlan) -> None:
-    """Check the ranges that the plan gives the operands of INT8 layers.
+    """Check the ranges that the plan gives the operands of quantized layers.
 
     Raises:
         PlanError: one is not valid; the message names the tensor.
@@ -165,17 +170,25 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
                 "Train or export the model again.",
                 code="QD-MODEL-WEIGHT-VALUES",
             )
-    form = bound.format_of(layer)
-    scale = _rounded(bound, scale_of(amax, f"weight '{layer.weight}'", form), form)
+    form = bound.weight_format_of(layer)
+    scale = scale_of(amax, f"weight '{layer.weight}'", form)
+    if _fits_half(bound.format_of(layer)):
+        scale = _rounded(bound, scale, form)
     return WeightQuantization(scale, axis, corrected, form)
 
 
 def _rounded(bound: BoundPlan, scale: FloatArray, form: Format) -> FloatArray:
     """`scale`, rounded where FP16 Q/DQ will carry it, before anything is quantized with it."""
-    if bound.plan.fallback_precision is not Precision.FP16:
+    if bound.plan.fallback_precision is not Precision.FP16 or not _fits_half(form):
         return scale
     half = half_scale(scale, form)
     return scale if half is None else half
+
+
+def _fits_half(form: Format) -> bool:
+    """Whether FP16 holds the values of a quantized format to its own digits: those of INT16 it
+    would round, so that Q/DQ pairs of that format carry FP32 whatever is around them."""
+    return form.bits < FP16.bits
 
 
 def _half_quantized_nodes(graph: Graph, items: list[QuantizedLayer]) -> set[str]:
@@ -185,7 +198,10 @@ def _half_quantized_nodes(graph: Graph, items: list[QuantizedLayer]) -> set[str]
         scales = list(item.activations.values())
         if item.weight is not None:
             scales.append(item.weight.scale)
-        if any(half_scale(s, item.format) is None for s in scales):
+        fits = _fits_half(item.format) and all(
+            half_scale(s, item.format) is not None for s in scales
+        )
+        if not fits:
             continue
         nodes.update(item.layer.nodes)
         for name in item.layer.nodes:
@@ -200,7 +216,9 @@ def _half_quantizers(graph: Graph) -> list[str]:
     for node in graph.nodes:
         scale = graph.constant(node.inputs[1]) if node.op_type == "QuantizeLinear" else None
         form = format_of_codes(graph, node) if scale is not None else None
-        if scale is not None and form is not None and half_scale(scale, form) is not None:
+        if scale is None or form is None or not _fits_half(form):
+            continue
+        if half_scale(scale, form) is not None:
             found.append(node.name)
     return found
 

@@ -12,7 +12,7 @@ import onnx
 
 from qdebug.errors import PlanError, UsageError
 from qdebug.formats.base import Format
-from qdebug.formats.registry import SCALED
+from qdebug.formats.registry import BY_ONNX_TYPE, CAST, INT8, SCALED
 from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer, Layers, find_layers
@@ -74,9 +74,10 @@ class ModelPair:
         if self.plan is not None:
             return self.plan.precision
         scaled = Counter(p for p in self.precisions.values() if p in SCALED)
-        if not scaled and Precision.FP16 in self.precisions.values():
-            return Precision.FP16
-        return scaled.most_common(1)[0][0] if scaled else Precision.INT8
+        if scaled:
+            return scaled.most_common(1)[0][0]
+        cast = Counter(p for p in self.precisions.values() if p in CAST)
+        return cast.most_common(1)[0][0] if cast else Precision.INT8
 
     @cached_property
     def parts(self) -> Mapping[str, OutputParts]:
@@ -118,13 +119,18 @@ def planned_pair(model: Model, bound: BoundPlan) -> ModelPair:
 
 
 def _lowered_precision(bound: BoundPlan, lowered: Graph, layer: Layer) -> Precision:
-    """What a layer really runs in: an operator without an FP16 form stays FP32, and FP16 in the
-    model itself stays FP16."""
+    """What a layer really runs in: an operator without an FP16 or BF16 form stays FP32, and what is
+    in one of them in the model itself stays so."""
     if bound.precisions[layer.name] in SCALED:
         return bound.precisions[layer.name]
-    outputs = lowered.by_name[layer.name].outputs
-    half = any(lowered.types.get(t) == onnx.TensorProto.FLOAT16 for t in outputs)
-    return Precision.FP16 if half else Precision.FP32
+    return _cast_precision(lowered, lowered.by_name[layer.name].outputs)
+
+
+def _cast_precision(graph: Graph, tensors: Sequence[str]) -> Precision:
+    """FP16 or BF16 where one of the tensors is, else FP32."""
+    kinds = (BY_ONNX_TYPE.get(graph.types.get(t, onnx.TensorProto.FLOAT)) for t in tensors)
+    found = (form.precision for form in kinds if form is not None and form.precision in CAST)
+    return next(found, Precision.FP32)
 
 
 def quantized_pair(
@@ -255,12 +261,13 @@ def _found_precision(graph: Graph, reference: Graph, layer: Layer) -> Precision:
         else:
             waiting += node.reads
     if formats:
-        return max(formats, key=lambda f: f.bits).precision
+        widest = max(formats, key=lambda f: f.bits).precision
+        mixed = widest is Precision.INT16 and min(f.bits for f in formats) == INT8.bits
+        return Precision.A16W8 if mixed else widest
     computed = layer.output  # before it is cast to what the model gives
     while (node := graph.producers.get(computed)) and node.op_type == "Cast" != layer.op_type:
         computed = node.inputs[0]
-    half = graph.types.get(computed) == onnx.TensorProto.FLOAT16
-    return Precision.FP16 if half else Precision.FP32
+    return _cast_precision(graph, [computed])
 
 
 def _found_grids(graph: Graph) -> dict[str, Grid]:

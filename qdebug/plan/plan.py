@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from qdebug.errors import PlanError
 from qdebug.formats.base import FloatArray, Format
-from qdebug.formats.registry import FORMAT_OF, INT8, SCALED
+from qdebug.formats.registry import FORMAT_OF, INT8, SCALED, WEIGHT_FORMAT_OF
 from qdebug.network.inline import Taken
 from qdebug.network.layers import Layer, Layers
 from qdebug.network.prepare import Model
@@ -36,7 +36,8 @@ class TensorRange:
     """The symmetric range of a quantized tensor.
 
     Attributes:
-        amax: the magnitude that maps to 127; one number per output channel for some weights.
+        amax: the magnitude that maps to the largest code, such as 127; one number per output
+            channel for some weights.
         method: the calibrator that gave it, or "manual".
     """
 
@@ -50,10 +51,10 @@ class PrecisionPlan:
 
     Attributes:
         precision: of every layer that `layers` does not name.
-        fallback_precision: of layers that have no INT8 form, where `precision` is INT8.
+        fallback_precision: of layers that have no quantized form, where `precision` is one.
         layers: layer (or node) name, pattern or `op:TYPE` -> precision, for layers that differ from
             the default.
-        tensors: tensor name -> range. INT8 layers need one for each activation they read; a
+        tensors: tensor name -> range. Quantized layers need one for each activation they read; a
             weight's is taken from its values unless it is named here.
         weights: one scale per output channel, or one per weight.
         model_sha256: of the model file the plan was made for, or "" when any will do.
@@ -117,8 +118,12 @@ class BoundPlan:
         return [layer for layer in self.layers if self.precisions[layer.name] in SCALED]
 
     def format_of(self, layer: Layer) -> Format:
-        """What the operands of `layer` are rounded to."""
+        """What the activations that `layer` reads are rounded to."""
         return FORMAT_OF[self.precisions[layer.name]]
+
+    def weight_format_of(self, layer: Layer) -> Format:
+        """What the weight of `layer` is rounded to."""
+        return WEIGHT_FORMAT_OF[self.precisions[layer.name]]
 
     def needed_ranges(self) -> list[str]:
         """Activations that quantized layers read, in execution order, each once."""
@@ -232,7 +237,7 @@ def _named_precisions(plan: PrecisionPlan, model: Model, layers: Layers) -> dict
             operators = ", ".join(dict.fromkeys(layer.op_type for layer in chosen))
             raise PlanError(
                 f"layer '{text}' ({operators}) cannot run in {precision.upper()}",
-                "Only Conv, ConvTranspose, Gemm and MatMul can: set it to fp16 or fp32.",
+                "Only Conv, ConvTranspose, Gemm and MatMul can: set it to bf16, fp16 or fp32.",
                 code="QD-PLAN-NO-INT8",
             )
         if text not in aliases:

@@ -75,7 +75,7 @@ class _PlanFile(Strict):
     schema_: Literal["qdebug.plan/1"] = Field(alias="schema")
     model: ModelKey = ModelKey()
     precision: _PlannedPrecision = Precision.INT8
-    fallback_precision: Literal["fp16", "fp32"] = "fp32"
+    fallback_precision: Literal["bf16", "fp16", "fp32"] = "fp32"
     weights: Granularity = Granularity.PER_CHANNEL
     calibration: str = ""
     control_flow: ControlFlow = {}

@@ -12,9 +12,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from qdebug.config.candidate import MixName, PrecisionName
+from qdebug.config.candidate import FallbackName, MixName, PrecisionName
 from qdebug.formats.base import Format, Kind
-from qdebug.formats.registry import FORMATS, INT8, PLANNED
+from qdebug.formats.registry import CAST, FORMAT_OF, FORMATS, FP32, INT8, PLANNED
+from qdebug.formats.registry import SCALED as SCALED_PRECISIONS
 from qdebug.types import Precision
 
 BITS = {2: np.uint16, 4: np.uint32}
@@ -224,19 +225,22 @@ def test_the_step_is_the_distance_of_neighbours(form: Format) -> None:
 
 def test_the_registry() -> None:
     assert len({f.name for f in FORMATS}) == len({f.onnx_type for f in FORMATS}) == len(FORMATS)
-    assert set(PLANNED) <= set(FORMATS)
-    assert len({f.precision for f in PLANNED}) == len(PLANNED)
-    assert {f.precision for f in FORMATS} == set(Precision)
-    assert list(PLANNED) == sorted(PLANNED, key=lambda f: f.bits)
-    planned = tuple(str(f.precision) for f in PLANNED)
+    assert {form for _, *forms in PLANNED for form in forms} <= set(FORMATS)
+    assert {f.precision for f in FORMATS} | {Precision.A16W8} == set(Precision)
+    assert all(a.needs_scale == w.needs_scale == (p in SCALED_PRECISIONS) for p, a, w in PLANNED)
+    order = [max(a.bits, w.bits) for _, a, w in PLANNED]
+    assert order == sorted(order)
+    planned = tuple(map(str, FORMAT_OF))
     assert get_args(PrecisionName) == planned  # a literal, since flags start without NumPy
-    mixed = tuple(f"{f.precision}+fp16" for f in PLANNED if f.needs_scale)
+    assert get_args(FallbackName) == (*CAST, Precision.FP32)
+    mixed = tuple(f"{p}+{rest}" for rest in CAST for p in FORMAT_OF if p in SCALED_PRECISIONS)
     assert get_args(MixName) == (*planned, *mixed)
 
 
 def test_the_cost_of_a_multiply_accumulate() -> None:
     """As in NVIDIA's data sheets, relative to INT8."""
-    costs = {f.name: f.mac_cost_on(80) for f in PLANNED}
-    assert costs.items() >= {"int8": 1, "fp16": 2, "fp32": 4}.items()
+    costs = {p: form.mac_cost_on(80) for p, form in FORMAT_OF.items()}
+    expected = {"int8": 1, "fp8": 1, "a16w8": 2, "bf16": 2, "fp16": 2, "fp32": 4}
+    assert costs.items() >= expected.items()
     assert [INT8.mac_cost_on(c) for c in (70, 75, 90, 120)] == [1] * 4
-    assert PLANNED[-1].mac_cost_on(75) == 16
+    assert FP32.mac_cost_on(75) == 16

@@ -98,11 +98,11 @@ def test_numbers_may_be_written_in_short(tmp_path: Path) -> None:
         ("schema: qdebug.plan/2\n", 1, "schema: must be 'qdebug.plan/1'"),
         (HEAD + "\nlayrs: {}\n", 3, "layrs: unknown key"),
         (HEAD + "model:\n  path: m\n  sha: x\n", 4, "model.sha: unknown key"),
-        (HEAD + "precision: int4\n", 2, "precision: must be 'int8', 'fp16' or 'fp32'"),
+        (HEAD + "precision: int4\n", 2, "precision: must be 'int8', 'fp8', 'a16w8', 'bf16', "),
         (
             HEAD + "fallback_precision: int8\n",
             2,
-            "fallback_precision: must be 'fp16' or 'fp32'",
+            "fallback_precision: must be 'bf16', 'fp16' or 'fp32'",
         ),
         (HEAD + "weights: per-row\n", 2, "weights: "),
         (HEAD + "layers:\n  a: fp16\n  b: half\n", 4, "layers.b: must be"),

@@ -11,9 +11,15 @@ import numpy as np
 
 from qdebug.analyse.causes.calibration import RangeFit
 from qdebug.analyse.causes.mixed_scales import MixedScale, PartSums, is_mixed
-from qdebug.analyse.causes.quantization import OperandPart, WeightPart, half_causes, rounding_causes
+from qdebug.analyse.causes.quantization import (
+    OperandPart,
+    WeightPart,
+    bf16_causes,
+    half_causes,
+    rounding_causes,
+)
 from qdebug.formats.base import FloatArray, Format, Kind
-from qdebug.formats.registry import FP16, INT8, UINT8
+from qdebug.formats.registry import CAST, FP8_E4M3, FP16, INT8, UINT8
 from qdebug.metrics.sums import error_energy, signal_energy
 from qdebug.metrics.tensor import sqnr_db
 from qdebug.network.codes import format_of_codes
@@ -30,6 +36,10 @@ from qdebug.types import Array, Precision, Tensors
 WHOLE, NO_PAIRS, EXACT = "whole", "no pairs", "exact sums"
 _SQUARE_SAFE = 1e15
 """Squares of larger values, such as a mask's, leave float32."""
+
+
+_OTHER_8_BITS = {INT8.name: FP8_E4M3, FP8_E4M3.name: INT8}
+"""By the name of a format, the other one of 8 bits."""
 
 
 def without(k: int) -> str:
@@ -49,6 +59,8 @@ class _Values:
     beyond: int = 0
     clip_error: float = 0.0
     error: float = 0.0
+    tiny_error: float = 0.0
+    other_error: float = 0.0
     nonzero: int = 0
     tiny: int = 0
     inside: int = 0
@@ -83,7 +95,14 @@ class _Values:
         work = grid.quantize(exact).astype(exact.dtype, copy=False)
         work -= exact
         self.error += float(work @ work)
+        if full := _full_digits(grid):
+            tiny = work[np.abs(exact) < full]
+            self.tiny_error += float(tiny @ tiny)
         low, high = grid.limits
+        if (other := _OTHER_8_BITS.get(grid.format.name)) and grid.symmetric and grid.axis is None:
+            scale = other.scale_of(max(-low, high))
+            lost = other.quantize(exact, scale).astype(exact.dtype, copy=False) - exact
+            self.other_error += float(lost @ lost)
         np.abs(exact, out=work)
         self.nonzero += int(np.count_nonzero(work))
         eighth = np.float32(max(-low, high) / 8)
@@ -128,6 +147,11 @@ def _largest(values: Array) -> float:
     return float(max(values.max(), -values.min())) if values.size else 0.0
 
 
+def _gain_db(error: float, other: float) -> float:
+    """How much less noise the other format of 8 bits makes, in dB; 0 where that is not known."""
+    return 10 * math.log10(error / other) if error and other else 0.0
+
+
 def _full_digits(grid: Grid | None) -> float:
     """See `OperandPart.full_digits`."""
     if grid is None or grid.format.kind is not Kind.FLOAT:
@@ -143,7 +167,8 @@ class IsolatedLayer:
         energies: Σerr² at its output, by variant.
         signal: Σref² there.
         rounded: Σerr² of what a pair makes of its output, that counts as its own.
-        values: of the tensors its pairs quantize, by name; of all it reads and writes in FP16.
+        values: of the tensors its pairs quantize, by name; of all it reads and writes where it is
+            in FP16 or BF16.
         parts: of those tensors that its pairs quantize and that a Concat joins.
     """
 
@@ -178,7 +203,7 @@ class IsolatedLayer:
                 parts = self._parts(pair)
                 if parts is not None and grid is not None:
                     parts.add(values, grid)
-        if self.subject.precisions[self.layer.name] is Precision.FP16:
+        if self.subject.precisions[self.layer.name] in CAST:
             for tensor in (*self._reads(), self.layer.output):
                 if tensor in truth:
                     self._values(tensor).add(truth[tensor], None)
@@ -226,11 +251,14 @@ class IsolatedLayer:
 
     def causes(self, fit: RangeFit) -> tuple[Cause, ...]:
         """The causes of its error; `fit` is how all ranges fit the values."""
-        if self.subject.precisions[self.layer.name] is Precision.FP16:
+        precision = self.subject.precisions[self.layer.name]
+        if precision in CAST:
             values = self.values.values()
             nonzero = sum(v.nonzero for v in values)
             tiny = sum(v.tiny for v in values) / nonzero if nonzero else 0.0
             largest = max((v.largest for v in values), default=0.0)
+            if precision is Precision.BF16:
+                return bf16_causes(largest, tiny) if self.energies.get(WHOLE) else ()
             broken = math.isnan(self.energies.get(WHOLE, 0.0))
             return half_causes(largest, tiny, *self._sums(), broken=broken)
         whole = self.energies.get(WHOLE, 0.0)
@@ -305,6 +333,8 @@ class IsolatedLayer:
             spread=found.spread,
             format=grid.format if grid else UINT8,
             full_digits=_full_digits(grid),
+            tiny_energy=found.tiny_error / found.error if found.error else 0.0,
+            other_db=_gain_db(found.error, found.other_error) if planned else 0.0,
             mixed=self._mixed(pair),
         )
 

@@ -10,7 +10,7 @@ from qdebug.analyse.causes.mixed_scales import MixedScale
 from qdebug.analyse.causes.overflow import FP16_OVERFLOW
 from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.formats.base import Format, Kind
-from qdebug.formats.registry import FP16, INT8, is_planned
+from qdebug.formats.registry import BF16, FP16, INT8, is_planned
 from qdebug.plan.quantize import MASK
 from qdebug.results.compare import OUTPUT_ERROR, VALUES, Cause
 from qdebug.wording import option, part_of
@@ -27,6 +27,8 @@ _MOST_OF_THEM = 0.99
 _OF_SOMETHING_ELSE = "so it seems to come from other data or another network"
 _NEAR = 0.9
 """A range of which the values reach so much fits them."""
+_CLEARLY_BETTER_DB = 3.0
+"""The other format of 8 bits is advised where it halves a tensor's noise."""
 _LAST = "Keep the layer in FP32 only if neither is enough."
 
 
@@ -42,6 +44,10 @@ class OperandPart:
         format: of the pair's codes.
         full_digits: the smallest magnitude that keeps all the digits of a floating-point format; 0
             for an integer format, whose step is the same everywhere.
+        tiny_energy: share of the pair's own error that values below it make.
+        other_db: how much less noise the other format of 8 bits, FP8 for INT8 and INT8 for FP8,
+            makes of the same values with the same range; negative where it makes more, 0 where that
+            was not measured.
         mixed: a part of the tensor that the scale does not suit, or None.
         largest, rms: of the values, on the samples looked at.
         clipped: share of the values beyond the bounds.
@@ -75,6 +81,8 @@ class OperandPart:
     spread: float = 1.0
     format: Format = INT8
     full_digits: float = 0.0
+    tiny_energy: float = 0.0
+    other_db: float = 0.0
     mixed: MixedScale | None = None
 
     @property
@@ -155,8 +163,13 @@ def rounding_causes(
     causes = []
     for part in parts:
         clipping = part.clipped_energy * part.energy / total
-        rounding = part.energy / total - clipping
-        causes += [_clipping(part, clipping, fit), _rounding(part, rounding, fit)]
+        underflow = part.tiny_energy * part.energy / total
+        rounding = max(0.0, part.energy / total - clipping - underflow)
+        causes += [
+            _clipping(part, clipping, fit),
+            _underflow(part, underflow),
+            _rounding(part, rounding, fit),
+        ]
     if weight is not None:
         causes.append(_weight(weight, weight.energy / total))
     kept = [c for c in _merged(causes) if (c.share or 0) >= LEAST_SHARE]
@@ -240,6 +253,28 @@ def half_causes(
             )
         )
     return tuple(sorted(causes, key=lambda c: -(c.share or 0)))
+
+
+def bf16_causes(largest: float, tiny: float) -> tuple[Cause, ...]:
+    """The cause of a BF16 layer's local error: its range is that of FP32, its digits are few.
+
+    Args:
+        largest, tiny: as of `half_causes`: whether FP16, with eight times the digits, would do.
+    """
+    few = f"BF16 keeps {BF16.fraction_bits + 1} significant bits: it rounds values by up to 1/256"
+    if largest > FP16.largest:
+        beyond = f"FP16 is no way out: values reach {largest:.3g}, beyond its {FP16.largest:.0f}"
+        remedy = "Keep the layer in FP32."
+    elif tiny > _FEWEST_TINY:
+        beyond = (
+            f"FP16 would lose digits too: {100 * tiny:.2g}% of the non-zero values are below "
+            f"{FP16.smallest_normal:.1g}"
+        )
+        remedy = "Keep the layer in FP32, or try FP16."
+    else:
+        beyond = f"FP16 keeps {FP16.fraction_bits + 1}, and its range holds all values here"
+        remedy = "Keep the layer in FP16, which costs the same; in FP32 where its sums overflow."
+    return (Cause("bf16-rounding", 1.0, f"{few}; {beyond}", remedy),)
 
 
 def harmless_cause(largest: float, readers_db: float) -> Cause:
@@ -330,6 +365,37 @@ def _clipping(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     )
 
 
+def _underflow(part: OperandPart, share: float) -> Cause:
+    """What a floating-point format of 8 bits loses below its normal numbers."""
+    evidence = (
+        f"'{part.tensor}' has a range of {part.extent} while a typical value (rms) is "
+        f"{part.rms:.2g}: values below {part.full_digits:.2g} lose digits in {part.format.label}"
+    )
+    if not is_planned(part.format):
+        remedy = "Choose a narrower range where the model is quantized, or keep the layer in BF16."
+    else:
+        remedy = (
+            "Try a calibrator that clips outliers, such as mse or percentile (`qdebug calibrate` "
+            "compares them); else keep the layer in BF16, whose range is that of FP32."
+        )
+    brief = f"values of its input below {part.full_digits:.2g} lose digits in {part.format.label}"
+    return Cause("fp8-underflow", share, evidence, remedy, brief=brief)
+
+
+def _other_format(part: OperandPart) -> str:
+    """The advice to take the other format of 8 bits, "" where it is not clearly the better one."""
+    if part.other_db < _CLEARLY_BETTER_DB:
+        return ""
+    if part.format is INT8:
+        other, why = "fp8", "most values are small beside the range, and its steps shrink with them"
+    else:
+        other, why = "int8", "the values fill the range, where its even step is finer"
+    return (
+        f"{other.upper()} makes {part.other_db:.1f} dB less noise of this tensor: {why} "
+        f"({option('precision', other)}, or {option('pin_to', 'ladder')} of bisect by layer). "
+    )
+
+
 def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     """What the step of a pair adds: because the range does not fit the values, because a few of
     them stretch it, or because it is INT8."""
@@ -356,8 +422,10 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     else:
         remedy = (
             "`qdebug calibrate` compares other ranges, `qdebug repair` recovers accuracy within "
-            f"{part.format.precision.upper()}. {_LAST}"
+            f"{part.format.label}. {_LAST}"
         )
+    if is_planned(part.format) and not part.inner:
+        remedy = f"{_other_format(part)}{remedy}"
     if stretched:
         return Cause("coarse-step", share, f"{evidence}; {stretched}", remedy, brief=brief)
     return Cause("rounding", share, evidence, remedy, brief=brief)
@@ -384,12 +452,7 @@ def _stretched(part: OperandPart) -> str:
     if part.largest > MASK:
         return "it holds a mask, and no range fits a mask and other values at once"
     if part.format.kind is Kind.FLOAT:
-        if part.rms >= part.full_digits:
-            return ""
-        return (
-            f"beside that range values below {part.full_digits:.2g} lose digits in "
-            f"{part.format.label}"
-        )
+        return ""
     if part.spread > _UNEQUAL:
         return f"its widest channel has {part.spread:.3g} times the range of the median channel"
     if part.in_eighth > _MOST_OF_THEM:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import onnx
 from onnx import TensorProto, helper
 
+from qdebug.backends.bf16 import mentions_bf16
 from qdebug.backends.fp16_emulation.rounding import mentions_fp16
 from qdebug.backends.ort_fast.conv import conv_to_codes, conv_to_float
 from qdebug.backends.ort_fast.cut_points import (
@@ -120,7 +121,8 @@ class Assembler:
         items = {x.name: quantized_layer(bound, x) for x in bound.layers_in(Precision.INT8)}
         self.literal = Literal(self.shop, items, fp16_kernels)
         self.pools = _pools(self.literal)
-        self._mentions_fp16 = mentions_fp16(self.graph.proto)
+        proto = self.graph.proto
+        self._mentions_narrow = mentions_fp16(proto) or mentions_bf16(proto)
         self._parts: dict[object, Any] = {}
         self._lock = threading.Lock()
 
@@ -136,13 +138,16 @@ class Assembler:
 
     def takes(self, precisions: Mapping[str, Precision]) -> bool:
         """Whether candidates of these precisions can be assembled: not where INT8 layers compute in
-        FP16 around their kernels, nor in a model that itself contains FP16, nor with a layer in
-        another format that needs a scale, or in INT8 and not so in the base plan."""
+        FP16 around their kernels, nor in a model that itself contains FP16 or BF16, nor with a
+        layer in BF16 or in another format that needs a scale, or in INT8 and not so in the base
+        plan."""
+        if Precision.BF16 in precisions.values():
+            return False
         scaled = {name: p for name, p in precisions.items() if p in SCALED}
         mixed = bool(scaled) and self._rest is Precision.FP16
         items = self.literal.items
         known = all(n in items and p is Precision.INT8 for n, p in scaled.items())
-        return known and not mixed and not self._mentions_fp16
+        return known and not mixed and not self._mentions_narrow
 
     @cached_property
     def segments(self) -> Mapping[str, int]:

@@ -12,10 +12,10 @@ from onnx import TensorProto
 from qdebug.backends.fp16_emulation.rounding import SELECTING, as_tensorrt_computes, fed_fp32
 from qdebug.backends.ort_fast.parts import Form, Formed, Part, Workshop
 from qdebug.formats.base import FloatArray
-from qdebug.formats.registry import INT8
+from qdebug.formats.registry import FP16, INT8
 from qdebug.network.graph import Graph, Node
+from qdebug.plan.rewrite.cast import narrow_roles
 from qdebug.plan.rewrite.edit import copy_node, make_node
-from qdebug.plan.rewrite.fp16 import half_roles
 from qdebug.plan.rewrite.qdq import QuantizedLayer, along_channels, quantized_operands, weight_codes
 from qdebug.types import Fp16Kernels
 
@@ -64,7 +64,7 @@ class Literal:
     def half(self, node: Node) -> Part | None:
         """`node` in FP16, with a barrier behind each FP16 output (see half.rounding); None where
         its operator has no FP16 form. One that rounds nothing is computed in FP32."""
-        roles = half_roles(node, self.graph)
+        roles = narrow_roles(node, self.graph, FP16)
         if roles is None:
             return None
         inputs, outputs = roles

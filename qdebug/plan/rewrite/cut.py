@@ -20,6 +20,8 @@ from qdebug.network.weights import renamed
 from qdebug.plan.quantize import QUANTIZERS
 from qdebug.plan.rewrite.edit import check, copy_node, make_node
 
+_NARROW: Mapping[int, str] = {TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
+
 INSERTED_OPS = QUANTIZERS | {"DequantizeLinear", "Cast"}
 
 
@@ -139,7 +141,7 @@ class _Cutter:
         self._nodes: list[onnx.NodeProto] = []
         self._shared: dict[str, dict[str, str]] = {}
         self._inputs: dict[str, None] = {}
-        self._halves: dict[str, str] = {}
+        self._narrow: dict[tuple[str, int], str] = {}
         self._outputs: dict[str, str] = {}
         self.originals: dict[str, str] = {}
         self.reads: dict[str, frozenset[str]] = {}
@@ -191,16 +193,17 @@ class _Cutter:
         return proto
 
     def _feed(self, tensor: str, source: str) -> str:
-        """The input for reference tensor `source`, as FP16 where the lowered `tensor` is FP16."""
+        """The input for reference tensor `source`, as narrow as the lowered `tensor` is."""
         self._inputs[source] = None
-        kind = self.lowered.types.get(tensor)
-        if kind == self.reference.types.get(source) or kind != TensorProto.FLOAT16:
+        kind = self.lowered.types.get(tensor, 0)
+        if kind == self.reference.types.get(source) or kind not in _NARROW:
             return source
-        if source not in self._halves:
-            half = self._halves[source] = free_name(f"{source}:fp16", self._taken)
-            name = free_name(half, self._names)
-            self._nodes.append(make_node("Cast", [source], half, name, to=kind))
-        return self._halves[source]
+        if (source, kind) not in self._narrow:
+            narrow = free_name(f"{source}:{_NARROW[kind]}", self._taken)
+            self._narrow[source, kind] = narrow
+            name = free_name(narrow, self._names)
+            self._nodes.append(make_node("Cast", [source], narrow, name, to=kind))
+        return self._narrow[source, kind]
 
     def _emit(self, proto: onnx.NodeProto, renamed: dict[str, str]) -> None:
         node = copy_node(proto)

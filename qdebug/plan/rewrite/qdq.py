@@ -36,8 +36,8 @@ class WeightQuantization:
 
 @dataclass(frozen=True)
 class QuantizedLayer:
-    """A layer that reads its operands through Q/DQ pairs, with their scales and their format.
-    `bias` is added to the anchor's output, [output channels]; None adds nothing."""
+    """A layer that reads its operands through Q/DQ pairs, with their scales and the format of the
+    activations. `bias` is added to the anchor's output, [output channels]; None adds nothing."""
 
     layer: Layer
     activations: Mapping[str, FloatArray]
@@ -140,7 +140,7 @@ class _Pairs:
         self.graph = graph
         self.editor = Editor(graph)
         self._activations: dict[tuple[str, Format], str] = {}
-        self._weights: dict[tuple[str, int | None], str] = {}
+        self._weights: dict[tuple[str, int | None, Format], str] = {}
         self._zeros: dict[Format, str] = {}
 
     def activation(self, tensor: str, scale: FloatArray, form: Format) -> str:
@@ -178,7 +178,7 @@ class _Pairs:
 
     def weight(self, tensor: str, how: WeightQuantization) -> str:
         """The dequantized form of a constant, whose codes are made once."""
-        key = (tensor, how.axis)
+        key = (tensor, how.axis, how.format)
         if key not in self._weights:
             edit = self.editor
             operands = [

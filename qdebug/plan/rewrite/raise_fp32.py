@@ -1,4 +1,4 @@
-"""Raise FP16 to FP32: the reference of a model that contains FP16."""
+"""Raise FP16 and BF16 to FP32: the reference of a model that contains them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from qdebug.network.subgraphs import rename_reads
 from qdebug.network.weights import tensor_of, values_of
 from qdebug.plan.rewrite.edit import check, make_node
 
-FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16
+FP32 = TensorProto.FLOAT
+_NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def raise_to_fp32(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `proto` whose FP16 constants and Casts are FP32.
+    """A copy of `proto` whose constants and Casts in FP16 and BF16 are FP32.
 
-    FP16 inputs keep their type and are cast; FP16 outputs become FP32.
+    Inputs in them keep their type and are cast; outputs become FP32.
 
     Raises:
         PlanError: as `check`.
@@ -27,7 +28,7 @@ def raise_to_fp32(proto: onnx.ModelProto) -> onnx.ModelProto:
     _raise_graph(raised.graph)
     casts = []
     for value in raised.graph.input:
-        if value.type.tensor_type.elem_type == FP16:
+        if value.type.tensor_type.elem_type in _NARROW:
             wide = f"{value.name}:fp32"
             for node in raised.graph.node:
                 rename_reads(node, {value.name: wide})
@@ -42,7 +43,7 @@ def _raise_graph(graph: onnx.GraphProto) -> None:
     for tensor in graph.initializer:
         _raise_tensor(tensor)
     for value in graph.output:
-        if value.type.tensor_type.elem_type == FP16:
+        if value.type.tensor_type.elem_type in _NARROW:
             value.type.tensor_type.elem_type = FP32
     for node in graph.node:
         for attribute in node.attribute:
@@ -50,11 +51,11 @@ def _raise_graph(graph: onnx.GraphProto) -> None:
                 _raise_tensor(attribute.t)
             elif attribute.HasField("g"):
                 _raise_graph(attribute.g)
-            elif attribute.name in ("to", "dtype") and attribute.i == FP16:
+            elif attribute.name in ("to", "dtype") and attribute.i in _NARROW:
                 attribute.i = FP32
 
 
 def _raise_tensor(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type == FP16:
+    if tensor.data_type in _NARROW:
         values = values_of(tensor).astype(np.float32)
         tensor.CopyFrom(tensor_of(values, tensor.name))

@@ -11,12 +11,35 @@ from qdebug.analyse.causes.calibration import RangeFit
 from qdebug.analyse.causes.quantization import (
     OperandPart,
     WeightPart,
+    bf16_causes,
     half_causes,
     inherited_cause,
     rounding_causes,
 )
-from qdebug.formats.registry import FP8_E4M3
+from qdebug.formats.base import Format
+from qdebug.formats.registry import FP8_E4M3, INT8
 from qdebug.wording import part_of
+
+
+@pytest.mark.parametrize(("form", "other"), [(INT8, "FP8"), (FP8_E4M3, "INT8")])
+def test_the_other_format_of_8_bits_is_advised_where_it_is_clearly_better(
+    form: Format, other: str
+) -> None:
+    for better, told in ((2.9, False), (3.0, True), (-5.0, False)):
+        part = replace(operand("x", 1.0), format=form, other_db=better)
+        (cause,) = rounding_causes([part], None, RangeFit({}))
+        assert cause.remedy.startswith(f"{other} makes 3.0 dB less noise") == told
+
+
+def test_bf16_is_told_whether_fp16_would_do() -> None:
+    for largest, tiny, says in (
+        (10.0, 0.0, "Keep the layer in FP16"),
+        (10.0, 0.5, "or try FP16"),
+        (1e5, 0.0, "Keep the layer in FP32."),
+    ):
+        (cause,) = bf16_causes(largest, tiny)
+        assert (cause.label, cause.share) == ("bf16-rounding", 1.0)
+        assert says in cause.remedy
 
 
 def labels(*figures: float) -> list[tuple[str, float | None]]:
@@ -139,11 +162,14 @@ def test_parts_in_words(ratio: float, told: str) -> None:
 def test_a_wide_range_costs_a_floating_point_format_only_digits_of_small_values() -> None:
     """Steps grow with the values: neither outliers nor a range too wide make them coarse."""
     fp8 = {"format": FP8_E4M3, "full_digits": 0.5, "in_eighth": 1.0, "spread": 100.0}
-    for largest, rms, label in ((1.0, 0.8, "rounding"), (9.5, 0.1, "coarse-step")):
-        part = replace(operand("x", 1.0, largest=largest, rms=rms), **fp8)
+    for largest, rms, tiny, label in (
+        (1.0, 0.8, 0.0, "rounding"),
+        (9.5, 0.1, 0.95, "fp8-underflow"),
+    ):
+        part = replace(operand("x", 1.0, largest=largest, rms=rms), tiny_energy=tiny, **fp8)
         (cause,) = rounding_causes([part], None, RangeFit({}))
         assert cause.label == label
-        assert "qdebug" not in cause.remedy
+        assert cause.share == pytest.approx(tiny or 1.0)
     plain = replace(operand("x", 1.0, largest=9.5), in_eighth=1.0)
     (cause,) = rounding_causes([plain], None, RangeFit({}))
     assert cause.label == "coarse-step" and "qdebug repair" in cause.remedy
