@@ -27,7 +27,7 @@ from qdebug.config.strategies import STRATEGIES
 from qdebug.config.values import parse_difference
 from qdebug.network.samplespec import SampleSpec
 
-PinToName = Literal["fp16", "fp32", "auto"]
+PinToName = Literal["int8", "fp8", "a16w8", "bf16", "fp16", "fp32", "auto", "ladder"]
 Seconds = Annotated[float, Gt(0)]
 _STRATEGIES = "; ".join(f"{name} ({summary})" for name, summary in STRATEGIES.items())
 
@@ -49,9 +49,10 @@ MAX_RISE = Option(
     parse=parse_difference,
 )
 PIN_TO = Option(
-    "Precision of the layers that are kept out of INT8; auto takes fp16 where it suffices.",
+    "Precision of the layers that are raised; auto takes fp16 where it suffices, and else fp32; "
+    "ladder for each layer the cheapest of all precisions that does.",
     SEARCH,
-    unset="auto, or fp32 where FP16 is what is tested",
+    unset="auto, or fp32 where no layer is quantized",
 )
 NEVER_PIN = Option(
     "Never keep this layer in higher precision: a name, a pattern with *, or op:TYPE; repeatable.",

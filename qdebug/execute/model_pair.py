@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -106,14 +106,16 @@ def load_model(
     sessions: SessionSettings,
     progress: ProgressCallback = ignore_progress,
     *,
+    raised: Collection[Precision] = (),
     in_fp16: bool = False,
 ) -> Model:
     """The user's model at the opset that `plan` needs, for the samples of `sources`.
 
     Args:
+        raised: other precisions that layers may be raised to.
         in_fp16: it may be in FP16 itself.
     """
-    model = open_model(path, required_opset(plan), sources, sessions, progress)
+    model = open_model(path, required_opset(plan, raised), sources, sessions, progress)
     if not (in_fp16 or plan.layers):
         check_in_fp32(model)
     return model

@@ -257,6 +257,15 @@ def is_planned(form: Format) -> bool:
     return any(form.precision in (a.precision, w.precision) for _, a, w in PLANNED)
 
 
+def may_raise(start: Precision, end: Precision) -> bool:
+    """Whether a search for accuracy may run a layer in `end` instead of `start`: in another
+    precision of as many bits or more. One with scales takes the ranges that the layer has in
+    another one with scales."""
+    if end is start or BITS[end] < BITS[start]:
+        return False
+    return end not in SCALED or start in SCALED
+
+
 def order_of(precision: Precision) -> int:
     """The place of a precision that a plan may ask for, from 0 for the lowest."""
     return _ORDER.index(precision)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,9 +41,10 @@ class Lowered:
     grids: Mapping[str, Grid]
 
 
-def required_opset(plan: PrecisionPlan) -> int:
-    """The opset a model must have for `plan` to be lowered."""
-    used = {plan.precision, *plan.layers.values()}
+def required_opset(plan: PrecisionPlan, raised: Collection[Precision] = ()) -> int:
+    """The opset a model must have for `plan` to be lowered, also with layers `raised` to others of
+    these precisions."""
+    used = {plan.precision, *plan.layers.values(), *raised}
     scaled = SCALED.intersection(used)
     if scaled:
         used.add(plan.fallback_precision)

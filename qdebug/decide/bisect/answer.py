@@ -8,7 +8,7 @@ from qdebug.analyse.diagnose import diagnosed
 from qdebug.decide.bisect.setup import Setup
 from qdebug.decide.search.find import Outcome, SearchResult
 from qdebug.decide.search.outcome import CostSummary, PinnedLayer
-from qdebug.decide.search.problem import Pins, PinTo
+from qdebug.decide.search.problem import Pins
 from qdebug.formats.registry import order_of
 from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import PrecisionPlan, bind_plan
@@ -43,7 +43,7 @@ def cost_summary(setup: Setup, pins: Pins) -> CostSummary:
         base=space.total(frozenset()),
         plan=space.total(pins),
         all_pinned=space.total(space.everything()),
-        all_pinned_to=Precision.FP16 if space.problem.pin_to == "fp16" else Precision.FP32,
+        all_pinned_to=space.problem.pin_to.precision or Precision.FP32,
     )
 
 
@@ -124,7 +124,7 @@ def _left(setup: Setup) -> str:
     advice = []
     if setup.space.never_pinned:
         advice.append(f"drop {option('never_pin')}")
-    if setup.space.problem.pin_to == PinTo.FP16:
+    if setup.space.problem.pin_to.precision not in (None, Precision.FP32):
         advice.append(f"use {option('pin_to', 'fp32')}")
     if plan.fallback_precision is not Precision.FP32:
         advice.append(f"use {option('fallback_precision', 'fp32')}")

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from qdebug.analyse.effect.effects import Rating, noise_alone
@@ -41,6 +41,7 @@ from qdebug.execute.model_pair import (
     plan_ranges,
     share_pair,
 )
+from qdebug.formats.registry import FORMAT_OF, may_raise
 from qdebug.network.macs import macs_per_sample, work_of
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
@@ -109,6 +110,7 @@ class Ratings:
         measured: the layers whose effect was measured by itself, and not in a group.
         took_s: seconds that the layers' own errors took.
         notes: what the user must know of it.
+        raised: as `effect`, with each alone in another precision, by that.
     """
 
     layers: Mapping[str, LayerResult]
@@ -116,6 +118,7 @@ class Ratings:
     measured: frozenset[str] = frozenset()
     took_s: float = 0.0
     notes: tuple[str, ...] = ()
+    raised: Mapping[Precision, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, layers: Mapping[str, LayerResult], rating: Rating | None, took_s: float) -> Ratings:
@@ -127,7 +130,7 @@ class Ratings:
     def of_changed_network(self) -> Ratings:
         """Of a network with the same layers in which something was changed: no more than where a
         search may start from."""
-        return Ratings({}, {**local_noise(self.layers), **self.effect})
+        return Ratings({}, {**local_noise(self.layers), **self.effect}, raised=self.raised)
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,8 @@ def prepare(
             code="QD-USAGE-NOTHING-TO-PIN",
         )
     sources = (*settings.quantization.samples, *given_specs(settings.held_out))
-    model = load_model(settings.model, plan, sources, sessions, progress)
+    raised = raised_to(settings.search)
+    model = load_model(settings.model, plan, sources, sessions, progress, raised=raised)
     check_not_quantized(
         model,
         "its precisions are fixed, so nothing can be searched",
@@ -202,7 +206,7 @@ def prepare(
     executor: Executor = THIS_PROCESS
     if stack:
         executor = open_executor(stack, settings, gpus=spec_of(settings.backend).builds)
-    executor.share_model(model, settings.model, required_opset(plan))
+    executor.share_model(model, settings.model, required_opset(plan, raised))
     fp16_kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
         parallelism(), progress, sessions, settings.batch_size, fp16_kernels, executor
@@ -260,13 +264,38 @@ def _ratings(how: PinSearchSpec, start: Start, pair: ModelPair, ends_at: float) 
     budget = how.memory_budget
     found = rate_layers(context, pair, searched, budget, _share_of(ends_at))
     took = time.monotonic() - began
-    half = emulates_fp16(context, () if _pin_to(how) is PinTo.FP32 else (Precision.FP16,))
+    half = emulates_fp16(context, raised_to(how))
     held_out = start.held_out.count / searched.count
     until = _share_of(ends_at - checks_after_rating(took, emulated=half, held_out=held_out))
     rating = None
     if time.monotonic() + took < until:  # it takes no less than that, however few layers are rated
         rating = noise_alone(context, pair, searched, budget, until)
-    return Ratings.of(found, rating, took)
+    ratings = Ratings.of(found, rating, took)
+    if rating is None or _pin_to(how) is not PinTo.LADDER:
+        return ratings
+    raised: dict[Precision, dict[str, float]] = {}
+    for precision in raised_to(how):
+        if precision is not Precision.FP32:
+            raised[precision] = _noise_in(precision, how, start, pair, until)
+    return replace(ratings, raised=raised)
+
+
+def _noise_in(
+    precision: Precision, how: PinSearchSpec, start: Start, pair: ModelPair, ends_at: float
+) -> dict[str, float]:
+    """The outputs' noise with each layer alone in `precision`, where it may be raised to that, by
+    name; of layers that were measured in groups nothing, since they divide by their local errors.
+    """
+    layers = {n: precision for n, p in pair.precisions.items() if may_raise(p, precision)}
+    if not layers:
+        return {}
+    bound = start.planned.bound
+    plan = replace(bound.plan, layers={**bound.plan.layers, **layers})
+    others = planned_pair(
+        start.model, replace(bound, plan=plan, precisions={**bound.precisions, **layers})
+    )
+    rating = noise_alone(start.context, others, start.searched, how.memory_budget, ends_at)
+    return {n: x for n, x in rating.alone.items() if n in layers} if rating else {}
 
 
 def _share_of(ends_at: float) -> float:
@@ -351,7 +380,9 @@ def _space(
         _costs(how.profile, pair, samples, kernels),
         {**local_noise(ratings.layers), **ratings.effect},
         noise_std=dict.fromkeys(ratings.measured, MEASURED_STD),
+        raised_noise=ratings.raised,
         pin_to=pin_to,
+        among=raised_to(how),
         pin=named("pin"),
         never_pin=named("never_pin"),
     )
@@ -366,12 +397,26 @@ def _pin_to(how: PinSearchSpec) -> PinTo | None:
     Raises:
         UsageError: it has no such kernels.
     """
-    spec, wanted = spec_of(how.backend), how.pin_to
-    if wanted in (None, "auto") and Precision.FP16 not in spec.precisions:
+    spec, wanted = spec_of(how.backend), PinTo(how.pin_to) if how.pin_to else None
+    if wanted in (None, PinTo.AUTO) and Precision.FP16 not in spec.precisions:
         return PinTo.FP32
-    if wanted in (Precision.FP16, Precision.FP32):
-        spec.check_precisions([wanted])
-    return PinTo(wanted) if wanted else None
+    if wanted is not None and wanted.precision is not None:
+        spec.check_precisions([wanted.precision])
+    return wanted
+
+
+def raised_to(how: PinSearchSpec) -> tuple[Precision, ...]:
+    """The precisions that layers may be raised to.
+
+    Raises:
+        UsageError: the backend has no such kernels.
+    """
+    pin_to = _pin_to(how)
+    if pin_to is PinTo.LADDER:
+        return tuple(p for p in FORMAT_OF if p in spec_of(how.backend).precisions)
+    if pin_to is None or pin_to.precision is None:
+        return Precision.FP16, Precision.FP32
+    return (pin_to.precision,)
 
 
 def _costs(

@@ -15,7 +15,7 @@ from qdebug.backends.sizing import parallelism
 from qdebug.config.repair import RepairSettings
 from qdebug.config.specs import PinSearchSpec, TargetSpec
 from qdebug.decide.bisect.grain import Coarse, coarse_share, told
-from qdebug.decide.bisect.setup import Ratings
+from qdebug.decide.bisect.setup import Ratings, raised_to
 from qdebug.decide.bisect.target import AccuracyTarget, read_target, seen_direction
 from qdebug.decide.remedies.quantized import Quantized, quantized
 from qdebug.decide.remedies.remedy import Study
@@ -121,7 +121,8 @@ def prepare(
     _refuse_fp32(plan)
     sources = given_specs(settings.calibrates_on, settings.held_out)
     sessions = session_settings(settings)
-    given = load_model(settings.model, plan, sources, sessions, progress)
+    raised = raised_to(settings.search)
+    given = load_model(settings.model, plan, sources, sessions, progress, raised=raised)
     origin = origin_of(settings, given, plan, sources, sessions)
     reference = origin.reference
     metric = on_model(metric, reference)
@@ -131,7 +132,7 @@ def prepare(
     found = told(coarse_share(target, counts)) if target else None
     executor = open_executor(stack, settings)
     if reference is given:
-        executor.share_model(reference, settings.model, required_opset(plan))
+        executor.share_model(reference, settings.model, required_opset(plan, raised))
     kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
         parallelism(), progress, sessions, settings.batch_size, kernels, executor

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from qdebug.decide.search.ladder import below_fp32, steps_of
 from qdebug.decide.search.oracle import BudgetSpent, Evaluation, Oracle
 from qdebug.decide.search.pareto import Point, pareto
 from qdebug.decide.search.problem import Item, Measurement, Pins, PinTo, SearchProblem, pins_of
@@ -75,7 +76,8 @@ def find(
     minimal is read off the evaluations.
     With `PinTo.AUTO`, every item goes to FP16 where the target holds with all of them in FP16; else
     the strategy is asked twice, first for a set in FP32, then for the part of it that FP16 is not
-    enough for.
+    enough for. With `PinTo.LADDER` the layers climb it together first (see
+    `ladder.steps_of`), and the strategy is asked for a set on the rungs below FP32.
 
     Args:
         knee_by_value: see `by_value` of pareto.
@@ -146,6 +148,8 @@ class _Search:
         always = self._problem.always
         if self._oracle.ask(always).passed:
             return Outcome.NOTHING_NEEDED, always, "the target holds without raising any layer"
+        if self._problem.pin_to is PinTo.LADDER:
+            return self._climb(strategy)
         for level in self._levels():
             self.ceiling = always | pins_of(level)
             if self._oracle.ask(self.ceiling).passed:
@@ -169,6 +173,31 @@ class _Search:
             self.cheaper_left = None
         return Outcome.FOUND, pins, reason
 
+    def _climb(self, strategy: Strategy) -> tuple[Outcome, Pins, str]:
+        """Up the ladder to the first step with which the target holds, by a binary search; then
+        down again, one layer at a time. The same from the set that `strategy` chooses, where none
+        needs FP32: the cheaper one is taken."""
+        steps = [self._problem.always | pins_of(step) for step in steps_of(self._problem.items)]
+        self.ceiling = steps[-1]
+        if not self._oracle.ask(self.ceiling).passed:
+            return Outcome.IMPOSSIBLE, self._problem.always, self._why_impossible()
+        fails, passes = -1, len(steps) - 1
+        while passes - fails > 1:
+            middle = (fails + passes) // 2
+            if self._oracle.ask(steps[middle]).passed:
+                passes = middle
+            else:
+                fails = middle
+        found = [self._descend(steps[passes])]
+        below = below_fp32(self._problem.items)
+        if below and self._oracle.ask(self._problem.always | pins_of(below)).passed:
+            chosen = self._choose(strategy, {}, below).chosen
+            start = pins_of({name: below[name] for name in chosen})
+            found.append(self._descend(self._problem.always | start))
+        found.append(self.cheapest_passing())
+        pins = min(found, key=self._problem.cost)
+        return Outcome.FOUND, self._descend(pins), ""
+
     def _why_impossible(self) -> str:
         assert self.ceiling is not None
         failure = self._oracle.ask(self.ceiling).failure
@@ -178,9 +207,9 @@ class _Search:
 
     def _levels(self) -> list[Raised]:
         """What every item is raised to: one level, or under `auto` FP16 and then FP32."""
-        items, pin_to = self._problem.items, self._problem.pin_to
-        if pin_to is not PinTo.AUTO:
-            return [{item.name: Precision(pin_to) for item in items}]
+        items, only = self._problem.items, self._problem.pin_to.precision
+        if only is not None:
+            return [{item.name: only for item in items}]
         lowest = {item.name: min(item.costs, key=order_of) for item in items}
         highest = {item.name: max(item.costs, key=order_of) for item in items}
         return [lowest] if lowest == highest else [lowest, highest]
@@ -224,8 +253,9 @@ def is_minimal(
     *,
     lowering: bool = True,
 ) -> bool:
-    """`pins` with one item left out (or, while `lowering`, in FP16 instead of FP32) were all
-    evaluated, and failed. `known` gives what was measured, None for what was not."""
+    """`pins` with one item left out (or, while `lowering`, in FP16 instead of FP32, or on a lower
+    rung of the ladder) were all evaluated, and failed. `known` gives what was measured, None for
+    what was not."""
     found = [known(p) for p in _neighbours(problem, pins, lowering)]
     return all(m is not None and not m.passed for m in found)
 
@@ -234,11 +264,23 @@ def _neighbours(problem: SearchProblem, pins: Pins, lowering: bool = True) -> It
     mixed = lowering and problem.pin_to is PinTo.AUTO
     order = {item.name: item for item in problem.items}
     chosen = dict(pins - problem.always)
+    if problem.pin_to is PinTo.LADDER:
+        for name, precision in sorted(chosen.items()):
+            for lower in _lower_rungs(order[name], precision):
+                yield pins - {(name, precision)} | lower
+        return
     for name in (n for n in order if n in chosen):
         pin = (name, chosen[name])
         yield pins - {pin}
         if mixed and pin[1] is Precision.FP32 and Precision.FP16 in order[name].costs:
             yield pins - {pin} | {(name, Precision.FP16)}
+
+
+def _lower_rungs(item: Item, precision: Precision) -> Iterator[Pins]:
+    yield frozenset()
+    for rung in item.rungs:
+        if item.costs[rung] < item.costs[precision]:
+            yield pins_of({item.name: rung})
 
 
 def _choice(item: Item, low: Precision | None, high: Precision) -> Choice:

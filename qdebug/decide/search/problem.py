@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from qdebug.result import Hidden, MaybeText, in_json
 from qdebug.types import Precision
@@ -47,11 +48,22 @@ class Pinned:
 
 
 class PinTo(StrEnum):
-    """The precision that layers are raised to; `auto` takes FP16 where it suffices."""
+    """The precision that layers are raised to; `auto` takes FP16 where it suffices, `ladder` for
+    each layer the cheapest precision that does."""
 
+    INT8 = "int8"
+    FP8 = "fp8"
+    A16W8 = "a16w8"
+    BF16 = "bf16"
     FP16 = "fp16"
     FP32 = "fp32"
     AUTO = "auto"
+    LADDER = "ladder"
+
+    @property
+    def precision(self) -> Precision | None:
+        """The one precision; None where there are several."""
+        return None if self in (PinTo.AUTO, PinTo.LADDER) else Precision(self)
 
 
 ROUGH_STD, MEASURED_STD = 1.2, 0.6
@@ -65,17 +77,38 @@ class Item:
 
     Attributes:
         name: its name.
-        costs: what raising it costs, for every precision it can be raised to (FP16, FP32 or both);
-            ≥ 0, one unit for the whole problem.
+        costs: what raising it costs, for every precision it can be raised to; ≥ 0, one unit for the
+            whole problem.
         noise: an estimate, before any evaluation, of what it adds to the output's noise-to-signal
             energy ratio while it is not raised; 0 where nothing is known, +inf where it ruins it.
         noise_std: the standard deviation of the logarithm of that.
+        raised_noise: the same as `noise` when it is raised, for precisions that it was measured in.
     """
 
     name: str
     costs: Mapping[Precision, float]
     noise: float = 0.0
     noise_std: float = ROUGH_STD
+    raised_noise: Mapping[Precision, float] = field(default_factory=dict)
+
+    @cached_property
+    def rungs(self) -> tuple[Precision, ...]:
+        """What is worth raising it to, the cheapest first: each makes less noise than all that cost
+        no more, the base precision included. In FP32 it makes none; a precision that was not
+        measured is left out."""
+        noise = {**self.raised_noise, Precision.FP32: 0.0}
+        least, found = self.noise, list[Precision]()
+        for precision in sorted(self.costs, key=lambda p: (self.costs[p], noise.get(p, math.inf))):
+            if precision in noise and (noise[precision] < least or precision is Precision.FP32):
+                least = noise[precision]
+                found.append(precision)
+        return tuple(found)
+
+    def noise_in(self, precision: Precision | None) -> float:
+        """Its noise as one of its rungs; None stands for the base precision."""
+        if precision is None:
+            return self.noise
+        return 0.0 if precision is Precision.FP32 else self.raised_noise[precision]
 
 
 @dataclass(frozen=True)
@@ -142,7 +175,8 @@ class SearchProblem:
                 raise ValueError(f"{item.name}: needs finite costs that are not negative")
             if not item.noise >= 0:
                 raise ValueError(f"{item.name}: its noise is not a number from 0")
-            if self.pin_to is not PinTo.AUTO and Precision(self.pin_to) not in item.costs:
+            only = self.pin_to.precision
+            if only is not None and only not in item.costs:
                 raise ValueError(f"{item.name}: has no cost in {self.pin_to}")
 
     def cost(self, pins: Pins) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.decide.search.problem import ROUGH_STD, Item, Pins, PinTo, SearchProblem, pins_of
 from qdebug.errors import UsageError
-from qdebug.formats.registry import FORMAT_OF, SCALED, order_of
+from qdebug.formats.registry import FORMAT_OF, SCALED, may_raise, order_of
 from qdebug.plan.cost import Costs
 from qdebug.results.compare import LayerResult
 from qdebug.types import Precision
@@ -55,7 +55,9 @@ def search_space(
     noise: Mapping[str, float],
     *,
     noise_std: Mapping[str, float] | None = None,
+    raised_noise: Mapping[Precision, Mapping[str, float]] | None = None,
     pin_to: PinTo | None = None,
+    among: Collection[Precision] = tuple(FORMAT_OF),
     pin: Sequence[str] = (),
     never_pin: Sequence[str] = (),
 ) -> SearchSpace:
@@ -65,7 +67,9 @@ def search_space(
         base: the precision of every layer, in execution order.
         noise, noise_std: by layer, an estimate of what it adds to the output's noise; see Item.
             What has no noise_std is estimated roughly.
-        pin_to: the precision to pin to; None takes AUTO, and FP32 where no layer runs in INT8.
+        raised_noise: the same as `noise` by precision that layers may be raised to; see Item.
+        pin_to: the precision to pin to; None takes AUTO, and FP32 where no layer is quantized.
+        among: the precisions of the ladder.
         pin: names of layers that are always pinned, to the highest precision allowed.
         never_pin: names of layers that never are.
 
@@ -74,8 +78,13 @@ def search_space(
     """
     if pin_to is None:
         pin_to = PinTo.FP32 if SCALED.isdisjoint(base.values()) else PinTo.AUTO
-    highest = Precision.FP32 if pin_to is PinTo.AUTO else Precision(pin_to)
-    always = {name: highest for name in pin if order_of(base[name]) < order_of(highest)}
+    highest = pin_to.precision or Precision.FP32
+    always = {name: highest for name in pin if may_raise(base[name], highest)}
+    wanted: Collection[Precision] = (highest,)
+    if pin_to is PinTo.AUTO:
+        wanted = (Precision.FP16, Precision.FP32)
+    elif pin_to is PinTo.LADDER:
+        wanted = [p for p in FORMAT_OF if p in among]
     both = [name for name in always if name in never_pin]
     if both:
         raise UsageError(
@@ -85,15 +94,16 @@ def search_space(
         )
     items = []
     for name, start in base.items():
-        levels = [p for p in FORMAT_OF if order_of(p) > order_of(start)]
-        if pin_to is not PinTo.AUTO:
-            levels = [p for p in levels if p == Precision(pin_to)]
+        levels = [p for p in wanted if may_raise(start, p)]
         if levels and name not in never_pin and name not in always:
-            raising = {p: costs.raising(name, start, p) for p in levels}
+            raising = {p: max(0.0, costs.raising(name, start, p)) for p in levels}
             std = (noise_std or {}).get(name, ROUGH_STD)
-            items.append(Item(name, raising, noise.get(name, 0.0), std))
+            measured = (raised_noise or {}).items()
+            known = {p: n[name] for p, n in measured if p in raising and name in n}
+            items.append(Item(name, raising, noise.get(name, 0.0), std, known))
     if not items and not always:
-        why = f"all of them run in {pin_to} or higher already"
+        shown = pin_to.upper() if pin_to.precision else "FP32"
+        why = f"all of them run in {shown}, or in more bits, already"
         if never_pin:
             why = f"{option('never_pin')} names all of them"
         raise UsageError(

@@ -29,15 +29,14 @@ class ExportTarget:
         help: what is written, in one line.
         renderer: the function that renders it, as "module:function", imported when it is needed.
         on_file: the tool works on the user's own file, by the names in it.
-        any_format: what is written holds the codes themselves, of whatever format; else quantized
-            layers are those in INT8.
+        precisions: of layers, that it takes; () for whatever ONNX has operators for.
     """
 
     suffix: str
     help: str
     renderer: str
     on_file: bool = False
-    any_format: bool = False
+    precisions: tuple[str, ...] = ("int8", "fp16", "fp32")
 
     def render(self, source: ExportSource, path: Path) -> Rendered:
         """The files for a plan; `path` is the main one.
@@ -45,13 +44,11 @@ class ExportTarget:
         Raises:
             PlanError: the plan cannot be expressed for this target at all.
         """
-        from qdebug.formats.registry import SCALED  # not above: it imports NumPy and onnx
-
-        others = SCALED.intersection(source.bound.precisions.values()) - {"int8"}
-        if others and not self.any_format:
+        others = sorted(set(source.bound.precisions.values()).difference(self.precisions))
+        if self.precisions and others:
             raise PlanError(
-                f"the plan has layers in {min(others).upper()}, and what is written for this "
-                "target quantizes to INT8 only",
+                f"the plan has layers in {others[0].upper()}, and what is written for this target "
+                f"takes {', '.join(p.upper() for p in self.precisions)} only",
                 f"Export the model itself with {option('to', 'onnx')}.",
                 code="QD-PLAN-EXPORT-FORMAT",
             )
@@ -85,7 +82,7 @@ EXPORT_TARGETS: Mapping[str, ExportTarget] = {
         ".onnx",
         "the quantized model, with Q/DQ and Cast nodes",
         "models:render_onnx",
-        any_format=True,
+        precisions=(),
     ),
     "trtexec": ExportTarget(
         "_trtexec.sh", "shell script for trtexec and tensorrt_rtx", "trtexec:render_trtexec"
