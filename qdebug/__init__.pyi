@@ -92,8 +92,8 @@ def compare(
     skip_bad: bool = False,
     samples: int | None = None,
     calib_samples: int | None = None,
-    precision: Literal["int8", "fp16", "fp32"] | None = None,
-    fallback_precision: Literal["fp16", "fp32"] | None = None,
+    precision: Literal["int8", "fp8", "a16w8", "bf16", "fp16", "fp32"] | None = None,
+    fallback_precision: Literal["bf16", "fp16", "fp32"] | None = None,
     weights: Literal["per-channel", "per-tensor"] | None = None,
     plan: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,
     calibration: str
@@ -168,6 +168,7 @@ def calibrate(
     holdout_share: float = 0.2,
     calibrator: Sequence[str | Callable[..., float]] = (),
     mix: bool = False,
+    precision: Literal["int8", "fp8", "a16w8"] = "int8",
     from_cache: str
     | os.PathLike[str]
     | CalibrateResult
@@ -175,7 +176,7 @@ def calibrate(
     | Mapping[str, float]
     | None = None,
     weights: Literal["per-channel", "per-tensor"] = "per-channel",
-    fallback_precision: Literal["fp16", "fp32"] = "fp32",
+    fallback_precision: Literal["bf16", "fp16", "fp32"] = "fp32",
     fp16_kernels: Literal["tensorrt", "exact"] = "tensorrt",
     weight_method: Literal["max", "mse"] = "max",
     metric: str | Callable[..., float] | None = None,
@@ -249,8 +250,8 @@ def bisect(
     calib_samples: int | None = None,
     holdout: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     holdout_share: float = 0.3,
-    precision: Literal["int8", "fp16", "fp32"] | None = None,
-    fallback_precision: Literal["fp16", "fp32"] | None = None,
+    precision: Literal["int8", "fp8", "a16w8", "bf16", "fp16", "fp32"] | None = None,
+    fallback_precision: Literal["bf16", "fp16", "fp32"] | None = None,
     weights: Literal["per-channel", "per-tensor"] | None = None,
     plan: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,
     calibration: str
@@ -267,7 +268,7 @@ def bisect(
     max_drop: float | None = None,
     max_rise: float | None = None,
     strategy: str = "auto",
-    pin_to: Literal["fp16", "fp32", "auto"] | None = None,
+    pin_to: Literal["int8", "fp8", "a16w8", "bf16", "fp16", "fp32", "auto", "ladder"] | None = None,
     pin: Sequence[str] = (),
     never_pin: Sequence[str] = (),
     profile: str | os.PathLike[str] | CompareResult | Run | None = None,
@@ -332,8 +333,8 @@ def repair(
     holdout_share: float = 0.4,
     samples: int | None = None,
     calib_samples: int | None = None,
-    precision: Literal["int8", "fp16", "fp32"] | None = None,
-    fallback_precision: Literal["fp16", "fp32"] | None = None,
+    precision: Literal["int8", "fp8", "a16w8", "bf16", "fp16", "fp32"] | None = None,
+    fallback_precision: Literal["bf16", "fp16", "fp32"] | None = None,
     weights: Literal["per-channel", "per-tensor"] | None = None,
     plan: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,
     calibration: str
@@ -353,7 +354,7 @@ def repair(
     never: Sequence[str] = (),
     keep_undecided: bool = False,
     pin: bool = True,
-    pin_to: Literal["fp16", "fp32", "auto"] | None = None,
+    pin_to: Literal["int8", "fp8", "a16w8", "bf16", "fp16", "fp32", "auto", "ladder"] | None = None,
     never_pin: Sequence[str] = (),
     time_limit: float | None = None,
     batch_size: int | None = None,
@@ -418,7 +419,22 @@ def sweep(
     *,
     inputs: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds],
     calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
-    precision: Sequence[Literal["int8", "fp16", "fp32", "int8+fp16"]] = (),
+    precision: Sequence[
+        Literal[
+            "int8",
+            "fp8",
+            "a16w8",
+            "bf16",
+            "fp16",
+            "fp32",
+            "int8+bf16",
+            "fp8+bf16",
+            "a16w8+bf16",
+            "int8+fp16",
+            "fp8+fp16",
+            "a16w8+fp16",
+        ]
+    ] = (),
     plan: Sequence[str | os.PathLike[str] | PrecisionPlan | BisectResult | Run] = (),
     weights: Sequence[Literal["per-channel", "per-tensor"]] = (),
     compute_capability: Sequence[str] = (),

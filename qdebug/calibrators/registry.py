@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from qdebug.wording import as_known, option
 
 if TYPE_CHECKING:
     from qdebug.calibrators.histogram import TensorHistogram
+    from qdebug.formats.base import Format
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Method:
     """An entry of the registry.
 
     `qdebug/calibrators/<name>.py` holds `<name>_amax(histogram) -> float`, with underscores for the
-    hyphens of the name. Where there is a parameter, the function takes it as second argument.
+    hyphens of the name. Where there is a parameter, the function takes it as second argument; where
+    the range depends on the number format, that is its keyword `form`.
 
     Attributes:
         name: as users write it.
@@ -48,6 +51,7 @@ class Method:
         strength, weakness: when it is a good choice, and when it is not.
         parameter: what it can be told.
         clips: False where its range holds every value that it has seen.
+        by_format: its range is the best one for a number format.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Method:
     weakness: str
     parameter: Parameter | None = None
     clips: bool = True
+    by_format: bool = False
 
     @property
     def usage(self) -> str:
@@ -86,15 +91,17 @@ CALIBRATORS = (
     ),
     Method(
         "entropy",
-        "least KL divergence between the values and their 128 levels, as TensorRT",
+        "least KL divergence between the values and their levels, as TensorRT",
         "keeps the shape of long-tailed activations",
         "may clip hard where the tail matters, as in regression and in transformers",
+        by_format=True,
     ),
     Method(
         "mse",
         "least squared error of the quantized values",
         "the highest SQNR of each tensor by itself",
         "large values weigh most, whatever the layer makes of them",
+        by_format=True,
     ),
     Method(
         "mean-max",
@@ -122,15 +129,19 @@ class Calibrator:
 
     Attributes:
         name: with its parameter, such as "percentile:99.99".
-        amax: the range's largest magnitude, which maps to 127; 0 for a tensor that is all 0.
+        amax: the range's largest magnitude, which maps to the largest code, such as 127; 0 for a
+            tensor that is all 0.
     """
 
     name: str
     amax: Callable[[TensorHistogram], float]
 
 
-def parse_method(text: str) -> Calibrator:
+def parse_method(text: str, form: Format | None = None) -> Calibrator:
     """The calibrator for a name of METHODS, with its parameter after a colon, if it takes one.
+
+    Args:
+        form: the format that the tensors are quantized to; None for INT8.
 
     Raises:
         UsageError: an unknown calibrator, or a parameter out of range.
@@ -139,7 +150,7 @@ def parse_method(text: str) -> Calibrator:
     name = as_known(name, METHODS)
     for method in CALIBRATORS:
         if method.name == name and (method.parameter or not separator):
-            return _calibrator(method, text, argument)
+            return _calibrator(method, text, argument, form)
     close = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.4)
     hint = f"Did you mean '{close[0]}'? " if close else ""
     raise UsageError(
@@ -154,8 +165,10 @@ def default_calibrators() -> list[Calibrator]:
     return [parse_method(name) for name in METHODS]
 
 
-def _calibrator(method: Method, text: str, argument: str) -> Calibrator:
+def _calibrator(method: Method, text: str, argument: str, form: Format | None) -> Calibrator:
     function, parameter = method.load(), method.parameter
+    if method.by_format and form is not None:
+        function = partial(function, form=form)
     if parameter is None:
         return Calibrator(method.name, function)
     try:

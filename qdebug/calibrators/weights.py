@@ -6,6 +6,7 @@ range ends at the amax of least squared error
 
     E(amax) = Σ (w − s · clamp(round(w / s), −128, 127))²,   s = amax / 127
 
+in INT8, and likewise with the codes of another format,
 among ranges up to the largest magnitude (see mse.py for the source).
 """
 
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from qdebug.calibrators.gather import histogram_of
 from qdebug.calibrators.histogram import Float32, Float64
 from qdebug.calibrators.mse import mse_amax
+from qdebug.formats.base import Format
 from qdebug.formats.registry import INT8
 
 Weight = npt.NDArray[np.floating[Any]]
@@ -38,8 +40,8 @@ def weight_amax(weight: Weight, axis: int | None) -> Float64:
     return np.asarray(np.maximum(highest, -lowest), np.float64)
 
 
-def mse_weight_amax(weight: Weight, axis: int | None) -> Float64:
-    """The amax of least squared error, at most the largest magnitude.
+def mse_weight_amax(weight: Weight, axis: int | None, form: Format = INT8) -> Float64:
+    """The amax of least squared error in a format, at most the largest magnitude.
 
     Args:
         weight: of any floating type and shape.
@@ -52,7 +54,7 @@ def mse_weight_amax(weight: Weight, axis: int | None) -> Float64:
     largest = weight_amax(weight, axis)
     if axis is None:
         usable = weight.size > 0 and np.isfinite(largest)
-        return np.asarray(mse_amax(histogram_of(weight)) if usable else largest, np.float64)
+        return np.asarray(mse_amax(histogram_of(weight), form) if usable else largest, np.float64)
     channels = _channels(weight, axis).astype(np.float32, copy=False)
     if channels.size == 0:
         return largest
@@ -61,7 +63,7 @@ def mse_weight_amax(weight: Weight, axis: int | None) -> Float64:
     for row in range(0, len(channels), height):
         rows = slice(row, row + height)
         finite = np.isfinite(largest[rows])
-        best[rows][finite] = _least(channels[rows][finite], largest[rows][finite])
+        best[rows][finite] = _least(channels[rows][finite], largest[rows][finite], form)
     return best
 
 
@@ -70,16 +72,16 @@ def _channels(weight: Weight, axis: int) -> Weight:
     return np.ascontiguousarray(moved).reshape(len(moved), int(np.prod(moved.shape[1:])))
 
 
-def _least(channels: Float32, largest: Float64) -> Float64:
+def _least(channels: Float32, largest: Float64, form: Format) -> Float64:
     """The amax of least error of each row."""
-    best, least = largest.copy(), _errors(channels, largest)
+    best, least = largest.copy(), _errors(channels, largest, form)
     count = _COARSE if channels.shape[1] > _SHORT else _COARSE_SHORT
-    step = (largest - _lower_bound(largest, least)) / count
-    best, least = _best_of(channels, best, least, step, range(-count, 0), largest)
+    step = (largest - _lower_bound(largest, least, form)) / count
+    best, least = _best_of(channels, best, least, step, range(-count, 0), largest, form)
     for _ in range(2):
         step = step / (_FINER + 1)
         offsets = [k for k in range(-_FINER, _FINER + 1) if k]
-        best, least = _best_of(channels, best, least, step, offsets, largest)
+        best, least = _best_of(channels, best, least, step, offsets, largest, form)
     return best
 
 
@@ -90,28 +92,29 @@ def _best_of(
     step: Float64,
     offsets: Any,
     largest: Float64,
+    form: Format,
 ) -> tuple[Float64, Float64]:
     best = centre
     for k in offsets:
         amax = np.minimum(centre + k * step, largest)
-        errors = _errors(channels, amax)
+        errors = _errors(channels, amax, form)
         better = errors < least
         best, least = np.where(better, amax, best), np.where(better, errors, least)
     return best, least
 
 
-def _lower_bound(largest: Float64, error: Float64) -> Float64:
-    """The amax below which clipping the largest magnitude alone, to at most 128/127 · amax, costs
-    more than `error`, that of no clipping."""
-    return np.maximum((largest - np.sqrt(error)) * INT8.largest / -INT8.lowest, largest / 256)
+def _lower_bound(largest: Float64, error: Float64, form: Format) -> Float64:
+    """The amax below which clipping the largest magnitude alone, in INT8 to at most 128/127 · amax,
+    costs more than `error`, that of no clipping."""
+    return np.maximum((largest - np.sqrt(error)) * form.largest / -form.lowest, largest / 256)
 
 
-def _errors(channels: Float32, amax: Float64) -> Float64:
+def _errors(channels: Float32, amax: Float64, form: Format) -> Float64:
     """E of each row."""
-    scale = INT8.scale_of(amax)[:, None]
+    scale = form.scale_of(amax)[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
         values = channels / scale
-        INT8.nearest(values, out=values)
+        form.nearest(values, out=values)
         values *= scale
         values -= channels
         errors: Float64 = np.vecdot(values, values).astype(np.float64)

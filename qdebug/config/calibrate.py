@@ -73,6 +73,10 @@ class CalibrateSettings(ClusterSettings, DataSettings):
         ),
     ] = ()
     mix: Annotated[bool, Option("Also try the best method for each tensor.", PRECISIONS)] = False
+    precision: Annotated[
+        Literal["int8", "fp8", "a16w8"],
+        Option("The precision that the ranges are for, and are evaluated in.", PRECISIONS),
+    ] = "int8"
     from_cache: Annotated[
         CalibrationLike | None,
         Option(
@@ -88,7 +92,7 @@ class CalibrateSettings(ClusterSettings, DataSettings):
         Option("One scale per output channel of a weight, or one per weight.", PRECISIONS),
     ] = "per-channel"
     fallback_precision: Annotated[
-        FallbackName, Option("Precision of the layers that cannot run in INT8.", PRECISIONS)
+        FallbackName, Option("Precision of the layers that cannot be quantized.", PRECISIONS)
     ] = "fp32"
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     weight_method: Annotated[

@@ -278,7 +278,7 @@ def _shown(value: object) -> str:
     return f"'{text}'" if len(text) <= _SHOWN else f"'{text[:_SHOWN]}…'"
 
 
-_OTHER_FORMATS = frozenset(("int4", "int16", "uint8", "fp4", "fp8", "fp64", "bf16", "tf32"))
+_OTHER_FORMATS = frozenset(("int4", "int16", "uint8", "fp4", "fp64", "tf32"))
 """Formats that exist, and that nobody means another one by."""
 
 

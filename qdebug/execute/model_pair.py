@@ -391,7 +391,7 @@ def plan_ranges(
     Raises:
         QdebugError: a plan or a calibration that does not fit the model.
     """
-    calibrator = parse_method(spec.method)
+    calibrator = parse_method(spec.method)  # before anything is read
     notes: tuple[str, ...] = ()
     if spec.calibration:
         plan, notes = _with_calibration(plan, spec.calibration, model)
@@ -408,10 +408,11 @@ def plan_ranges(
         return CalibratedPlan(replace(bound, plan=plan), None, (*notes, *unused))
     calibration = calibrate_on or _calibration_samples(spec, model, compared)
     gathered = gather_ranges(context, model.graph, calibration, cached=spec.cache)
-    ranges = {
-        tensor: TensorRange(amax, calibrator.name)
-        for tensor, amax in calibrated(gathered.histograms, missing, calibrator).items()
-    }
+    ranges = dict[str, TensorRange]()
+    for form, tensors in bound.tensors_by_format(missing).items():
+        by_form = parse_method(spec.method, form)
+        for tensor, amax in calibrated(gathered.histograms, tensors, by_form).items():
+            ranges[tensor] = TensorRange(amax, calibrator.name)
     data = (spec.calibrates_on or spec.compared).data
     where = f"{calibrator.name} of {calibration.count} samples of {data}"
     bound = bind_plan(plan.with_ranges(ranges, where), model, bound.layers)

@@ -93,6 +93,11 @@ class Format(ABC):
         beyond = np.float32(_LARGEST_FLOAT32 / self.largest)
         return float(np.nextafter(beyond, np.float32(0)))
 
+    @property
+    @abstractmethod
+    def magnitudes(self) -> npt.NDArray[np.float64]:
+        """The finite codes from 0 on, ascending; of a format of at most 16 bits."""
+
     @abstractmethod
     def nearest(self, ratio: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """The code nearest to each number, as float32; `out` may be `ratio` itself. What is beyond

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +26,13 @@ class FloatFormat(Format):
     kind: ClassVar[Kind] = Kind.FLOAT
     fraction_bits: int
     saturates: bool
+
+    @cached_property
+    def magnitudes(self) -> npt.NDArray[np.float64]:
+        """As `Format.magnitudes`."""
+        raw = np.arange(2**self.bits).astype(np.uint8 if self.bits <= 8 else np.uint16)
+        values = raw.view(self.dtype).astype(np.float64)
+        return np.unique(np.abs(values[np.isfinite(values)]))
 
     def nearest(self, ratio: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """As `Format.nearest`: a cast there and back."""

@@ -4,6 +4,7 @@ point."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +20,11 @@ class IntegerFormat(Format):
     x' = (q − zero_point) · scale, as ONNX has it."""
 
     kind: ClassVar[Kind] = Kind.INTEGER
+
+    @cached_property
+    def magnitudes(self) -> npt.NDArray[np.float64]:
+        """As `Format.magnitudes`."""
+        return np.arange(self.largest + 1, dtype=np.float64)
 
     def nearest(self, ratio: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """As `Format.nearest`: it saturates."""

@@ -10,7 +10,7 @@ import numpy as np
 from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import ModelError, PlanError
 from qdebug.formats.base import FloatArray, Format
-from qdebug.formats.registry import CAST, FORMAT_OF, FP16, SCALED, order_of
+from qdebug.formats.registry import CAST, FORMAT_OF, FP16, SCALED
 from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer
@@ -225,7 +225,6 @@ def _half_quantizers(graph: Graph) -> list[str]:
 
 
 def _grids(bound: BoundPlan) -> dict[str, Grid]:
-    layers = sorted(bound.quantized_layers(), key=lambda x: -order_of(bound.precisions[x.name]))
-    formats = {t: bound.format_of(layer) for layer in layers for t in layer.quantized_inputs}
     ranges = {t: float(np.max(bound.plan.tensors[t].amax)) for t in bound.needed_ranges()}
-    return {t: symmetric_grid(amax, formats[t]) for t, amax in ranges.items()}
+    by_format = bound.tensors_by_format(ranges)
+    return {t: symmetric_grid(ranges[t], form) for form, ts in by_format.items() for t in ts}

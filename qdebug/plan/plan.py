@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from qdebug.errors import PlanError
 from qdebug.formats.base import FloatArray, Format
-from qdebug.formats.registry import FORMAT_OF, INT8, SCALED, WEIGHT_FORMAT_OF
+from qdebug.formats.registry import FORMAT_OF, INT8, SCALED, WEIGHT_FORMAT_OF, order_of
 from qdebug.network.inline import Taken
 from qdebug.network.layers import Layer, Layers
 from qdebug.network.prepare import Model
@@ -155,6 +155,16 @@ class BoundPlan:
                 code="QD-PLAN-AMAX-COUNT",
             )
         return scale_of(amax, f"tensor '{tensor}'", form)
+
+    def tensors_by_format(self, tensors: Iterable[str]) -> dict[Format, list[str]]:
+        """These activations by what they are quantized to: where layers of several formats read
+        one, the first in the order of precisions."""
+        layers = sorted(self.quantized_layers(), key=lambda x: -order_of(self.precisions[x.name]))
+        formats = {t: self.format_of(layer) for layer in layers for t in layer.quantized_inputs}
+        found: dict[Format, list[str]] = {}
+        for tensor in tensors:
+            found.setdefault(formats[tensor], []).append(tensor)
+        return found
 
     def missing_ranges(self) -> list[str]:
         """Those of them that the plan has no amax for."""

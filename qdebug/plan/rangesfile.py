@@ -12,6 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from qdebug.errors import PlanError
+from qdebug.formats.base import Format
+from qdebug.formats.registry import FORMAT_OF, WEIGHT_FORMAT_OF
 from qdebug.inmemory import InMemory, path_in
 from qdebug.inputfiles import read_text
 from qdebug.network.inline import Taken
@@ -28,6 +30,7 @@ from qdebug.plan.planfile import (
 )
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.trtcache import is_cache, read_cache
+from qdebug.types import Precision
 from qdebug.yamlfile import dump_yaml, read_yaml
 
 SCALES_SCHEMA = "qdebug.scales/1"
@@ -63,6 +66,7 @@ class _ScalesFile(Strict):
     method: str = ""
     calibration: str = ""
     control_flow: ControlFlow = Field(default_factory=dict)
+    precision: str = ""  # written for readers; an amax is one in any
     tensors: dict[str, TensorEntry] = Field(default_factory=dict)
 
 
@@ -120,8 +124,10 @@ def read_ranges(path: str | Path) -> Ranges:
 
 
 def scales_to_yaml(
-    tensors: Mapping[str, TensorRange],
+    activations: Mapping[str, TensorRange],
+    weights: Mapping[str, TensorRange],
     *,
+    precision: Precision = Precision.INT8,
     method: str,
     calibration: str,
     model_path: str,
@@ -129,19 +135,27 @@ def scales_to_yaml(
     control_flow: Taken,
 ) -> str:
     """The text of scales.yaml: amax, scale and method of every tensor."""
+
+    def entries(tensors: Mapping[str, TensorRange], form: Format) -> dict[str, Any]:
+        return {
+            name: {
+                "amax": np.asarray(entry.amax).tolist(),
+                "scale": scale_of(entry.amax, f"tensor '{name}'", form).tolist(),
+                "method": entry.method,
+            }
+            for name, entry in tensors.items()
+        }
+
     data: dict[str, Any] = {
         "schema": SCALES_SCHEMA,
         "model": {"path": path_in(model_path), "sha256": model_sha256},
         "method": method,
         "calibration": calibration,
         **({"control_flow": dict(control_flow)} if control_flow else {}),
+        **({} if precision is Precision.INT8 else {"precision": str(precision)}),
         "tensors": {
-            name: {
-                "amax": np.asarray(entry.amax).tolist(),
-                "scale": scale_of(entry.amax, f"tensor '{name}'").tolist(),
-                "method": entry.method,
-            }
-            for name, entry in tensors.items()
+            **entries(activations, FORMAT_OF[precision]),
+            **entries(weights, WEIGHT_FORMAT_OF[precision]),
         },
     }
     return dump_yaml(data)

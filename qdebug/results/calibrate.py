@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from qdebug.calibrators.coverage import Excess, Growth, Stretch
+from qdebug.formats.registry import FORMAT_OF
 from qdebug.metrics.tensor import OUTPUT_METRICS, Metrics
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rangesfile import scales_to_yaml
 from qdebug.plan.trtcache import default_cache_text
 from qdebug.result import FailedStage, Hidden, Inline, ModelRef, ReadData, Result, in_json
-from qdebug.types import Array
+from qdebug.types import Array, Precision
 
 FACTOR = 2.0
 """Ranges further apart than this are reported."""
@@ -98,7 +99,8 @@ class CacheDifference:
             files of our own.
         missing: quantized activations that it has no range for.
         unknown: tensors in it that the model does not have.
-        unused: how many tensors in it the model has, but no INT8 layer reads: not compared.
+        unused: how many tensors in it the model has, but no quantized layer reads: not
+            compared.
         degenerate: ranges that are 0 or denormal although the tensor is not.
         different: ranges more than FACTOR away from the fresh one, the worst first.
     """
@@ -118,16 +120,19 @@ class CalibratedTensor:
     Attributes:
         range: its amax, and the calibrator that gave it.
         clipped_fraction: share of the held-out values beyond the range; None without any.
+        precision: that the range is for.
     """
 
     range: Inline[TensorRange]
     clipped_fraction: float | None
+    precision: Hidden[Precision] = Precision.INT8
 
     @property
     @in_json
     def scale(self) -> float | tuple[float, ...]:
-        """The width of one INT8 step: amax / 127."""
-        found: float | tuple[float, ...] = scale_of(self.range.amax).tolist()
+        """What QuantizeLinear divides by: amax / 127 in INT8, / 448 in FP8, / 32767 in INT16."""
+        form = FORMAT_OF[self.precision]
+        found: float | tuple[float, ...] = scale_of(self.range.amax, form=form).tolist()
         return found
 
 
@@ -138,7 +143,7 @@ class MethodResult:
     Attributes:
         name: of the method.
         tensors: every quantized activation.
-        trial: what INT8 with these ranges makes of the held-out samples.
+        trial: what quantization with these ranges makes of the held-out samples.
     """
 
     name: Hidden[str]
@@ -195,6 +200,7 @@ class CalibrateResult(Result):
     """Everything `qdebug calibrate` found.
 
     Attributes:
+        precision: that the ranges are for.
         calibration_samples, held_out_samples: their numbers.
         metric: the end-to-end metric, null without one.
         methods: all that were tried, "mix" and the calibration "given" among them.
@@ -230,6 +236,7 @@ class CalibrateResult(Result):
     data: tuple[ReadData, ...] = ()
     control_flow: Mapping[str, str] = field(default_factory=dict)
     failed: tuple[FailedStage, ...] = ()
+    precision: Precision = Precision.INT8
 
     @property
     def chosen(self) -> MethodResult:
@@ -239,7 +246,9 @@ class CalibrateResult(Result):
     def scales_yaml(self) -> str:
         """The best ranges as YAML, schema qdebug.scales/1."""
         return scales_to_yaml(
-            {**self.chosen.ranges, **self.weights},
+            self.chosen.ranges,
+            self.weights,
+            precision=self.precision,
             method=self.best,
             calibration=f"{self.calibration_samples} samples of {self.source}",
             model_path=self.model.path,
@@ -248,7 +257,7 @@ class CalibrateResult(Result):
         )
 
     def trt_cache(self) -> str:
-        """The best ranges as a calibration cache for TensorRT 10."""
+        """The best ranges as a calibration cache for TensorRT 10, which calibrates INT8."""
         scales = {name: float(scale_of(entry.amax)) for name, entry in self.chosen.ranges.items()}
         return default_cache_text(scales)
 

@@ -52,7 +52,7 @@ def test_what_derives_from_a_declaration() -> None:
     assert _of("cache").flag == "--no-cache" and _of("cache").shown_default == "on"
     assert _of("tactic_sources").flag == "--tactic-source" and _of("tactic_sources").is_list
     assert _of("fallback_precision").key == "fallback-precision"
-    assert _of("fallback_precision").choices == ("fp16", "fp32")
+    assert _of("fallback_precision").choices == ("bf16", "fp16", "fp32")
     assert _of("memory_budget").shown_default == "2G"
     kinds = {name: _of(name).type_name for name in ("samples", "force", "weights", "keep")}
     assert kinds == {"samples": "integer", "force": "switch", "weights": "choice", "keep": "text"}

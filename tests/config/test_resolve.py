@@ -123,7 +123,7 @@ def test_no_value_is_the_default(text: str, tmp_path: Path) -> None:
         (BisectSettings, "max_rise", "-1", "VALUE"),
         (BisectSettings, "time_limit", "0", "VALUE"),
         (BisectSettings, "holdout_share", "1", "VALUE"),
-        (SweepSettings, "precision", ["int8,fp8"], "CHOICE"),
+        (SweepSettings, "precision", ["int8,fp4"], "CHOICE"),
         (SweepSettings, "typing", [","], "VALUE"),
         (CompareSettings, "precison", "int8", "KEYWORD"),
     ],

@@ -145,7 +145,9 @@ def test_scales_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "scales.yaml"
     path.write_text(
         scales_to_yaml(
-            tensors,
+            {"a": tensors["a"]},
+            {"b/é:c": tensors["b/é:c"]},
+            precision=Precision.A16W8,
             method="mix",
             calibration="of 3 samples",
             model_path="m.onnx",
@@ -158,7 +160,7 @@ def test_scales_round_trip(tmp_path: Path) -> None:
     assert ranges.tensors == tensors
     assert ranges.control_flow == {"if": "then_branch", "other": "else_branch"}
     assert ranges.partial
-    assert "scale: 0.0275" in path.read_text()
+    assert "scale: 0.0001068" in path.read_text("utf-8")
 
 
 def test_ranges_from_a_plan_name_tensors_of_the_model(tmp_path: Path) -> None:

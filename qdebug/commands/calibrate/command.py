@@ -20,11 +20,12 @@ from qdebug.commands.calibrate.cache_difference import compare_with_cache
 from qdebug.commands.calibrate.quantizable import read_quantizable
 from qdebug.commands.calibrate.trial import evaluated
 from qdebug.config.calibrate import CalibrateSettings
-from qdebug.errors import given_by
+from qdebug.errors import UsageError, given_by
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import session_settings, simulation_context
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.execute.model_pair import range_notes, ranges_for
+from qdebug.formats.registry import FORMAT_OF
 from qdebug.network.prepare import Model
 from qdebug.network.samples.subset import halves, open_subsets
 from qdebug.plan.lower import required_opset
@@ -38,7 +39,8 @@ from qdebug.results.calibrate import (
     MethodResult,
     ReferenceMetric,
 )
-from qdebug.types import Fp16Kernels, ProgressCallback, ignore_progress
+from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
+from qdebug.wording import option
 
 _TAKEN = (*METHODS, "mix", "given")
 """Names that a user's function may have, but is not listed under."""
@@ -63,6 +65,13 @@ def calibrate(
 def _calibrate(
     stack: ExitStack, settings: CalibrateSettings, progress: ProgressCallback
 ) -> CalibrateResult:
+    if settings.trt_cache is not None and settings.precision != "int8":
+        raise UsageError(
+            f"{option('trt_cache')}: TensorRT's calibration cache is for INT8, not "
+            f"{settings.precision.upper()}",
+            f"Drop it or {option('precision', settings.precision)}.",
+            code="QD-USAGE-CACHE-PRECISION",
+        )
     calibrators = _calibrators(settings)
     metric = read_metric(settings.metric, settings.decode)
     sessions = session_settings(settings)
@@ -98,16 +107,20 @@ def _calibrate(
     mix = None
     if choosing:
         chosen_on = gather_ranges(context, graph, choosing, cached=cached, tensors=needed)
-        mix = choose_mix(ranges, chosen_on.histograms, choosing.count)
+        form = FORMAT_OF[pair.plan.precision]
+        mix = choose_mix(ranges, chosen_on.histograms, choosing.count, form)
         ranges["mix"] = dict(mix.tensors)
     trials = evaluated(context, pair, ranges, judging, metric)
     methods = {
-        name: MethodResult(name, _clipped(tensors, seen.histograms), trials.by_name[name])
+        name: MethodResult(
+            name, _clipped(tensors, seen.histograms, pair.plan.precision), trials.by_name[name]
+        )
         for name, tensors in ranges.items()
     }
     best, reason = _best(methods, trials.metric, judging.count)
     return CalibrateResult(
         model=ModelRef(settings.model, pair.model.file.sha256),
+        precision=pair.plan.precision,
         calibration_samples=calibration.count,
         held_out_samples=judging.count,
         methods=methods,
@@ -139,7 +152,8 @@ class _Given:
 
 
 def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
-    found = {c.name: c for c in (parse_method(m) for m in settings.method)}
+    form = FORMAT_OF[Precision(settings.precision)]
+    found = {c.name: c for c in (parse_method(m, form) for m in settings.method)}
     for spec in settings.calibrator:
         user = load_calibrator(spec)
         if user.name in found or user.name in _TAKEN:
@@ -156,7 +170,9 @@ def _ranges(
 
 
 def _clipped(
-    tensors: Mapping[str, TensorRange], held_out: Mapping[str, TensorHistogram]
+    tensors: Mapping[str, TensorRange],
+    held_out: Mapping[str, TensorHistogram],
+    precision: Precision,
 ) -> dict[str, CalibratedTensor]:
     return {
         tensor: CalibratedTensor(
@@ -164,6 +180,7 @@ def _clipped(
             share_above(held_out[tensor], float(np.max(entry.amax)))
             if tensor in held_out
             else None,
+            precision,
         )
         for tensor, entry in tensors.items()
     }

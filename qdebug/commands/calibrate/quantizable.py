@@ -1,9 +1,10 @@
-"""A model in INT8 with any number of ranges to try."""
+"""A quantized model with any number of ranges to try."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError
 from qdebug.execute.control_flow import open_model
 from qdebug.execute.model_pair import check_in_fp32, check_not_quantized
+from qdebug.formats.registry import WEIGHT_FORMAT_OF
 from qdebug.network.layers import Layers, find_layers
 from qdebug.network.prepare import Model
 from qdebug.network.samplespec import given_specs
@@ -36,7 +38,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Quantizable:
-    """A model all of whose layers that can run in INT8.
+    """A model all of whose layers that can be quantized are.
 
     Attributes:
         needed: the activations that they read.
@@ -50,7 +52,7 @@ class Quantizable:
     weights: Ranges
 
     def candidates(self, ranges: Mapping[str, Ranges]) -> dict[str, Candidate]:
-        """The model in INT8 with each of some ranges.
+        """The quantized model with each of some ranges.
 
         They share one graph, and so the runtime's copies of the weights, that is fed the scales.
         Scales that FP16 must hold decide about the graph itself: with these each has its own.
@@ -80,7 +82,7 @@ def read_quantizable(
         QdebugError: it cannot be read.
     """
     plan = PrecisionPlan(
-        Precision.INT8,
+        Precision(settings.precision),
         Precision(settings.fallback_precision),
         weights=Granularity(settings.weights),
     )
@@ -93,8 +95,9 @@ def read_quantizable(
     needed = bound.needed_ranges()
     if not needed:
         raise UsageError(
-            f"{settings.model} has no layer that can run in INT8",
-            " ".join(("Only Conv, ConvTranspose, Gemm and MatMul run in INT8.", *model.notes)),
+            f"{settings.model} has no layer that can run in {plan.precision.upper()}",
+            f"Only Conv, ConvTranspose, Gemm and MatMul run in {plan.precision.upper()}."
+            + "".join(f" {note}" for note in model.notes),
             code="QD-USAGE-NOTHING-TO-QUANTIZE",
         )
     weights = _weight_ranges(bound, mse=settings.weight_method == "mse")
@@ -102,12 +105,15 @@ def read_quantizable(
 
 
 def _weight_ranges(bound: BoundPlan, *, mse: bool) -> dict[str, TensorRange]:
-    """Of the weights of INT8 layers, where they are not what a plan gives them by default: of least
-    squared error, or one for the whole weight. A weight that two layers cut along different axes
-    has none."""
+    """Of the weights of quantized layers, where they are not what a plan gives them by default: of
+    least squared error, or one for the whole weight. A weight that two layers cut along different
+    axes has none."""
     if not mse and bound.plan.weights is Granularity.PER_CHANNEL:
         return {}
-    method, amax_of = ("mse", mse_weight_amax) if mse else ("max", weight_amax)
+    form = WEIGHT_FORMAT_OF[bound.plan.precision]
+    method, amax_of = "max", weight_amax
+    if mse:
+        method, amax_of = "mse", partial(mse_weight_amax, form=form)
     graph = bound.layers.graph
     axes: dict[str, set[int | None]] = {}
     for layer in bound.quantized_layers():

@@ -114,7 +114,7 @@ def open_trial(
     subset: SampleSubset,
     keep: bool,
 ) -> Callable[[Shard], Tried]:
-    """The reference and the model in INT8 with each of some ranges, for an executor: run on each
+    """The reference and the quantized model with each of some ranges, for an executor: run on each
     batch, and their outputs compared. Nothing is kept but sums, unless `keep` asks for the outputs
     of all samples."""
     graph = pair.model.graph
@@ -140,7 +140,7 @@ def evaluated(
     subset: SampleSubset,
     metric: TaskMetric | None,
 ) -> Trials:
-    """The model in INT8 with each of some ranges, on held-out samples.
+    """The quantized model with each of some ranges, on held-out samples.
 
     Raises:
         QdebugError: samples cannot be read, a model does not run, or the metric raised.
