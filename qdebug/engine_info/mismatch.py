@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from qdebug.engine_info.layers import BuildEvent, EngineInfo, EngineLayer, EventKind, OnnxNode
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED
+from qdebug.formats.registry import SCALED
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -32,7 +33,7 @@ def explain_mismatch(
     """
     if node is None or built not in FLOATS:
         return "", ""
-    if want is Precision.INT8:
+    if want in SCALED:
         plain = "fp32" if built == "tf32" else built
         if not _dequantized(node, info):
             return (

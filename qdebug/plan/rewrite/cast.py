@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, defs
 
 from qdebug.formats.base import Format
+from qdebug.formats.registry import BF16
 from qdebug.network.graph import Graph, Node
 from qdebug.network.subgraphs import rename_reads
 from qdebug.plan.rewrite.edit import Editor, copy_node
@@ -49,6 +50,8 @@ def narrow_roles(node: Node, graph: Graph, form: Format) -> tuple[list[int], lis
     Only FP32 tensors change, and an output only where the schema ties its type to an input that
     changes: a ConstantOfShape or an If produces FP32 whatever it reads.
     """
+    if form is BF16 and node.op_type in _NOT_IN_BF16 and not node.domain:
+        return None
     try:
         schema = defs.get_schema(node.op_type, graph.opset, node.domain)
     except defs.SchemaError:
@@ -75,6 +78,10 @@ def narrow_roles(node: Node, graph: Graph, form: Format) -> tuple[list[int], lis
     makes_codes = node.op_type == "QuantizeLinear"
     return (inputs, outputs) if outputs or (makes_codes and inputs) else None
 
+
+_NOT_IN_BF16 = frozenset({"HardSwish"})
+"""Operators that ONNX has in BF16, and TensorRT's parser refuses (TensorRT for RTX 1.7.1: "Only
+FLOAT, HALF or INT8 input is supported")."""
 
 _TYPE_STRINGS = {"fp16": "tensor(float16)", "bf16": "tensor(bfloat16)"}
 """As ONNX's operator schemas name the types, by the format's name."""
