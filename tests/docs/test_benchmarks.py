@@ -27,6 +27,7 @@ ARGUMENTS = {
     "bench_effect": "--nets digits_cnn --samples 16",
     "bench_effect_cost": "--layers 4",
     "bench_fp16": SMALL,
+    "bench_gpu_formats": "--compute-capability 8.9 --nets digits_cnn --precisions fp8 --samples 2",
     "bench_large": "--nets W3 --samples 4 --seconds 1 --commands inspect export floor",
     "bench_parts": "--nets digits_cnn --samples 4",
     "bench_prefix_cache": f"{SMALL} --target output.sqnr_db>=20",
@@ -51,6 +52,7 @@ SHOWS = {
     "bench_effect": ["| digits_cnn | 14 | 16 |"],
     "bench_effect_cost": ["| 4 | 4 | 8 |"],
     "bench_fp16": ["FP16, tensorrt", "× FP32"],
+    "bench_gpu_formats": ["digits_cnn fp8: built; 0 not as planned"],
     "bench_large": ["| W3, 0.04 GB | floor |", "| 1.00 |"],
     "bench_parts": ["| `amax-by-8` | clipping |", "fp16: 1 networks, 19 layers"],
     "bench_prefix_cache": ["evaluations", "everywhere"],
@@ -62,7 +64,7 @@ SHOWS = {
     "bench_store": ["float16 write", "chunks up to"],
     "bench_strangers": ["| qdq | 1 | 1 done |"],
 }
-NEEDS_BUILDER = ("bench_audit",)
+NEEDS_BUILDER = ("bench_audit", "bench_gpu_formats")
 NEEDS_BROWSER = ("bench_report",)
 NEEDS_GPU = ("bench_engine",)
 

@@ -171,7 +171,7 @@ def prepare(
     sessions = session_settings(settings)
     engine = open_runtime(settings, cached=settings.cache, sessions=sessions, progress=progress)
     plan = plan_from(settings.quantization)
-    check_requested(settings.backend, plan)
+    check_requested(settings.backend, plan, engine)
     if plan.precision is Precision.FP32:
         raise UsageError(
             f"{option('precision')}: in FP32 no layer can be kept in higher precision",

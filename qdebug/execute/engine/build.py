@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from qdebug.config.engine import EngineSettings
 from qdebug.engine_info.files.onnx_file import with_nodes
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.plan_audit import audit_plan
+from qdebug.errors import UsageError
 from qdebug.execute.engine.request import build_request
+from qdebug.formats.registry import FORMAT_OF
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch, Samples
 from qdebug.outputfiles import check_writable, make_folder, write_bytes, write_text
@@ -22,7 +24,7 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.results.engine import EngineReport
 from qdebug.store.cache import cache_folder
-from qdebug.types import ProgressCallback, ignore_progress
+from qdebug.types import Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
 
 
@@ -90,7 +92,9 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
     Raises:
         QdebugError: the library cannot parse or build it.
     """
-    spec_of(runtime.name).check_precisions(pair.precisions.values())
+    spec = spec_of(runtime.name)
+    spec.check_precisions(pair.precisions.values())
+    _check_capabilities(pair.precisions.values(), runtime.target, spec.precisions)
     requested = build_request(runtime.typing, pair)
     built = runtime.build(requested.graph.proto)
     info = with_nodes(built.info, requested.graph) if built.info else None
@@ -108,16 +112,50 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
     return Engine(runtime, built, info, report, requested.notes)
 
 
-def check_requested(backend: str, plan: PrecisionPlan) -> None:
+def check_requested(
+    backend: str, plan: PrecisionPlan, runtime: EngineRuntime | None = None
+) -> None:
     """Refuse, before anything is run, a plan that requests precisions which the backend does not
-    have. Its fallback precision is not among them: whether a layer needs it shows in the pair.
+    have, or the GPU that the runtime builds for. Its fallback precision is not among them: whether
+    a layer needs it shows in the pair.
 
     Raises:
         UsageError: names the first of them.
     """
-    spec = spec_of(backend)
+    spec, wanted = spec_of(backend), [plan.precision, *plan.layers.values()]
     if spec.builds:
-        spec.check_precisions([plan.precision, *plan.layers.values()])
+        spec.check_precisions(wanted)
+    if runtime is not None:
+        _check_capabilities(wanted, runtime.target, spec.precisions)
+
+
+def _check_capabilities(
+    wanted: Iterable[Precision], target: str, precisions: Sequence[str]
+) -> None:
+    """Refuse a precision that the GPUs of `target` do not have, of those a backend has.
+
+    Raises:
+        UsageError: names the first such precision, and where it runs.
+    """
+    named = [int(text.replace(".", "")) for text in target.split("+") if text]
+    refused = [(p, c) for p in wanted for c in named if c < _LEAST_CAPABILITY.get(p, 0)]
+    for precision, capability in refused[:1]:
+        takes = [p for p in precisions if capability >= _LEAST_CAPABILITY.get(Precision(p), 0)]
+        raise UsageError(
+            f"GPUs of compute capability {_dotted(capability)} have no {precision.upper()}, and "
+            f"layers are to run in {precision.upper()}",
+            f"They take {', '.join(p.upper() for p in takes)}; {precision.upper()} is there from "
+            f"{_dotted(_LEAST_CAPABILITY[precision])} on.",
+            code="QD-USAGE-CAPABILITY-PRECISION",
+        )
+
+
+_LEAST_CAPABILITY = {p: min(FORMAT_OF[p].mac_cost) for p in (Precision.FP8, Precision.BF16)}
+"""What some GPUs that TensorRT supports do not have."""
+
+
+def _dotted(capability: int) -> str:
+    return f"{capability // 10}.{capability % 10}"
 
 
 def check_parsed(runtime: EngineRuntime, pair: ModelPair, samples: Samples) -> None:
