@@ -55,7 +55,8 @@ class Format(ABC):
         needs_scale: it is used with a scale, by Q/DQ pairs; else values are cast to it.
         opset: the first whose QuantizeLinear writes it, or, without a scale, whose Cast does.
         mac_cost: the time of one multiply-accumulate relative to INT8 on the same GPU, by compute
-            capability (80 for 8.0); without those whose tensor cores do not take the format.
+            capability (80 for 8.0); without those whose tensor cores do not take the format. At 0
+            where none does, on an NPU.
     """
 
     kind: ClassVar[Kind]

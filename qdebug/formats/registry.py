@@ -4,8 +4,11 @@ What a layer can be planned in is in `FORMAT_OF`; the others are only read, in m
 else quantized.
 
 Costs are ratios of peak dense rates in NVIDIA's data sheets: T4 (7.5), A100 (8.0: 624 TOPS in INT8,
-312 TFLOPS in FP16, 156 in TF32, which stands for FP32) and L4 (8.9). Limits of floating-point
-formats are those of IEEE 754 and of "OCP 8-bit Floating Point Specification", 2023.
+312 TFLOPS in FP16, 156 in TF32, which stands for FP32) and L4 (8.9). No GPU multiplies INT16 by
+INT8; that is of NPUs, by Arm's Ethos-U55 (128 such products a cycle where it makes 256 of INT8:
+Arm Community, "What does the MACs (8x8) of Ethos-U55 specification mean"), and stands at 0. Limits
+of floating-point formats are those of IEEE 754 and of "OCP 8-bit Floating Point Specification",
+2023.
 """
 
 from __future__ import annotations

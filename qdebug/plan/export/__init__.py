@@ -7,7 +7,7 @@ The help of `qdebug export` and the table in the README are made from this regis
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar
@@ -30,6 +30,7 @@ class ExportTarget:
         renderer: the function that renders it, as "module:function", imported when it is needed.
         on_file: the tool works on the user's own file, by the names in it.
         precisions: of layers, that it takes; () for whatever ONNX has operators for.
+        why_not: of some others, why it does not take them.
     """
 
     suffix: str
@@ -37,6 +38,7 @@ class ExportTarget:
     renderer: str
     on_file: bool = False
     precisions: tuple[str, ...] = ("int8", "fp16", "fp32")
+    why_not: Mapping[str, str] = field(default_factory=dict)
 
     def render(self, source: ExportSource, path: Path) -> Rendered:
         """The files for a plan; `path` is the main one.
@@ -46,9 +48,10 @@ class ExportTarget:
         """
         others = sorted(set(source.bound.precisions.values()).difference(self.precisions))
         if self.precisions and others:
+            told = self.why_not.get(others[0], "this target has no such layers")
             raise PlanError(
-                f"the plan has layers in {others[0].upper()}, and what is written for this target "
-                f"takes {', '.join(p.upper() for p in self.precisions)} only",
+                f"the plan has layers in {others[0].upper()}, and {told}: it takes "
+                f"{', '.join(p.upper() for p in self.precisions)}",
                 f"Export the model itself with {option('to', 'onnx')}.",
                 code="QD-PLAN-EXPORT-FORMAT",
             )
@@ -77,6 +80,9 @@ class ExportResult(Result):
         return f"{', '.join(map(str, self.files))} for {self.target}"
 
 
+_TENSORRT = ("int8", "fp8", "bf16", "fp16", "fp32")
+_NO_INT16 = {"a16w8": "TensorRT multiplies no INT16"}
+
 EXPORT_TARGETS: Mapping[str, ExportTarget] = {
     "onnx": ExportTarget(
         ".onnx",
@@ -85,29 +91,50 @@ EXPORT_TARGETS: Mapping[str, ExportTarget] = {
         precisions=(),
     ),
     "trtexec": ExportTarget(
-        "_trtexec.sh", "shell script for trtexec and tensorrt_rtx", "trtexec:render_trtexec"
+        "_trtexec.sh",
+        "shell script for trtexec and tensorrt_rtx",
+        "trtexec:render_trtexec",
+        precisions=_TENSORRT,
+        why_not=_NO_INT16,
     ),
     "polygraphy": ExportTarget(
         "_polygraphy.py",
         "network postprocessing script for Polygraphy",
         "polygraphy_script:render_polygraphy",
+        precisions=_TENSORRT,
+        why_not=_NO_INT16,
     ),
     "python": ExportTarget(
         "_build.py",
         "script that builds the engine with TensorRT's Python API",
         "python_script:render_python",
+        precisions=_TENSORRT,
+        why_not=_NO_INT16,
     ),
     "modelopt": ExportTarget(
         "_modelopt.py",
         "script and exclude lists for NVIDIA's Model Optimizer",
         "modelopt_script:render_modelopt",
         on_file=True,
+        precisions=("int8", "bf16", "fp16", "fp32"),
+        why_not={
+            **_NO_INT16,
+            "fp8": "Model Optimizer (0.47) takes no ranges for FP8, where it reads no cache",
+        },
     ),
     "ort": ExportTarget(
         "_ort.py",
         "script with arguments for ONNX Runtime's quantizer",
         "ort_quantization:render_ort",
         on_file=True,
+        precisions=("int8", "a16w8", "fp16", "fp32"),
+    ),
+    "qnn": ExportTarget(
+        "_encodings.json",
+        "encodings for Qualcomm's converter (--quantization_overrides)",
+        "qnn_encodings:render_qnn",
+        on_file=True,
+        precisions=("int8", "a16w8", "fp16", "fp32"),
     ),
     "trt-cache": ExportTarget(
         ".cache",

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
+from qdebug.formats.registry import CAST
 from qdebug.plan.export.source import (
     ExportSource,
     Rendered,
@@ -154,21 +156,22 @@ def _excluded_ops(source: ExportSource) -> list[str]:
 def _high_precision(source: ExportSource) -> Precision:
     """Model Optimizer has one high precision: that of most layers that are not INT8."""
     others = [p for p in source.bound.precisions.values() if p is not Precision.INT8]
-    half = sum(p is Precision.FP16 for p in others)
-    return Precision.FP16 if half > len(others) / 2 else Precision.FP32
+    narrow = Counter(p for p in others if p in CAST).most_common(1)
+    most = [p for p, count in narrow if count > len(others) / 2]
+    return most[0] if most else Precision.FP32
 
 
 def _notes(source: ExportSource, lost: list[str]) -> tuple[str, ...]:
     bound, notes = source.bound, []
     high = _high_precision(source)
-    others = (Precision.FP16, Precision.FP32)
-    different = [x.name for p in others if p is not high for x in bound.layers_in(p)]
+    others = [p for p in (*CAST, Precision.FP32) if p is not high and bound.layers_in(p)]
+    different = [x.name for p in others for x in bound.layers_in(p)]
     if different:
-        other = next(p for p in others if p is not high)
+        other = " and ".join(others)
         notes.append(
             f"Model Optimizer has one high precision for the whole model, here {high}. "
             f"{counted(different, 'layer')} that the plan has in {other} (first '{different[0]}') "
-            f"will run in {high} as well. The target 'onnx' keeps both."
+            f"will run in {high} as well. The target 'onnx' keeps them."
         )
     if lost:
         notes.append(

@@ -24,6 +24,7 @@ from qdebug.plan.constraints import (
 from qdebug.plan.export.source import ExportSource, Rendered, beside
 from qdebug.plan.lower import lower
 from qdebug.plan.parsed_network import builder_flags, script_source
+from qdebug.types import Precision
 
 _SCRIPT = '''\
 # What TensorRT 10 is told about the FP32 model, as by `qdebug compare` with implicit typing:
@@ -60,22 +61,23 @@ class TensorRTModels:
 
     Attributes:
         explicit: the path of the Q/DQ + Cast model.
-        implicit: the path of the FP32 model that the constraints are for.
+        implicit: the path of the FP32 model that the constraints are for; None for a plan that
+            TensorRT 10's implicit way does not express.
         files: the contents of both, by path.
         constraints: what TensorRT 10 is told about the FP32 model.
         notes: what of the plan the constraints cannot express.
     """
 
     explicit: Path
-    implicit: Path
+    implicit: Path | None
     files: Mapping[Path, Content]
-    constraints: Constraints
+    constraints: Constraints | None
     notes: tuple[str, ...]
 
     @property
     def flags(self) -> tuple[str, ...]:
         """Names of trt.BuilderFlag that the constraints need."""
-        return tuple(builder_flags(self.constraints))
+        return tuple(builder_flags(self.constraints)) if self.constraints else ()
 
 
 def tensorrt_models(source: ExportSource, script: Path, target: str) -> TensorRTModels:
@@ -86,12 +88,22 @@ def tensorrt_models(source: ExportSource, script: Path, target: str) -> TensorRT
     """
     explicit, implicit = (beside(script, f".{k}.onnx", target) for k in ("explicit", "implicit"))
     bound = source.bound
-    files = {
-        **model_files(lower(bound).graph.proto, explicit),
-        **model_files(constrained_graph(bound).proto, implicit),
-    }
+    files = model_files(lower(bound).graph.proto, explicit)
+    others = sorted(set(bound.precisions.values()) - _IMPLICIT)
+    if others:
+        note = (
+            f"There is no implicit way for {' and '.join(p.upper() for p in others)}: a "
+            "calibration cache is for INT8, and what TensorRT 10 makes of such layers by flags is "
+            "not known."
+        )
+        return TensorRTModels(explicit, None, files, None, (note,))
+    files = {**files, **model_files(constrained_graph(bound).proto, implicit)}
     constraints, notes = constraints_of(bound), lost_in_constraints(bound)
     return TensorRTModels(explicit, implicit, files, constraints, notes)
+
+
+_IMPLICIT = {Precision.INT8, Precision.FP16, Precision.FP32}
+"""What TensorRT 10's implicit way is told here."""
 
 
 def dynamic_inputs(graph: Graph) -> dict[str, tuple[int, ...]]:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from qdebug.errors import PlanError
+from qdebug.formats.registry import FORMAT_OF, INT8, SCALED
 from qdebug.network.graph import opset_of
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.network.prepare import QDQ_OPSET
 from qdebug.plan.export.file_nodes import FileNode, FileNodes
 from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, docstring, in_utf8
-from qdebug.plan.plan import BoundPlan, Granularity
+from qdebug.plan.plan import Granularity
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Precision
@@ -108,10 +109,12 @@ def main():
             model.graph.initializer.append(tensor)
             model.graph.node.remove(node)
     extra = dict(given["extra_options"])
-    for entries in extra["TensorQuantOverrides"].values():
+    weights = {{tensor.name for tensor in model.graph.initializer}}
+    for name, entries in extra["TensorQuantOverrides"].items():
         for entry in entries:
             entry["scale"] = np.array(entry["scale"], np.float32)
-            entry["zero_point"] = np.array(entry["zero_point"], np.int8)
+            kind = np.int8 if name in weights else np.dtype(given["activation_dtype"])
+            entry["zero_point"] = np.array(entry["zero_point"], kind)
     if options.quantize_outputs:
         extra["OpTypesToExcludeOutputQuantization"] = []
     quantize_static(
@@ -167,21 +170,31 @@ def quantizer_arguments(source: ExportSource) -> tuple[dict[str, Any], tuple[str
     """
     bound = source.bound
     nodes = source.nodes
-    quantized = [nodes.name_of(n) for layer in _int8(bound) for n in _anchors(nodes, layer)]
+    layers = bound.quantized_layers()
+    kinds = dict.fromkeys(bound.precisions[layer.name] for layer in layers)
+    if len(kinds) > 1:
+        raise PlanError(
+            f"{source.name}: the plan has layers in {' and in '.join(p.upper() for p in kinds)}, "
+            "and a call of ONNX Runtime's quantizer has one type for all activations",
+            "The target 'onnx' can express any plan.",
+            code="QD-PLAN-EXPORT-FORMAT",
+        )
+    form = FORMAT_OF[next(iter(kinds), Precision.INT8)]
+    quantized = [nodes.name_of(n) for layer in layers for n in _anchors(nodes, layer.name)]
     excluded = [
         nodes.name_of(n)
         for layer in bound.layers
-        if layer.quantizable and bound.precisions[layer.name] is not Precision.INT8
+        if layer.quantizable and bound.precisions[layer.name] not in SCALED
         for n in _anchors(nodes, layer.name)
     ]
     if not quantized:  # to the quantizer an empty list means every node
         raise PlanError(
-            f"{source.name}: no INT8 layer has a node in the model file, so there is nothing for "
-            "ONNX Runtime to quantize",
+            f"{source.name}: no quantized layer has a node in the model file, so there is nothing "
+            "for ONNX Runtime to quantize",
             "The target 'onnx' can express any plan.",
             code="QD-PLAN-NOTHING-TO-QUANTIZE",
         )
-    scales = source.scales
+    scales = source.scales_in(form)
     overrides: dict[str, Any] = {
         tensor: [{"scale": scale, "zero_point": 0}] for tensor, scale in scales.scales.items()
     }
@@ -192,7 +205,8 @@ def quantizer_arguments(source: ExportSource) -> tuple[dict[str, Any], tuple[str
         "nodes_to_quantize": quantized,
         "nodes_to_exclude": excluded,
         "per_channel": bound.plan.weights is Granularity.PER_CHANNEL,
-        "activation_type": "QInt8",
+        "activation_type": "QInt8" if form is INT8 else "QInt16",
+        "activation_dtype": form.name,
         "weight_type": "QInt8",
         "extra_options": {
             "ActivationSymmetric": True,
@@ -208,10 +222,6 @@ def quantizer_arguments(source: ExportSource) -> tuple[dict[str, Any], tuple[str
     return data, (*scales.notes, *_notes(source))
 
 
-def _int8(bound: BoundPlan) -> list[str]:
-    return [layer.name for layer in bound.layers_in(Precision.INT8)]
-
-
 def _anchors(nodes: FileNodes, layer: str) -> list[FileNode]:
     return [n for n in nodes.by_layer[layer] if n.op_type in QUANTIZABLE_OPS]
 
@@ -219,7 +229,7 @@ def _anchors(nodes: FileNodes, layer: str) -> list[FileNode]:
 def _weight_overrides(source: ExportSource) -> dict[str, Any]:
     bound, graph = source.bound, source.bound.layers.graph
     overrides = {}
-    for layer in bound.layers_in(Precision.INT8):
+    for layer in bound.quantized_layers():
         entry = bound.plan.tensors.get(layer.weight or "")
         if layer.weight is None or entry is None or layer.weight not in source.nodes.tensors:
             continue
@@ -240,13 +250,13 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
             f"ONNX Runtime's quantizer does not support FP16: {counted(half, 'layer')} that the "
             f"plan has in FP16 will run in FP32 (first '{half[0]}'). The target 'onnx' keeps FP16."
         )
-    lost = [name for name in _int8(bound) if name in nodes.absent]
+    lost = [x.name for x in bound.quantized_layers() if x.name in nodes.absent]
     if lost:
         notes.append(
-            f"{counted(lost, 'INT8 layer')} without a node in the model file will not be quantized "
-            f"(first '{lost[0]}'). The target 'onnx' covers all layers."
+            f"{counted(lost, 'quantized layer')} without a node in the model file will not be "
+            f"quantized (first '{lost[0]}'). The target 'onnx' covers all layers."
         )
-    branches = [x.name for x in bound.layers_in(Precision.INT8) if _has_branch(source, x.name)]
+    branches = [x.name for x in bound.quantized_layers() if _has_branch(source, x.name)]
     if branches:
         notes.append(
             f"The other branch of {counted(branches, 'residual Add')} is not quantized (first "
@@ -255,7 +265,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         )
     computed = [
         x.name
-        for x in bound.layers_in(Precision.INT8)
+        for x in bound.quantized_layers()
         if x.weight is not None and x.weight in nodes.computed
     ]
     if computed:
@@ -269,7 +279,9 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
             f"The model is converted to opset {QDQ_OPSET} first, as per-channel scales require."
         )
     normalized = (
-        n.op_type == "BatchNormalization" for x in _int8(bound) for n in nodes.by_layer[x]
+        n.op_type == "BatchNormalization"
+        for x in bound.quantized_layers()
+        for n in nodes.by_layer[x.name]
     )
     if bound.plan.weights is Granularity.PER_TENSOR and any(normalized):
         notes.append(

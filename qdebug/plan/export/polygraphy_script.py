@@ -16,11 +16,16 @@ _SCRIPT = '''\
 #   {explicit}
 # TensorRT for RTX: the same model
 #   {rtx}
-# TensorRT 10 only: the FP32 model, constraints and ranges, as `qdebug compare --typing implicit`
-#   {implicit}
-#
+{implicit}#
 {notes}
+{functions}'''
 
+_IMPLICIT = """\
+# TensorRT 10 only: the FP32 model, constraints and ranges, as `qdebug compare --typing implicit`
+#   {command}
+"""
+
+_FUNCTIONS = '''
 from __future__ import annotations
 
 import sys
@@ -47,7 +52,7 @@ def postprocess_config(builder, network, config):
 
 
 def render_polygraphy(source: ExportSource, path: Path) -> Rendered:
-    """The script and both models.
+    """The script and its models; without an implicit way it holds command lines alone.
 
     Raises:
         PlanError: the plan cannot be lowered.
@@ -59,13 +64,17 @@ def render_polygraphy(source: ExportSource, path: Path) -> Rendered:
             "The model has dynamic axes: add --trt-min-shapes, --trt-opt-shapes and "
             "--trt-max-shapes; without them Polygraphy uses 1 for each.",
         )
+    implicit = functions = ""
+    if models.implicit is not None and models.constraints is not None:
+        implicit = _IMPLICIT.format(command=one_line(implicit_command(models.implicit, path)))
+        functions = _FUNCTIONS.format(plan_script=plan_script(models.constraints))
     script = _SCRIPT.format(
         plan=docstring(source.name),
         explicit=one_line(explicit_command(models.explicit)),
         rtx=one_line("POLYGRAPHY_USE_TENSORRT_RTX=1 " + rtx_command(models.explicit)),
-        implicit=one_line(implicit_command(models.implicit, path)),
+        implicit=implicit,
         notes=comment(notes),
-        plan_script=plan_script(models.constraints),
+        functions=functions,
     )
     return Rendered({path: in_utf8(script), **models.files}, notes)
 

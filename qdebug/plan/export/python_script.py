@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from qdebug.plan.export.models import dynamic_inputs, plan_script, tensorrt_models
+from qdebug.plan.export.models import TensorRTModels, dynamic_inputs, plan_script, tensorrt_models
 from qdebug.plan.export.source import ExportSource, Rendered, comment, docstring, in_utf8
 
 _SCRIPT = '''\
@@ -13,10 +13,8 @@ _SCRIPT = '''\
 
     python {script} model.engine             tensorrt 10 or 11: the explicit model
     python {script} model.engine --rtx       tensorrt_rtx: the same model
-    python {script} model.engine --implicit  tensorrt 10 only: constraints and ranges
-
-The explicit model, with Q/DQ and Cast nodes, is what qdebug compares; the implicit way is that of
-`qdebug compare --typing implicit`.
+{implicit_line}
+The explicit model, with Q/DQ and Cast nodes, is what qdebug compares{implicit_note}.
 """
 {notes}
 
@@ -31,7 +29,7 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 EXPLICIT = FOLDER / {explicit!r}
-IMPLICIT = FOLDER / {implicit!r}
+IMPLICIT = {implicit}
 
 # Inputs with dynamic axes: their minimum, optimum and maximum shape.
 SHAPES = {{{shapes}}}
@@ -46,6 +44,8 @@ def main():
     arguments.add_argument("--no-tf32", action="store_true", help="compute FP32 in FP32")
     arguments.add_argument("--verbose", action="store_true")
     options = arguments.parse_args()
+    if options.implicit and IMPLICIT is None:
+        arguments.error("the plan has no implicit way: see the notes above")
     if options.rtx and options.implicit:
         arguments.error("--rtx builds the explicit model only")
     trt = importlib.import_module("tensorrt_rtx" if options.rtx else "tensorrt")
@@ -109,11 +109,24 @@ def render_python(source: ExportSource, path: Path) -> Rendered:
         script=docstring(path.name),
         notes=comment(notes),
         explicit=models.explicit.name,
-        implicit=models.implicit.name,
         shapes=_entries({name: (shape,) * 3 for name, shape in dynamic.items()}),
-        plan_script=plan_script(models.constraints),
+        **_implicit(models, path),
     )
     return Rendered({path: in_utf8(script), **models.files}, notes)
+
+
+def _implicit(models: TensorRTModels, path: Path) -> dict[str, str]:
+    """The parts of the script for the implicit way, which says that there is none without it."""
+    if models.implicit is None or models.constraints is None:
+        return {"implicit": "None", "implicit_line": "", "implicit_note": "", "plan_script": ""}
+    name = docstring(path.name)
+    return {
+        "implicit": f"FOLDER / {models.implicit.name!r}",
+        "implicit_line": f"    python {name} model.engine --implicit  "
+        "tensorrt 10 only: constraints and ranges\n",
+        "implicit_note": "; the implicit way is that of\n`qdebug compare --typing implicit`",
+        "plan_script": plan_script(models.constraints),
+    }
 
 
 def _entries(mapping: Mapping[str, object]) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from qdebug.formats.base import Format
+from qdebug.formats.registry import INT8
 from qdebug.network.prepare import Model
 from qdebug.outputfiles import Content
 from qdebug.plan.export import EXPORT_TARGETS
@@ -71,7 +73,15 @@ class ExportSource:
 
     @cached_property
     def scales(self) -> FileScales:
-        """The scales of the plan's activations.
+        """The scales of the plan's activations in INT8.
+
+        Raises:
+            PlanError: an amax is not valid.
+        """
+        return self.scales_in(INT8)
+
+    def scales_in(self, form: Format) -> FileScales:
+        """The scales of the plan's activations in a format.
 
         Raises:
             PlanError: an amax is not valid.
@@ -81,7 +91,7 @@ class ExportSource:
             if name in self.weight_ranges or isinstance(entry.amax, tuple):
                 continue
             if name in self.nodes.tensors:
-                scales[name] = float(scale_of(entry.amax, f"tensor '{name}'"))
+                scales[name] = float(scale_of(entry.amax, f"tensor '{name}'", form))
             else:
                 lost.append(name)
         return FileScales(scales, tuple(lost))

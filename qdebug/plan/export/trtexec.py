@@ -21,8 +21,9 @@ from pathlib import Path
 from qdebug.formats.registry import INT8
 from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import QUANTIZABLE_OPS
+from qdebug.outputfiles import Content
 from qdebug.plan.constraints import Constraints
-from qdebug.plan.export.models import dynamic_inputs, tensorrt_models
+from qdebug.plan.export.models import TensorRTModels, dynamic_inputs, tensorrt_models
 from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, one_line
 from qdebug.plan.export.trt_cache import cache_of
 from qdebug.types import Precision
@@ -36,24 +37,15 @@ _SCRIPT = """\
 # Builds an engine in the precisions of {plan} with NVIDIA's command-line tools.
 #
 #   {script} explicit [flags]   TensorRT 10 or 11: the explicit model, strongly typed
-#   {script} rtx [flags]        TensorRT for RTX: the same model
-#   {script} implicit [flags]   TensorRT 10 only: the FP32 model, constraints and ranges
+#   {script} rtx [flags]        TensorRT for RTX: the same model{implicit_line}
 #
 # Flags are passed to the tool: --saveEngine=FILE, --skipInference, --noTF32 (otherwise FP32 is
 # computed in TF32 on GPUs that support it), {shapes}--minShapes=, --optShapes=, --maxShapes= for
-# dynamic axes. "explicit" is what qdebug compares, and all that TensorRT 11 supports. In the
-# implicit way, a node that becomes several layers is constrained in the layer of its name.
+# dynamic axes. "explicit" is what qdebug compares, and all that TensorRT 11 takes.{implicit_note}
 {notes}
 set -euo pipefail
 here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
-
-join() {{ local IFS=,; printf '%s' "$*"; }}
-
-precisions=({precisions}
-)
-output_types=({types}
-)
-
+{told}
 way=${{1:-}}
 [ $# -eq 0 ] || shift
 case $way in
@@ -67,6 +59,24 @@ explicit)
 rtx)
     exec tensorrt_rtx --onnx="$here"/{explicit} "$@"
     ;;
+{implicit_case}*)
+    echo "usage: $0 explicit|rtx{implicit_word} [flags of the tool]" >&2
+    exit 2
+    ;;
+esac
+"""
+
+
+_TOLD = """
+join() {{ local IFS=,; printf '%s' "$*"; }}
+
+precisions=({precisions}
+)
+output_types=({types}
+)
+"""
+
+_IMPLICIT_CASE = """\
 implicit)
     constraints=({flags})
     if [ ${{#precisions[@]}} -gt 0 ]; then
@@ -78,42 +88,59 @@ implicit)
     exec trtexec --onnx="$here"/{implicit} \\
         "${{constraints[@]}}" "$@"
     ;;
-*)
-    echo "usage: $0 explicit|rtx|implicit [flags of the tool]" >&2
-    exit 2
-    ;;
-esac
 """
 
 
 def render_trtexec(source: ExportSource, path: Path) -> Rendered:
-    """The script, both models and, for INT8, the cache of the implicit one.
+    """The script, its models and, for INT8, the cache of the implicit one.
 
     Raises:
         PlanError: the plan cannot be lowered.
     """
     models = tensorrt_models(source, path, "trtexec")
+    parts, files, notes = _implicit(source, path, models)
+    notes = (*notes, *_shape_notes(source))
+    script = _SCRIPT.format(
+        plan=one_line(source.name),
+        script=one_line(path.name),
+        shapes="and " if dynamic_inputs(source.model.graph) else "",
+        notes=comment(notes),
+        explicit=shlex.quote(models.explicit.name),
+        **parts,
+    )
+    return Rendered({path: script.encode("utf-8", "surrogateescape"), **files}, notes)
+
+
+def _implicit(
+    source: ExportSource, path: Path, models: TensorRTModels
+) -> tuple[dict[str, str], dict[Path, Content], tuple[str, ...]]:
+    """The parts of the script for the implicit way, all files, and all notes on them."""
+    files, notes = dict(models.files), models.notes
+    if models.implicit is None or models.constraints is None:
+        names = ("implicit_line", "implicit_note", "told", "implicit_case", "implicit_word")
+        return dict.fromkeys(names, ""), files, notes
     cache = beside(path, ".implicit.cache", "trtexec")
-    graph, files, notes = source.bound.layers.graph, dict(models.files), models.notes
+    graph = source.bound.layers.graph
     if "INT8" in models.flags:
         ranges = nameable_ranges(graph, models.constraints)
         scales = {name: amax / INT8.largest for name, amax in ranges.items()}
         files[cache], cache_notes = cache_of(source, scales)
         notes += cache_notes
     told = layers_told(graph, models.constraints)
-    notes = (*notes, *told.notes, *_length_note(told), *_shape_notes(source))
-    script = _SCRIPT.format(
-        plan=one_line(source.name),
-        script=one_line(path.name),
-        shapes="and " if dynamic_inputs(source.model.graph) else "",
-        notes=comment(notes),
-        precisions=_array(told.precisions),
-        types=_array(told.types),
-        explicit=shlex.quote(models.explicit.name),
-        implicit=shlex.quote(models.implicit.name),
-        flags=" ".join(_flags(models.flags, cache)),
-    )
-    return Rendered({path: script.encode("utf-8", "surrogateescape"), **files}, notes)
+    name = one_line(path.name)
+    parts = {
+        "implicit_line": f"\n#   {name} implicit [flags]   "
+        "TensorRT 10 only: the FP32 model, constraints and ranges",
+        "implicit_note": " In the\n# implicit way, a node that becomes several layers is "
+        "constrained in the layer of its name.",
+        "told": _TOLD.format(precisions=_array(told.precisions), types=_array(told.types)),
+        "implicit_case": _IMPLICIT_CASE.format(
+            flags=" ".join(_flags(models.flags, cache)),
+            implicit=shlex.quote(models.implicit.name),
+        ),
+        "implicit_word": "|implicit",
+    }
+    return parts, files, (*notes, *told.notes, *_length_note(told))
 
 
 def _flags(builder_flags: Collection[str], cache: Path) -> list[str]:

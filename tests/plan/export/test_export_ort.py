@@ -153,3 +153,30 @@ def test_what_it_cannot_express_is_said(
     plan = plan_for(tmp_path / "net.onnx", precision="fp16")
     with pytest.raises(PlanError, match="QD-PLAN-NOTHING-TO-QUANTIZE"):
         write(plan, "ort")
+
+
+def test_16_bit_activations(
+    kit: SimpleNamespace,
+    residual_net: Any,
+    images: Any,
+    plan_for: Any,
+    quantized: Any,
+    tmp_path: Path,
+) -> None:
+    net = residual_net(21)
+    net.graph.node[3].input[1] = "c2"  # no residual, as above
+    onnx.save(net, tmp_path / "net.onnx")
+    source = plan_for(tmp_path / "net.onnx", {"conv1": "fp32"}, precision="a16w8", opset=21)
+    expected = kit.run(lower(source.bound).graph, {"x": images})["out"]
+    proto = quantized(source)
+    stored = {t.data_type for t in proto.graph.initializer}
+    assert {onnx.TensorProto.INT16, onnx.TensorProto.INT8} <= stored
+    found = kit.run(proto, {"x": images})["out"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_quantized_layers_have_one_precision(cnn: Path, plan_for: Any, write: Any) -> None:
+    source = plan_for(cnn, {"/stem/conv/Conv": "a16w8"}, opset=21)
+    with pytest.raises(PlanError, match="A16W8 and in INT8") as caught:
+        write(source, "ort")
+    assert caught.value.code == "QD-PLAN-EXPORT-FORMAT"

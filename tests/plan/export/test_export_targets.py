@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ import onnx
 import pytest
 
 from qdebug.errors import PlanError
+from qdebug.formats.registry import FORMAT_OF, SCALED
 from qdebug.plan.export import EXPORT_TARGETS
 from qdebug.plan.export.source import ExportSource
 from qdebug.types import Precision
@@ -59,7 +59,7 @@ def test_files_are_valid_and_beside_each_other(
             subprocess.run(["bash", "-n", path], check=True)
     for note in rendered.notes:  # said in the file too
         text = "".join(d.decode("utf-8") for p, d in rendered.files.items() if p.suffix != ".onnx")
-        if target != "trt-cache":  # whose format has no comments
+        if target not in ("trt-cache", "qnn"):  # whose format has no comments
             assert note[:40] in text
     assert all_pinned.model.file.path.read_bytes() == before
 
@@ -78,12 +78,42 @@ def test_onnx_is_the_lowered_model(
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("target", [name for name in EXPORT_TARGETS if name != "onnx"])
-def test_a_plan_in_another_format_than_int8_is_refused(
-    all_pinned: ExportSource, tmp_path: Path, target: str
+@pytest.mark.parametrize("precision", FORMAT_OF)
+@pytest.mark.parametrize("target", EXPORT_TARGETS)
+def test_a_target_takes_a_precision_or_says_what_it_takes(
+    plan_for: Any, cnn: Path, tmp_path: Path, target: str, precision: Precision
 ) -> None:
-    bound = all_pinned.bound
-    bound = replace(bound, precisions=dict.fromkeys(bound.precisions, Precision.FP8))
-    with pytest.raises(PlanError, match="FP8") as caught:
-        EXPORT_TARGETS[target].render(replace(all_pinned, bound=bound), tmp_path / "file")
+    source = plan_for(cnn, precision=precision, opset=22)
+    taken = EXPORT_TARGETS[target].precisions
+    if not taken or precision in taken:
+        try:
+            assert EXPORT_TARGETS[target].render(source, tmp_path / "file").files
+        except PlanError as error:  # a cache of no ranges
+            assert precision not in SCALED
+            assert error.code in ("QD-PLAN-NO-RANGES", "QD-PLAN-NOTHING-TO-QUANTIZE")
+        return
+    with pytest.raises(PlanError, match=precision.upper()) as caught:
+        EXPORT_TARGETS[target].render(source, tmp_path / "file")
     assert caught.value.code == "QD-PLAN-EXPORT-FORMAT"
+    assert all(p.upper() in caught.value.message for p in taken)
+
+
+@pytest.mark.parametrize("target", ["trtexec", "polygraphy", "python"])
+@pytest.mark.parametrize("precision", ["fp8", "bf16"])
+def test_without_an_implicit_way_scripts_build_the_explicit_model(
+    plan_for: Any, cnn: Path, tmp_path: Path, target: str, precision: str
+) -> None:
+    source = plan_for(cnn, precision=precision, opset=22)
+    path = tmp_path / f"out{EXPORT_TARGETS[target].suffix}"
+    rendered = EXPORT_TARGETS[target].render(source, path)
+    assert [p.suffix for p in rendered.files] == [path.suffix, ".onnx"]
+    assert any("no implicit way" in note for note in rendered.notes)
+    text = rendered.files[path].decode("utf-8")
+    assert ".explicit.onnx" in text and ".implicit.onnx" not in text
+    if target == "trtexec":
+        path.write_text(text, "utf-8")
+        subprocess.run(["bash", "-n", path], check=True)
+        done = subprocess.run(["bash", path], capture_output=True, text=True, check=False)
+        assert (done.returncode, "explicit|rtx [flags" in done.stderr) == (2, True)
+    else:
+        compile(text, str(path), "exec")
