@@ -24,9 +24,10 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "qdebug.api": (
-        "compare", "calibrate", "ranges", "bisect", "repair", "inspect", "sweep", "report", "view",
-        "export", "doctor", "load_run", "open_samples",
+        "check", "compare", "calibrate", "ranges", "bisect", "repair", "inspect", "sweep", "report",
+        "view", "export", "doctor", "load_run", "open_samples",
     ),
+    "qdebug.config.check": ("CheckSettings",),
     "qdebug.config.compare": ("CompareSettings",),
     "qdebug.config.calibrate": ("CalibrateSettings",),
     "qdebug.config.bisect": ("BisectSettings",),
@@ -44,6 +45,7 @@ _PUBLIC = {
     "qdebug.results.compare": (
         "CompareResult", "LayerResult", "OutputResult", "TensorResult", "Cause",
     ),
+    "qdebug.results.check": ("CheckResult",),
     "qdebug.results.calibrate": ("CalibrateResult",),
     "qdebug.results.ranges": ("RangesResult",),
     "qdebug.results.report": ("ReportResult",),

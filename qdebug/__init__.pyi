@@ -24,6 +24,7 @@ from qdebug.backends.doctor import DoctorResult as DoctorResult
 from qdebug.commands.report.view import View as View
 from qdebug.config.bisect import BisectSettings as BisectSettings
 from qdebug.config.calibrate import CalibrateSettings as CalibrateSettings
+from qdebug.config.check import CheckSettings as CheckSettings
 from qdebug.config.compare import CompareSettings as CompareSettings
 from qdebug.config.export import ExportSettings as ExportSettings
 from qdebug.config.inspect import InspectSettings as InspectSettings
@@ -49,6 +50,7 @@ from qdebug.plan.export import ExportResult as ExportResult
 from qdebug.plan.plan import PrecisionPlan as PrecisionPlan
 from qdebug.plan.plan import TensorRange as TensorRange
 from qdebug.results.calibrate import CalibrateResult as CalibrateResult
+from qdebug.results.check import CheckResult as CheckResult
 from qdebug.results.compare import Cause as Cause
 from qdebug.results.compare import CompareResult as CompareResult
 from qdebug.results.compare import LayerResult as LayerResult
@@ -66,20 +68,48 @@ __version__: str
 # fmt: off
 __all__ = [
     "BackendError", "BisectResult", "BisectSettings", "CalibrateResult", "CalibrateSettings",
-    "Cause", "ClusterError", "CompareResult", "CompareSettings", "DoctorResult", "ExportResult",
-    "ExportSettings", "InspectResult", "InspectSettings", "LayerResult", "MetricError",
-    "ModelError", "OutputResult", "PlanError", "Precision", "PrecisionPlan", "Preprocessing",
-    "Progress", "QdebugError", "RangesResult", "RangesSettings", "RepairResult", "RepairSettings",
-    "ReportResult", "ReportSettings", "Run", "SampleError", "Samples", "StoreError", "SweepResult",
-    "SweepSettings", "TensorRange", "TensorResult", "UsageError", "View", "ViewSettings", "bisect",
-    "calibrate", "compare", "doctor", "export", "inspect", "load_run", "open_samples", "ranges",
-    "repair", "report", "sweep", "view"
+    "Cause", "CheckResult", "CheckSettings", "ClusterError", "CompareResult", "CompareSettings",
+    "DoctorResult", "ExportResult", "ExportSettings", "InspectResult", "InspectSettings",
+    "LayerResult", "MetricError", "ModelError", "OutputResult", "PlanError", "Precision",
+    "PrecisionPlan", "Preprocessing", "Progress", "QdebugError", "RangesResult", "RangesSettings",
+    "RepairResult", "RepairSettings", "ReportResult", "ReportSettings", "Run", "SampleError",
+    "Samples", "StoreError", "SweepResult", "SweepSettings", "TensorRange", "TensorResult",
+    "UsageError", "View", "ViewSettings", "bisect", "calibrate", "check", "compare", "doctor",
+    "export", "inspect", "load_run", "open_samples", "ranges", "repair", "report", "sweep", "view"
 ]
 # fmt: on
 
 Feeds = Mapping[str, ArrayLike]
 Path = str | os.PathLike[str]
 
+@overload
+def check(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    inputs: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
+    calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
+    preprocess: str | os.PathLike[str] | Preprocessing | None = None,
+    shape: Sequence[str] = (),
+    skip_bad: bool = False,
+    samples: int = 32,
+    metric: str | Callable[..., float] | None = None,
+    max_drop: float | None = None,
+    custom_op_library: Sequence[str | os.PathLike[str]] = (),
+    segments: str = "auto",
+    progress: Callable[[Progress], None] | None = None,
+) -> CheckResult:
+    """Look at a model and its samples first: operators, preprocessing, labels, their number.
+
+    The keywords: see `CheckSettings`.
+
+    Raises:
+        QdebugError: bad input, or a runtime that failed.
+    """
+
+@overload
+def check(
+    model: CheckSettings, *, progress: Callable[[Progress], None] | None = None
+) -> CheckResult: ...
 @overload
 def compare(
     model: str | os.PathLike[str] | onnx.ModelProto | None = None,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.calibrate import CalibrateSettings
+from qdebug.config.check import CheckSettings
 from qdebug.config.compare import CompareSettings
 from qdebug.config.export import ExportSettings
 from qdebug.config.inspect import InspectSettings
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from qdebug.plan.export import ExportResult
     from qdebug.result import Result
     from qdebug.results.calibrate import CalibrateResult
+    from qdebug.results.check import CheckResult
     from qdebug.results.compare import CompareResult
     from qdebug.results.inspect import InspectResult
     from qdebug.results.ranges import RangesResult
@@ -48,6 +50,27 @@ if TYPE_CHECKING:
 
 SettingsT = TypeVar("SettingsT")
 ResultT = TypeVar("ResultT", bound="Result")
+
+
+def check(
+    model: Any = None, *, progress: ProgressCallback | None = None, **settings: Any
+) -> CheckResult:
+    """Look at a model and its samples first: operators, preprocessing, labels, their number.
+
+    Args:
+        model: a path, an `onnx.ModelProto`, or `CheckSettings`.
+        progress: called with a `Progress` again and again; what it raises ends the call and
+            reaches the caller.
+        settings: the fields of `CheckSettings`.
+
+    Raises:
+        QdebugError: bad input, or a runtime that failed.
+    """
+    from qdebug.commands.check.command import check as run
+
+    checked = _settings(CheckSettings, model, settings)
+    with _running(checked, checked.model):
+        return run(checked, progress or ignore_progress)
 
 
 def compare(

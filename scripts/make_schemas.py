@@ -25,6 +25,7 @@ RESULTS: tuple[type[Result], ...] = (
     qdebug.SweepResult,
     qdebug.DoctorResult,
     qdebug.ReportResult,
+    qdebug.CheckResult,
     qdebug.ExportResult,
 )
 

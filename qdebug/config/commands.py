@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.config.candidate import FORCE
+from qdebug.config.check import CheckSettings
 from qdebug.config.compare import CompareSettings
 from qdebug.config.export import ExportSettings
 from qdebug.config.inspect import InspectSettings
@@ -144,6 +145,11 @@ class ShownExamination(ShownAsJson):
     force: Annotated[bool, FORCE] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShownExaminationWithProgress(ShownWithProgress, ShownExamination):
+    """Display options of `check`."""
+
+
 @dataclass(frozen=True)
 class DoctorSettings:
     """`qdebug doctor` has no settings."""
@@ -195,6 +201,15 @@ class Command:
 
 
 _ALL = (
+    Command(
+        "check",
+        CheckSettings,
+        ShownExaminationWithProgress,
+        "Look at a model and its samples first: operators, preprocessing, labels, their number.",
+        "model.onnx --inputs photos/",
+        more="Ends with 1 where something is certainly wrong.",
+        first=("inputs", "calib_data", "metric", "max_drop", "preprocess", "samples"),
+    ),
     Command(
         "compare",
         CompareSettings,

@@ -81,7 +81,8 @@ def _chance(result: CompareResult) -> str:
         return ""
     return (
         f"FP32 itself is no better than guessing: {printable(task.name)} {task.reference:.4f}, "
-        f"where chance gives {task.chance:.4f}. Check the preprocessing and the labels first."
+        f"where chance gives {task.chance:.4f}. Check the preprocessing and the labels first: "
+        "`qdebug check` does."
     )
 
 

@@ -19,6 +19,7 @@ class ResultViews:
         from qdebug.display import (
             bisect,
             calibrate,
+            check,
             compare,
             doctor,
             export,
@@ -32,7 +33,19 @@ class ResultViews:
         from qdebug.display.html import to_html
 
         modules: tuple[Any, ...] = (
-            *(bisect, calibrate, compare, doctor, export, inspect, ranges, repair, report, sweep),
+            *(
+                bisect,
+                calibrate,
+                check,
+                compare,
+                doctor,
+                export,
+                inspect,
+                ranges,
+                repair,
+                report,
+                sweep,
+            ),
         )
         shown_by = {module.__name__.rpartition(".")[2]: module for module in modules}
         command = result.SCHEMA.removeprefix("qdebug.").partition("/")[0]

@@ -136,7 +136,9 @@ class PictureSet:
             arrays |= _box_arrays(mine.boxes, how, sizes)
         if mine.masks is not None:
             arrays["masks"] = DecodedMasks(mine.masks, how, spec.data)
-        found_in = f"a guess: {how.source}" if how.guess else f"from {how.source}"
+        found_in = (
+            f"a guess {how.source}: `qdebug check` tests it" if how.guess else f"from {how.source}"
+        )
         told = f"{self.holds}{left_out}; {how.told()} ({found_in})"
         found = replace(spec, preprocessing=how)
         return PreparedSamples(arrays, found, told)

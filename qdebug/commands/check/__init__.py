@@ -1,0 +1,1 @@
+"""`qdebug check`: the model by itself, the samples by themselves, and both together."""

@@ -1,0 +1,123 @@
+"""`qdebug check`: what an engineer looks at first, in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from qdebug.backends.sizing import parallelism
+from qdebug.commands.check.samples import (
+    Tried,
+    judge_of,
+    no_labels,
+    sample_findings,
+    set_findings,
+    try_variants,
+)
+from qdebug.commands.check.structure import findings_of, macs_of, tensors_of
+from qdebug.commands.reading import read_data
+from qdebug.config.check import CheckSettings
+from qdebug.errors import MetricError
+from qdebug.execute.context import session_settings, simulation_context
+from qdebug.execute.control_flow import open_model
+from qdebug.network.inputshapes import InputShapes, parse_shapes
+from qdebug.network.load import read_model
+from qdebug.network.prepare import QDQ_OPSET, Model, prepare_model
+from qdebug.network.preprocessing import fixed_size, layout_of, picture_input
+from qdebug.network.samples.found_preprocessing import (
+    class_names,
+    find_preprocessing,
+    read_metadata,
+)
+from qdebug.network.samples.subset import finely, spread, whole
+from qdebug.network.samplespec import given_specs
+from qdebug.result import ModelRef
+from qdebug.results.check import CheckResult, Finding, Severity
+from qdebug.types import ProgressCallback, ignore_progress
+
+_ORDER: Mapping[Severity, int] = {"error": 0, "warning": 1, "note": 2}
+_NOTHING = Tried("", (), (), ())
+
+
+def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress) -> CheckResult:
+    """Look at a model, and at samples for it.
+
+    Raises:
+        QdebugError: one of them cannot be read, or they do not fit each other.
+    """
+    file = read_model(settings.model)
+    sources = given_specs(settings.compared, settings.calibrates_on)
+    sessions = session_settings(settings)
+    model = prepare_model(file, QDQ_OPSET, parse_shapes(settings.shape))
+    if sources:
+        model = open_model(settings.model, QDQ_OPSET, sources, sessions, progress)
+    names = class_names(read_metadata(settings.model))
+    inputs, outputs = tensors_of(model.graph, names)
+    findings = list(findings_of(file.proto, model))
+    tried, samples = _NOTHING, 0
+    if settings.compared is not None:
+        tried, found, samples = _with_samples(settings, model, len(names), progress)
+        findings += [*tried.findings, *found]
+    findings.sort(key=lambda finding: _ORDER[finding.severity])
+    return CheckResult(
+        model=ModelRef(settings.model, file.sha256),
+        opset=model.graph.opset,
+        producer=" ".join(filter(None, (file.proto.producer_name, file.proto.producer_version))),
+        inputs=inputs,
+        outputs=outputs,
+        layers=_quantizable(model),
+        macs=_macs(settings, model),
+        samples=samples,
+        ranges=tried.ranges,
+        score=tried.score,
+        variants=tried.variants,
+        findings=tuple(findings),
+        data=read_data(*sources),
+    )
+
+
+def _quantizable(model: Model) -> int:
+    from qdebug.network.layers import QUANTIZABLE_OPS, find_layers
+
+    return sum(layer.op_type in QUANTIZABLE_OPS for layer in find_layers(model.graph))
+
+
+def _macs(settings: CheckSettings, model: Model) -> float | None:
+    """For the shapes that are given; where pictures have a size by the model's metadata or a file
+    beside it, for that."""
+    known = macs_of(model.graph)
+    taken = picture_input(model.graph.inputs)
+    if known is not None or taken is None:
+        return known
+    how = find_preprocessing(settings.model, settings.preprocess, taken)
+    if how.size is None:
+        return None
+    layout = how.layout or layout_of(taken) or "nchw"
+    size = tuple(
+        own or other for own, other in zip(fixed_size(taken, layout), how.size, strict=True)
+    )
+    shaped = replace(how, layout=layout, size=(size[0], size[1]))
+    shapes: InputShapes = ((taken.name, (None, *shaped.input_shape)),)
+    return macs_of(prepare_model(read_model(settings.model), QDQ_OPSET, shapes).graph)
+
+
+def _with_samples(
+    settings: CheckSettings, model: Model, classes: int, progress: ProgressCallback
+) -> tuple[Tried, list[Finding], int]:
+    """What is tried on the samples, what follows from the sets, and on how many samples."""
+    assert settings.compared is not None
+    compared = settings.compared.open(model.graph.inputs)
+    context = simulation_context(parallelism(), progress, session_settings(settings))
+    judge = judge_of(settings.metric, compared, classes)
+    subset = spread(whole(finely(compared, settings.samples)), settings.samples)
+    findings: list[Finding] = []
+    try:
+        tried = try_variants(context, model.graph, subset, judge, "inputs")
+    except MetricError as error:
+        tried = _NOTHING
+        findings.append(no_labels(error))
+    value = tried.variants[0].value if tried.variants else None
+    findings += sample_findings(compared, judge.metric, value, settings.max_drop)
+    if settings.calibrates_on is not None:
+        findings += set_findings(compared, settings.calibrates_on.open(model.graph.inputs))
+    return tried, findings, subset.count

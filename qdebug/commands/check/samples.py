@@ -1,0 +1,421 @@
+"""The samples with the model: their values, their labels, and whether they were prepared as in
+training."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qdebug.commands.check.variants import (
+    Variant,
+    chance_of_gain,
+    confidence,
+    of_arrays,
+    of_pictures,
+)
+from qdebug.errors import MetricError, QdebugError, SampleError
+from qdebug.execute.context import Context
+from qdebug.metrics.chance import better_than_chance, no_better_than_chance
+from qdebug.metrics.tasks.base import LABEL_NAMES, TaskMetric, first_output, join_outputs
+from qdebug.metrics.tasks.load import load_metric
+from qdebug.metrics.tasks.registry import NAMES
+from qdebug.network.graph import Graph
+from qdebug.network.preprocessing import picture_input
+from qdebug.network.samples import Samples
+from qdebug.network.samples.subset import SampleSubset, spread, whole
+from qdebug.results.check import Finding, TriedVariant, ValueRange
+from qdebug.types import Array, Feeds
+from qdebug.wording import counted, option
+
+_GIVEN = "as given"
+_LEAST_GAIN = 0.1
+"""Of a score, or of confidence, that another way of preparing the samples must bring."""
+_LIKELY, _CERTAIN = 0.05, 0.01
+"""How often chance may bring the gain."""
+_SURE, _UNSURE = 0.5, 0.5
+"""Without labels: another way must make FP32 so sure, and the given one at most so much of that."""
+_HASHED = 4096
+"""Samples of each set that are looked at for overlap."""
+_COMPARED = 64
+"""Samples of each set whose values are compared."""
+_FAR = 0.5
+"""Standard deviations that the means of two sets may differ by: those of the two halves of one set
+of 64 pictures differ by 0.1 at most, those of pictures scaled otherwise by more than 1."""
+
+
+@dataclass(frozen=True)
+class Executed:
+    """FP32 on some samples.
+
+    Attributes:
+        outputs: arrays [samples, …] by name.
+        labels: of the same samples.
+        first: the arrays of the inputs, of some of them.
+    """
+
+    outputs: Mapping[str, Array]
+    labels: Mapping[str, Array]
+    first: Feeds
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How FP32 does: by a metric, or by how sure it is.
+
+    Attributes:
+        name: of the score.
+        metric: None for the confidence.
+        classes: that the model names.
+    """
+
+    name: str
+    metric: TaskMetric | None
+    classes: int
+
+    def value(self, run: Executed) -> float | None:
+        """The score; None where there is none."""
+        if self.metric is None:
+            return confidence(run.outputs, self.classes)
+        return self.metric(run.outputs, run.labels, run.outputs)
+
+    def chance(self, given: Executed, other: Executed) -> float | None:
+        """How often chance alone would favour `other` so much; None where no sample has a score of
+        its own."""
+        if self.metric is None or self.metric.per_sample is None:
+            return None
+        before, after = (
+            self.metric.per_sample(run.outputs, run.labels, run.outputs) for run in (given, other)
+        )
+        sign = 1 if self.metric.higher_is_better else -1
+        gains = sign * (after - before)
+        return chance_of_gain(list(gains < 0), list(gains > 0))
+
+
+def judge_of(name: str | None, samples: Samples, classes: int) -> Judged:
+    """By what FP32 is judged: the metric that is asked for, else one that fits the labels, else its
+    confidence.
+
+    Raises:
+        MetricError: there is no such metric.
+    """
+    if name is None and any(label in samples.extras for label in LABEL_NAMES):
+        name = "top1"
+    if name is None and "boxes" in samples.extras and "map50" in NAMES:
+        name = "map50"
+    metric = None if name is None else load_metric(name)
+    return Judged(metric.name if metric else "confidence", metric, classes)
+
+
+def execute(
+    context: Context, graph: Graph, subset: SampleSubset, variant: Variant | None
+) -> Executed:
+    """FP32 on `subset`, whose pictures or arrays are changed as `variant` says.
+
+    Raises:
+        QdebugError: it does not run, or samples cannot be read.
+    """
+    taken = picture_input(graph.inputs)
+    parts: dict[str, list[Array]] = {}
+    seen: list[Feeds] = []
+    with closing(context.backend.open(graph.proto, [])) as session:
+        for batch in subset.batches:
+            feeds = dict(subset.samples.feeds(batch.start, batch.count))
+            if variant is not None and variant.change is not None and taken is not None:
+                changed = variant.change(feeds[taken.name])
+                feeds[taken.name] = np.ascontiguousarray(changed, taken.dtype)
+            seen.append(feeds)
+            for output, array in session.run(feeds).items():
+                if output in graph.outputs:
+                    parts.setdefault(output, []).append(array)
+    counts = [batch.count for batch in subset.batches]
+    rows = np.array(subset.indices)
+    labels = {name: subset.samples.extras[name][rows] for name in subset.samples.extras}
+    ordered = {name: parts[name] for name in graph.outputs if name in parts}
+    same = {name: [f[name] for f in seen] for name in seen[0]}
+    first = {
+        name: np.concatenate(arrays) if len({a.shape[1:] for a in arrays}) == 1 else arrays[0]
+        for name, arrays in same.items()
+        if arrays[0].ndim
+    }
+    return Executed(join_outputs(ordered, counts), labels, first)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What was tried on the samples, and what follows."""
+
+    score: str
+    variants: tuple[TriedVariant, ...]
+    findings: tuple[Finding, ...]
+    ranges: tuple[ValueRange, ...]
+
+
+def try_variants(
+    context: Context, graph: Graph, subset: SampleSubset, judge: Judged, inputs_setting: str
+) -> Tried:
+    """FP32 on the samples as they are, and prepared in other ways.
+
+    Raises:
+        QdebugError: it does not run on them as they are.
+    """
+    given = execute(context, graph, subset, None)
+    ranges = tuple(_ranges(given.first, inputs_setting))
+    value = judge.value(given)
+    labels = tuple(_label_findings(given, judge))
+    if value is None:
+        return Tried("", (), labels, ranges)
+    tried = [TriedVariant(_GIVEN, value)]
+    better: list[tuple[float, Variant, float | None]] = []
+    for variant, others in _ways(subset, graph, given):
+        try:
+            run = execute(context, graph, others, variant)
+            score = judge.value(run)
+        except QdebugError:  # that a way cannot be tried says nothing
+            continue
+        if score is None or (judge.metric is None and _is_larger(run, given)):
+            continue
+        tried.append(TriedVariant(variant.name, score))
+        better.append((score, variant, judge.chance(given, run)))
+    found = _better(judge, value, better, subset.count, _chance_level(given, judge))
+    return Tried(judge.name, tuple(tried), (*labels, *found), ranges)
+
+
+def _is_larger(run: Executed, given: Executed) -> bool:
+    """Whether its values are much larger: then FP32 is saturated, and sure of anything."""
+    sizes = [max(float(np.abs(a).mean()) for a in x.first.values()) for x in (run, given)]
+    return sizes[0] > _LARGER * sizes[1]
+
+
+_LARGER = 4.0
+"""Values in -1 to 1, or normalized by mean and standard deviation, are at most 2.5 times as large
+as those in 0 to 1; values in 0 to 255 are 255 times as large."""
+
+
+def _ways(
+    subset: SampleSubset, graph: Graph, given: Executed
+) -> Iterator[tuple[Variant, SampleSubset]]:
+    """The variants, each with the samples that it changes."""
+    taken = picture_input(graph.inputs)
+    if taken is None:
+        return
+    how = subset.samples.spec.preprocessing
+    if how is None:
+        for variant in of_arrays(taken, given.first[taken.name]):
+            yield variant, subset
+        return
+    for variant in of_pictures(how):
+        with suppress(SampleError):
+            spec = replace(subset.samples.spec, preprocessing=variant.preprocessing)
+            others = spec.open(graph.inputs)
+            if others.batch_is_free:
+                others = others.with_batch_size(subset.samples.batch_size)
+            yield variant, replace(subset, samples=others)
+
+
+def _better(
+    judge: Judged,
+    given: float,
+    others: Sequence[tuple[float, Variant, float | None]],
+    samples: int,
+    chance: float | None,
+) -> Iterator[Finding]:
+    """The variant on which FP32 does best, if clearly better than as given."""
+    sign = 1 if judge.metric is None or judge.metric.higher_is_better else -1
+    if not others:
+        return
+    score, variant, p = max(others, key=lambda each: sign * each[0])
+    gain = sign * (score - given)
+    told = (
+        f"FP32 has {judge.name} {given:.3f} on {counted(samples, 'sample')} as given, and "
+        f"{score:.3f} with {variant.name}"
+    )
+    remedy = f"Prepare the samples so; of pictures {option('preprocess')} says how."
+    if judge.metric is None:
+        if score >= _SURE and given <= _UNSURE * score:
+            yield Finding("warning", variant.kind, f"{told}; there are no labels to tell.", remedy)
+        return
+    if gain < _LEAST_GAIN:
+        return
+    if p is None:  # a score of all samples together
+        severity = "error" if given < _UNSURE * score else "warning"
+    else:
+        severity = "error" if p < _CERTAIN else "warning"
+        if p > _LIKELY:
+            return
+    if no_better_than_chance(given, samples, chance):
+        told = f"FP32 is at chance level. {told}"
+    yield Finding(severity, variant.kind, f"{told}.", remedy)  # type: ignore[arg-type]
+
+
+def _chance_level(given: Executed, judge: Judged) -> float | None:
+    """The score of guessing: of shares one of as many classes as there are."""
+    if judge.metric is None or not judge.metric.is_share:
+        return None
+    return 1 / max(2, int(first_output(given.outputs)[0].size))
+
+
+def _ranges(first: Feeds, setting: str) -> Iterator[ValueRange]:
+    for name, array in first.items():
+        values = np.asarray(array, np.float64)
+        if values.size:
+            figures = (values.min(), values.max(), values.mean(), values.std())
+            yield ValueRange(setting, name, *map(float, figures))
+
+
+def _label_findings(given: Executed, judge: Judged) -> Iterator[Finding]:
+    """Labels that are no class of the network, or are off by one."""
+    if judge.metric is None or judge.metric.name != "top1":
+        return
+    name = next((n for n in LABEL_NAMES if n in given.labels), None)
+    if name is None or given.labels[name].dtype.kind not in "iu":
+        return
+    labels = given.labels[name].reshape(-1)
+    classes = first_output(given.outputs)[0].size
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        value = labels[wrong][0]
+        yield Finding(
+            "error",
+            "label-range",
+            f"{int(wrong.sum())} of {counted(len(labels), 'label')} are no class of the network, "
+            f"whose first output has {classes}: the first is {value}.",
+            "Number the classes from 0, as the network does."
+            if value == classes
+            else "Give the labels of this network.",
+        )
+    before = judge.metric(given.outputs, given.labels, given.outputs)
+    for shift in (-1, 1):
+        shifted = replace(given, labels={**given.labels, name: given.labels[name] + shift})
+        after = judge.metric(shifted.outputs, shifted.labels, shifted.outputs)
+        per_sample = judge.metric.per_sample
+        if per_sample is None or after - before < _LEAST_GAIN:
+            continue
+        right = [per_sample(x.outputs, x.labels, x.outputs) > 0 for x in (given, shifted)]
+        p = chance_of_gain(list(right[0]), list(right[1]))
+        if p < _CERTAIN and better_than_chance(after, len(labels), 1 / max(2, classes)):
+            yield Finding(
+                "error",
+                "labels-off-by-one",
+                f"FP32 has top1 {before:.3f} with the labels as given, and {after:.3f} with "
+                f"{'1 less' if shift < 0 else '1 more'} each: they are off by one.",
+                "Number the classes from 0, as the network does.",
+            )
+
+
+def sample_findings(
+    samples: Samples, metric: TaskMetric | None, value: float | None, max_drop: float | None
+) -> Iterator[Finding]:
+    """Whether there are enough samples for what is to be told."""
+    if metric is None or not metric.is_share or value is None:
+        return
+    grain = 1 / samples.count
+    half = _wilson(value, samples.count)
+    told = (
+        f"{counted(samples.count, 'sample')}: one is {grain:.2g} of {metric.name}, whose 95% "
+        f"interval is ±{half:.2g}."
+    )
+    drop = max_drop or 0.0
+    if not drop:
+        yield Finding("note", "sample-count", told)
+        return
+    # A drop d that is real shows where at least as many samples are lost as a sign test needs: 5
+    # that are lost and none that are gained have a chance of 1/32.
+    needed = math.ceil(_LOST / drop)
+    few = samples.count < needed
+    yield Finding(
+        "warning" if few else "note",
+        "sample-count",
+        f"{told} {option('max_drop', f'{drop:g}')} needs at least {needed} samples to be told from "
+        "chance.",
+        "Give more samples." if few else "",
+    )
+
+
+_LOST = 5
+_Z = 1.96
+"""Of a normal distribution, 95% lie so many standard deviations around its mean."""
+
+
+def _wilson(share: float, samples: int) -> float:
+    """Half of Wilson's 95% interval of a share of so many samples."""
+    inner = share * (1 - share) / samples + (_Z / samples / 2) ** 2
+    return _Z * math.sqrt(inner) / (1 + _Z**2 / samples)
+
+
+def set_findings(compared: Samples, calibration: Samples) -> Iterator[Finding]:
+    """Whether two sets share samples, or have values of unlike size."""
+    ours, theirs = (_hashes(each) for each in (compared, calibration))
+    shared = sum(each in set(theirs) for each in ours)
+    if shared:
+        all_of = shared == len(ours)
+        yield Finding(
+            "error" if all_of else "warning",
+            "shared-samples",
+            f"{shared} of {counted(len(ours), 'sample')} of {option('inputs')} are in "
+            f"{option('calib_data')}, too: ranges that are fitted to what is compared flatter the "
+            "result.",
+            f"Give {option('calib_data')} other samples of the same kind.",
+        )
+    if shared == len(ours):
+        return
+    first, second = (_values(each) for each in (compared, calibration))
+    for name, one in first.items():
+        other = second.get(name)
+        if other is None or one.size == 0 or other.size == 0:
+            continue
+        spread_ = math.sqrt((float(one.var()) + float(other.var())) / 2)
+        apart = abs(float(one.mean()) - float(other.mean()))
+        ratio = float(one.std()) / float(other.std()) if other.std() else math.inf
+        if apart > _FAR * spread_ or not 1 / (1 + _FAR) < ratio < 1 + _FAR:
+            yield Finding(
+                "warning",
+                "unlike-samples",
+                f"Values of '{name}' are unlike: mean {one.mean():.3g}, standard deviation "
+                f"{one.std():.3g} in {option('inputs')}; {other.mean():.3g} and {other.std():.3g} "
+                f"in {option('calib_data')}.",
+                "Prepare both alike, and take both from where the network will be used.",
+            )
+
+
+def _hashes(samples: Samples) -> list[bytes]:
+    """Of each sample; feeds that are executed together count as one."""
+    found: list[bytes] = []
+    for batch in samples.batches():
+        if batch.start >= _HASHED:
+            break
+        feeds = samples.feeds(batch.start, batch.count)
+        rows = batch.count if samples.is_stacked else 1
+        for row in range(rows):
+            digest = hashlib.sha256()
+            for array in feeds.values():
+                digest.update((array[row] if rows > 1 else array).tobytes())
+            found.append(digest.digest())
+    return found
+
+
+def _values(samples: Samples) -> dict[str, Array]:
+    """The values of each input of floating point, of samples that are spread over the set."""
+    subset = spread(whole(samples), _COMPARED)
+    found: dict[str, list[Array]] = {}
+    for batch in subset.batches:
+        for name, array in samples.feeds(batch.start, batch.count).items():
+            if array.dtype.kind == "f":
+                found.setdefault(name, []).append(array.reshape(-1).astype(np.float64))
+    return {name: np.concatenate(arrays) for name, arrays in found.items()}
+
+
+def score_told(judge: Judged) -> str:
+    """What the variants are judged by, for people."""
+    if judge.metric is not None:
+        return judge.metric.name
+    return "confidence of FP32 (there are no labels)"
+
+
+def no_labels(error: MetricError) -> Finding:
+    """That a metric cannot be computed is found, and ends nothing."""
+    return Finding("error", "metric", f"{error.message}.", error.hint)

@@ -1,0 +1,115 @@
+"""What `qdebug check` found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from qdebug.result import ModelRef, ReadData, Result, in_json
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about the model or the data.
+
+    Attributes:
+        severity: an "error" is certainly wrong, a "warning" probably, a "note" is good to know.
+        kind: a stable name, such as "channel-order".
+        message: what was seen, with its figures.
+        remedy: what to do; "" where there is nothing.
+    """
+
+    severity: Severity
+    kind: str
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class CheckedTensor:
+    """An input or an output of the model.
+
+    Attributes:
+        shape: its axes; names of free ones, null where these have none.
+        meaning: what it holds, where that is known.
+    """
+
+    name: str
+    shape: tuple[int | str | None, ...]
+    dtype: str
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """The values of an input, over the samples that were looked at."""
+
+    setting: str
+    name: str
+    low: float
+    high: float
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class TriedVariant:
+    """FP32 on the same samples, prepared in another way.
+
+    Attributes:
+        name: of the way; "as given" for the first.
+        value: FP32's score.
+    """
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, repr=False)
+class CheckResult(Result):
+    """What was looked at, and what is wrong.
+
+    Attributes:
+        producer: the exporter, as the file names it.
+        layers: how many there are that can be quantized.
+        macs: multiply-accumulates of one sample; null where an axis is free, or nothing multiplies.
+        samples: that FP32 was run on; 0 without data.
+        score: what `variants` are judged by: a metric, or FP32's confidence where there are no
+            labels; "" where there is neither.
+        variants: the ways of preparing the samples that were tried.
+        findings: the worst first.
+    """
+
+    SCHEMA: ClassVar[str] = "qdebug.check/1"
+    ROWS: ClassVar[str] = "findings"
+
+    model: ModelRef
+    opset: int
+    producer: str
+    inputs: tuple[CheckedTensor, ...]
+    outputs: tuple[CheckedTensor, ...]
+    layers: int
+    macs: float | None
+    samples: int
+    ranges: tuple[ValueRange, ...]
+    score: str
+    variants: tuple[TriedVariant, ...]
+    findings: tuple[Finding, ...]
+    data: tuple[ReadData, ...] = ()
+
+    @property
+    @in_json
+    def passed(self) -> bool:
+        """Whether nothing is certainly wrong."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def headline(self) -> str:
+        """The verdict in a sentence."""
+        count = {
+            kind: sum(f.severity == kind for f in self.findings) for kind in ("error", "warning")
+        }
+        if not any(count.values()):
+            return f"{self.model.name}: nothing suspicious"
+        return f"{self.model.name}: {count['error']} wrong, {count['warning']} suspicious"

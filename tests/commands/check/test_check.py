@@ -1,0 +1,212 @@
+"""Planted mistakes are found, on several networks, and nothing is where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+import qdebug
+from qdebug.commands.check.variants import chance_of_gain
+
+DATA = Path(__file__).parents[3] / "calib_data"
+MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(1, 3, 1, 1)
+STD = np.array([0.229, 0.224, 0.225], np.float32).reshape(1, 3, 1, 1)
+COLOURS = np.array(
+    [
+        *([0.9, 0.2, 0.1], [0.45, 0.1, 0.05], [0.2, 0.9, 0.2], [0.1, 0.2, 0.9]),
+        *([0.05, 0.05, 0.05], [0.5, 0.5, 0.5], [0.95, 0.95, 0.95]),
+    ]
+)
+"""Dark and bright ones of one hue, so that their size counts, too."""
+Arrays = dict[str, Any]
+
+
+def kinds(result: Any, *severities: str) -> set[str]:
+    """The kinds of what was found."""
+    wanted = severities or ("error", "warning")
+    return {f.kind for f in result.findings if f.severity in wanted}
+
+
+def colour_net(path: Path) -> Path:
+    """The nearest of COLOURS to the mean colour of a picture [N, 3, 8, 8] in 0 to 1."""
+    weight = (2 * COLOURS).astype(np.float32)
+    bias = (-(COLOURS**2).sum(1)).astype(np.float32)
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [
+            helper.make_node("GlobalAveragePool", ["x"], ["p"]),
+            helper.make_node("Flatten", ["p"], ["f"]),
+            helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1),
+        ],
+        "colours",
+        [value("x", TensorProto.FLOAT, ["N", 3, 8, 8])],
+        [value("y", TensorProto.FLOAT, ["N", len(COLOURS)])],
+        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path
+
+
+def colour_pictures(count: int = 70, seed: int = 0) -> Arrays:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % len(COLOURS)
+    pixels = COLOURS[labels][:, :, None, None] + rng.normal(0, 0.08, (count, 3, 8, 8))
+    return {"x": np.clip(pixels, 0, 1).astype(np.float32), "labels": labels}
+
+
+def digits() -> Arrays:
+    with np.load(DATA / "digits_holdout.npz") as data:
+        return {"input": data["input"][:80], "labels": data["labels"][:80]}
+
+
+@pytest.fixture
+def networks(tmp_path: Path) -> dict[str, tuple[Path, Arrays]]:
+    return {
+        "colours": (colour_net(tmp_path / "colours.onnx"), colour_pictures()),
+        "cnn": (DATA / "digits_cnn.onnx", digits()),
+        "encoder": (DATA / "digits_encoder.onnx", digits()),
+    }
+
+
+each_network = pytest.mark.parametrize("network", ["colours", "cnn", "encoder"])
+
+
+@each_network
+def test_nothing_is_found_where_all_is_right(networks: Any, network: str) -> None:
+    model, data = networks[network]
+    result = qdebug.check(model, inputs=data)
+    assert result.passed and not kinds(result)
+    assert result.score == "top1" and result.variants[0].value > 0.9
+
+
+@each_network
+def test_values_of_another_range(networks: Any, network: str) -> None:
+    model, data = networks[network]
+    name = next(iter(data))
+    result = qdebug.check(model, inputs=data | {name: data[name] * np.float32(255)})
+    assert kinds(result, "error") == {"value-range"}
+    (finding,) = (f for f in result.findings if f.severity == "error")
+    assert "values / 255" in finding.message
+    result = qdebug.check(model, inputs=data | {name: data[name] * np.float32(2) - np.float32(1)})
+    assert kinds(result) == {"value-range"}
+
+
+@each_network
+def test_labels_that_are_off(networks: Any, network: str) -> None:
+    model, data = networks[network]
+    result = qdebug.check(model, inputs=data | {"labels": data["labels"] + 1})
+    assert kinds(result, "error") >= {"labels-off-by-one", "label-range"}
+    result = qdebug.check(model, inputs=data | {"labels": np.maximum(data["labels"] - 1, 0)})
+    assert "labels-off-by-one" in kinds(result, "error")
+
+
+@each_network
+def test_calibration_on_what_is_compared(networks: Any, network: str) -> None:
+    model, data = networks[network]
+    name = next(iter(data))
+    first = {name: data[name][:40]}
+    result = qdebug.check(model, inputs=data, calib_data={name: data[name]})
+    assert kinds(result, "error") == {"shared-samples"}
+    rest = {n: array[40:] for n, array in data.items()}
+    assert not kinds(qdebug.check(model, inputs=rest, calib_data=first))
+    other = {name: first[name] * np.float32(3)}
+    assert kinds(qdebug.check(model, inputs=rest, calib_data=other)) == {"unlike-samples"}
+    some = {name: data[name][30:60]}
+    assert kinds(qdebug.check(model, inputs=rest, calib_data=some)) == {"shared-samples"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "plant"),
+    [
+        ("channel-order", lambda x: x[:, ::-1]),
+        ("value-range", lambda x: (x - MEAN) / STD),
+        ("layout", lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape)),
+    ],
+)
+def test_colours(networks: Any, kind: str, plant: Callable[[Any], Any]) -> None:
+    model, data = networks["colours"]
+    planted = np.ascontiguousarray(plant(data["x"]), np.float32)
+    assert kinds(qdebug.check(model, inputs=data | {"x": planted})) == {kind}
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("colour: bgr", "channel-order"),
+        ("scale: 1", "value-range"),
+        ("preset: imagenet", "value-range"),
+        ("colour: rgb", ""),
+    ],
+)
+def test_pictures(tmp_path: Path, line: str, kind: str) -> None:
+    model, data = colour_net(tmp_path / "net.onnx"), colour_pictures(42)
+    for number, (pixels, label) in enumerate(zip(data["x"], data["labels"], strict=True)):
+        folder = tmp_path / "pics" / str(label)
+        folder.mkdir(parents=True, exist_ok=True)
+        image = np.rint(pixels.transpose(1, 2, 0) * 255).astype(np.uint8)
+        Image.fromarray(image).save(folder / f"{number}.png")
+    (tmp_path / "how.yaml").write_text(line + "\n")
+    result = qdebug.check(model, inputs=tmp_path / "pics", preprocess=tmp_path / "how.yaml")
+    assert kinds(result) == ({kind} if kind else set())
+    assert result.data[0].told.startswith("42 pictures in 7 classes")
+
+
+def test_without_labels_a_network_that_is_unsure_is_suspected(networks: Any) -> None:
+    model, data = networks["cnn"]
+    result = qdebug.check(model, inputs={"input": data["input"]})
+    assert not kinds(result) and result.score == "confidence"
+    assert "error" not in {f.severity for f in result.findings}
+
+
+def test_how_many_samples_a_drop_needs(networks: Any) -> None:
+    model, data = networks["cnn"]
+    few = qdebug.check(model, inputs=data, max_drop=0.01)
+    assert kinds(few) == {"sample-count"} and "500 samples" in few.findings[0].message
+    assert not kinds(qdebug.check(model, inputs=data, max_drop=0.1))
+
+
+def test_a_model_alone(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [
+            helper.make_node("MaxPool", ["x"], ["m", "i"], kernel_shape=[2, 2]),
+            helper.make_node("Det", ["m"], ["d"]),
+            helper.make_node("Conv", ["x", "w"], ["y"]),
+        ],
+        "g",
+        [value("x", TensorProto.FLOAT, ["N", 3, "H", "W"])],
+        [value("d", TensorProto.FLOAT, None), value("y", TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(np.ones((2, 3, 1, 1), np.float32), "w"),
+            numpy_helper.from_array(np.ones(3, np.float32), "unused"),
+            numpy_helper.from_array(np.zeros(2000, np.int64), "wide"),
+        ],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "m.onnx")
+    result = qdebug.check(tmp_path / "m.onnx")
+    assert kinds(result, "warning") == {"tensorrt-operator"} and result.passed
+    assert {"unused-initializer", "int64-weights"} <= kinds(result, "note")
+    assert result.macs is None and result.inputs[0].meaning == "pictures"
+    shaped = qdebug.check(tmp_path / "m.onnx", shape="1x3x10x20")
+    assert shaped.macs == 2 * 3 * 10 * 20 and shaped.inputs[0].shape == (1, 3, 10, 20)
+    for wrong in ("nothing:1x3x8x8", "x:1x3x8", "x:1x4x8x8"):
+        with pytest.raises(qdebug.UsageError) as caught:
+            qdebug.check(tmp_path / "m.onnx", shape=wrong)
+        assert caught.value.code == "QD-USAGE-SHAPE"
+
+
+def test_the_chance_of_a_gain() -> None:
+    """Against the binomial distribution: of 10 samples that differ, 9 are gained by chance."""
+    given = [False] * 9 + [True] + [True] * 20
+    other = [True] * 9 + [False] + [True] * 20
+    assert chance_of_gain(given, other) == pytest.approx(11 / 1024)
+    assert chance_of_gain(given, given) == 1.0
