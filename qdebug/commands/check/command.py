@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from qdebug.backends.sizing import parallelism
 from qdebug.commands.check.samples import (
+    Judged,
     Tried,
     judge_of,
-    no_labels,
     sample_findings,
     set_findings,
     try_variants,
+    uncomputed,
 )
 from qdebug.commands.check.structure import findings_of, macs_of, tensors_of
 from qdebug.commands.reading import read_data
@@ -114,8 +115,12 @@ def _with_samples(
     try:
         tried = try_variants(context, model.graph, subset, judge, "inputs")
     except MetricError as error:
-        tried = _NOTHING
-        findings.append(no_labels(error))
+        if settings.metric is not None:
+            tried = _NOTHING
+            findings.append(uncomputed(error))
+        else:  # the labels looked like those of another task
+            judge = Judged("confidence", None, classes)
+            tried = try_variants(context, model.graph, subset, judge, "inputs")
     value = tried.variants[0].value if tried.variants else None
     findings += sample_findings(compared, judge.metric, value, settings.max_drop)
     if settings.calibrates_on is not None:

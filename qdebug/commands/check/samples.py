@@ -409,13 +409,6 @@ def _values(samples: Samples) -> dict[str, Array]:
     return {name: np.concatenate(arrays) for name, arrays in found.items()}
 
 
-def score_told(judge: Judged) -> str:
-    """What the variants are judged by, for people."""
-    if judge.metric is not None:
-        return judge.metric.name
-    return "confidence of FP32 (there are no labels)"
-
-
-def no_labels(error: MetricError) -> Finding:
+def uncomputed(error: MetricError) -> Finding:
     """That a metric cannot be computed is found, and ends nothing."""
     return Finding("error", "metric", f"{error.message}.", error.hint)
