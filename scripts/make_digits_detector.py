@@ -356,8 +356,8 @@ def main() -> None:
     """Train, and write everything."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--output", type=Path, default=Path("calib_data"))
-    parser.add_argument("--scenes", type=int, default=2400)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--scenes", type=int, default=4000)
+    parser.add_argument("--epochs", type=int, default=14)
     given = parser.parse_args()
     torch.manual_seed(SEED)
     data = load_data(SEED)
