@@ -108,44 +108,47 @@ def summarized(compared: Compared) -> Compared:
         return compared
     if found is None:
         return compared
-    after, worst, value = found
     summary, chosen = begun.summary, begun.names
-    if begun.estimated and len(chosen) > 1 and after > _with_first(begun.first, begun.before):
+    if begun.estimated and len(chosen) > 1 and found.noise > _with_first(begun.first, begun.before):
         # Errors may offset each other: then the first layer alone gives more than all of them.
         with suppress(MetricError):
             outputs = begun.run.task.outputs
             alone = _RestoredRun.begun(compared, [begun.first.name], outputs).result()
-            if alone is not None and alone[0] < after:
-                together = _in_db(worst)
+            if alone is not None and alone.noise < found.noise:
+                together = _in_db(found.worst)
                 summary = replace(summary, group_layers=len(chosen), group_sqnr_db=together)
-                chosen, (after, worst, value) = (begun.first.name,), alone
+                chosen, found = (begun.first.name,), alone
     result = compared.result
     names = {x.name: x for x in result.layers if x.effect is not None}
-    metric = _restored_metric(result, value)
+    metric = _restored_metric(result, found.score)
     return compared.found(
         summary=replace(
             summary,
             layers=chosen,
-            output_share=joint_share(result.worst_noise, worst),
+            output_share=joint_share(result.worst_noise, found.worst),
             cause=common_cause([_main_cause(names[n], begun.before) for n in chosen if n in names]),
-            restored_sqnr_db=_in_db(worst),
+            restored_sqnr_db=_in_db(found.worst),
             metric=metric,
-            restored=_restored_part(result, metric, worst),
+            restored=_restored_part(result, metric, found),
         )
     )
 
 
 def _restored_part(
-    result: CompareResult, metric: RestoredMetric | None, noise: float
+    result: CompareResult, metric: RestoredMetric | None, found: _Restored
 ) -> float | None:
     """See Summary.restored; of outputs that were broken, noise as large as they are is all."""
-    by_score = result.curve is not None and result.curve.figure is not Figure.SQNR
-    if metric is not None and by_score:
+    figure = result.curve.figure if result.curve else Figure.SQNR
+    if figure is Figure.LOSS and found.losses:
+        planned, value, reference = found.losses
+        if planned > reference and math.isfinite(planned):
+            return (planned - value) / (planned - reference)
+    if figure is not Figure.SQNR and metric is not None:
         return restored_part(metric)
-    if math.isinf(noise):
+    if math.isinf(found.worst):
         return 0.0
     before = result.worst_noise
-    return 1 - noise / (1.0 if math.isinf(before) else before) if before else None
+    return 1 - found.worst / (1.0 if math.isinf(before) else before) if before else None
 
 
 def _in_db(noise: float) -> float:
@@ -197,6 +200,22 @@ def _main_cause(layer: LayerResult, noise: float) -> tuple[str, float]:
 
 
 @dataclass(frozen=True)
+class _Restored:
+    """What the run gives.
+
+    Attributes:
+        noise: of the outputs, Σerr²/Σref²; `worst` is that of the worst part of each.
+        score: the metric, None without one.
+        losses: the mean as planned, of this run, and of FP32; none where the metric has no loss.
+    """
+
+    noise: float
+    worst: float
+    score: float | None = None
+    losses: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class _RestoredRun:
     """The run of a comparison's model with some layers in FP32.
 
@@ -219,9 +238,8 @@ class _RestoredRun:
         task = PinnedTask(compared.pair, subset, known, outputs, keep)
         return cls(compared, task, begin_pinned(compared.context, task, [names]))
 
-    def result(self) -> tuple[float, float, float | None] | None:
-        """The outputs' noise, that of the worst part of each, and the metric, None without one;
-        nothing where the runtime takes no such model. To be asked for once.
+    def result(self) -> _Restored | None:
+        """What it gives; None where the runtime takes no such model. To be asked for once.
 
         Raises:
             MetricError: the metric does not take the outputs.
@@ -231,12 +249,15 @@ class _RestoredRun:
             return None
         errors, metric = run.errors, self.compared.metric
         if metric is None:
-            return errors.noise(), errors.worst_noise(), None
+            return _Restored(errors.noise(), errors.worst_noise())
         kept = OutputKeeper(CANDIDATE, self.task.keep)
         kept.by_batch |= run.outputs
-        reference = self.compared.sinks.keepers[0]
+        reference, planned = self.compared.sinks.keepers
         task = MetricEvaluator.of(metric, self.compared.samples, reference)
-        return errors.noise(), errors.worst_noise(), task(kept.joined())
+        outputs = kept.joined()
+        losses = [task.losses(x) for x in (planned.joined(), outputs, task.reference)]
+        found = [float(x.mean()) for x in losses if x is not None]
+        return _Restored(errors.noise(), errors.worst_noise(), task(outputs), tuple(found))
 
 
 def _fp32_outputs(compared: Compared) -> tuple[SampleSubset, Mapping[Batch, Tensors]]:

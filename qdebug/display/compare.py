@@ -45,6 +45,8 @@ _BY = {
     Order.EFFECT: "Layers by the gain of keeping only this one in FP32",
     Order.WORST_PART: "Layers by the gain, in the worst part, of keeping only this one in FP32",
     Order.LOSS: "Layers by what the metric gains when only this one is kept in FP32",
+    Order.SCORE: "Layers by what the metric gains when only this one is kept in FP32",
+    Order.MERGED: "Layers as they give back most in FP32, one after the other",
     Order.ALONE: "Layers by the error of each with all others in FP32",
     Order.LOCAL: "Layers, the largest error of their own first",
 }
@@ -88,6 +90,7 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
                 (Column("layer", "name"), lambda x: x.name),
                 (Column("op", "op"), lambda x: x.op_type),
                 (Column("prec."), lambda x: str(x.precision)),
+                *_loss_column(result),
                 *((Column(m.column, "number"), _figure(m)) for m in _columns(result, detailed)),
             ],
             _style,
@@ -107,6 +110,20 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
     blocks.append(conditions(result.conditions))
     blocks.append(_verdict(result))
     return blocks
+
+
+def _loss_column(
+    result: CompareResult,
+) -> list[tuple[Column, Callable[[LayerResult], str]]]:
+    """What the rows are ordered by, where that is the metric's loss."""
+    if result.curve is None or result.curve.order is not Order.LOSS:
+        return []
+
+    def cell(layer: LayerResult) -> str:
+        part = layer.effect.loss_share if layer.effect else None
+        return "–" if part is None else f"{-part:+.0%}"
+
+    return [(Column("loss", "number"), cell)]
 
 
 def _title(result: CompareResult) -> str:

@@ -32,7 +32,7 @@ from qdebug.metrics.accumulate import (
     ExecutedBatch,
     compare_batch,
 )
-from qdebug.metrics.tasks.base import TaskMetric, check_shapes, join_outputs
+from qdebug.metrics.tasks.base import Float64, TaskMetric, check_shapes, join_outputs
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.subset import SampleSubset, is_whole, whole
@@ -309,6 +309,15 @@ class MetricEvaluator:
             MetricError: the metric raised, or gave no finite number.
         """
         return self.metric(outputs, self.labels, self.reference)
+
+    def losses(self, outputs: Mapping[str, Array]) -> Float64 | None:
+        """What each sample loses, float64 [samples]; None where the metric has no loss.
+
+        Raises:
+            MetricError: the loss raised, or gave something else.
+        """
+        loss = self.metric.loss
+        return None if loss is None else loss(outputs, self.labels, self.reference)
 
     def of_reference(self) -> float:
         """The metric of the reference itself; raises as a call does."""

@@ -61,6 +61,8 @@ class Effect:
         output_share_std: standard error of it: 0 where every sample took part.
         metric_gain: what the end-to-end metric gains when only this layer runs in FP32, on the
             samples of the gain; null where it was not measured.
+        loss_share: the part of what the metric's loss rises by that pinning it takes away, as
+            `output_share` is of the noise; null where the metric has no loss.
     """
 
     gain: float | None
@@ -68,6 +70,7 @@ class Effect:
     output_share: float | None
     output_share_std: float | None
     metric_gain: float | None = None
+    loss_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ def drawn(chances: Array) -> list[int]:
 
 @dataclass(frozen=True)
 class EffectRuns:
-    """The outputs' noise in each run, by sample: float64 [samples].
+    """The outputs' noise in each run, by sample, or what a metric loses: float64 [samples].
 
     Attributes:
         whole: everything as planned.
@@ -252,7 +255,8 @@ def _shares(
     variance of a gain is that of its mean over samples, of which all are known in the end (finite
     population; Cochran, Sampling Techniques, 1977, §2.6).
     """
-    alone = {n: float(noise.sum()) / total_alone for n, noise in runs.alone.items()}
+    # A loss, other than noise, may be negative: less than FP32's.
+    alone = {n: max(0.0, float(x.sum()) / total_alone) for n, x in runs.alone.items()}
     measured = {
         n: _mean_share(runs.whole - runs.pinned[n], total, runs.unseen)
         for n in runs.pinned

@@ -10,14 +10,18 @@ from enum import StrEnum
 
 class Order(StrEnum):
     """By what layers are ordered, the costliest first: the outputs' noise that goes when one alone
-    runs in FP32 (of all outputs, or of their worst part), the metric's loss that goes so, the noise
-    when one alone runs as planned, or the error that the layer adds by itself."""
+    runs in FP32 (of all outputs, or of their worst part), the metric's loss that goes so, or what
+    its score gains; the noise when one alone runs as planned; the error that the layer adds by
+    itself. Merged: one after the other, each time the next of that order that gives back most with
+    those before."""
 
     EFFECT = "effect"
     WORST_PART = "worst-part"
     LOSS = "loss"
+    SCORE = "score"
     ALONE = "alone"
     LOCAL = "local"
+    MERGED = "merged"
 
 
 class Figure(StrEnum):

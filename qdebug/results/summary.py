@@ -19,12 +19,12 @@ HOLDS = 0.75
 """A set of layers in FP32 that gives back so much of what was lost makes the result hold."""
 
 
-_HALF = 0.5
+HALF = 0.5
 """Of what was lost: as long as MOST_LEADERS layers give back so much, the error is theirs."""
 _SLACK = 0.1
 """A set is chosen on some samples by what it gives back there; on all of them it may be less."""
-_FEW = 1 / 4
-"""Of the layers, so many are few."""
+_FEW, _ALL = 1 / 4, 0.95
+"""Of the layers, so many are few; where they give back nearly all, up to a half of the layers."""
 
 
 _OF_EACH_LAYER = ("rounding", "weight-rounding", "amplification", "fp16-sums", "other-weights")
@@ -100,11 +100,18 @@ class Summary:
         if not self.layers or self.restored is None:
             return Finding.NOTHING_LOST if not self.layers else Finding.SPREAD
         count = len(self.layers)
-        few = count <= max(MOST_LEADERS, self.of_layers * _FEW)
-        if few and self.restored >= (_HALF if count <= MOST_LEADERS else HOLDS - _SLACK):
+        least = HALF if count <= MOST_LEADERS else HOLDS - _SLACK
+        if are_few(count, self.of_layers, self.restored) and self.restored >= least:
             return Finding.FEW_LAYERS
         cured = self.cause and self.cause not in _OF_EACH_LAYER
         return Finding.ONE_CAUSE if cured else Finding.SPREAD
+
+
+def are_few(layers: int, of_layers: int, restored: float) -> bool:
+    """Whether so many are a small set, given the part of what was lost that they give back."""
+    if restored >= _ALL:
+        return layers <= max(MOST_LEADERS, of_layers // 2)
+    return layers <= max(MOST_LEADERS, int(of_layers * _FEW))
 
 
 def leading(shares: Sequence[float]) -> int:

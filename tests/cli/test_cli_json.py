@@ -96,6 +96,8 @@ def test_keys_and_types(desk: Any) -> None:
             "chance": (float, type(None)),
             "reference_classes": (int, type(None)),
             "step": (float, type(None)),
+            "higher_is_better": (bool, type(None)),
+            "is_share": bool,
         },
     )
     for output in result["outputs"]:

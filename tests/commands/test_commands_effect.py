@@ -123,7 +123,7 @@ def test_a_metric_that_cannot_judge_few_samples_costs_no_result() -> None:
             raise ValueError("too few")
         return 1.0
 
-    picky.calls = 0
+    picky.calls, picky.higher_is_better = 0, True
     result = compared(metric=picky)
     assert result.metric is not None
     assert {x.effect.metric_gain for x in result.layers if x.effect} == {None}

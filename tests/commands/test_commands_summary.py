@@ -75,7 +75,8 @@ def test_outputs_that_are_not_kept_are_computed_again(monkeypatch: pytest.Monkey
 def test_an_error_that_no_few_layers_make_is_not_pinned_on_them() -> None:
     result = compared(str(DATA / "digits_encoder.onnx"), samples=16)
     found = summary_of(result)
-    assert len(found.layers) > 5 and found.of_layers == 26
+    assert len(found.layers) == 5 and found.of_layers == 26
+    assert found.restored is not None and 0.5 < found.restored < 0.75
     again = pinned(found, str(DATA / "digits_encoder.onnx"), samples=16)
     assert found.restored_sqnr_db == pytest.approx(again.outputs[0].metrics.sqnr_db, abs=0.01)
 
@@ -230,6 +231,7 @@ def test_what_the_error_is() -> None:
 
     assert finding(5, 0.51) is finding(1, 0.9) is finding(10, 0.7) is Finding.FEW_LAYERS
     assert finding(5, 0.49) is finding(10, 0.6) is finding(11, 0.9) is Finding.SPREAD
+    assert finding(20, 0.96) is Finding.FEW_LAYERS and finding(21, 0.99) is Finding.SPREAD
     assert finding(5, 0.4, "weight-range") is Finding.ONE_CAUSE
     assert finding(5, 0.4, "rounding") is Finding.SPREAD
     assert Summary(10, (), 40, None, "", 70.0, None).finding is Finding.NOTHING_LOST

@@ -17,6 +17,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from qdebug.analyse.causes.overflow import with_overflow_groups
 from qdebug.analyse.compared import Choice, Compared
 from qdebug.analyse.effect.effects import CHEAP_MACS, Effects, float_outputs, sized, spread
@@ -28,21 +30,21 @@ from qdebug.execute.evaluator import KeptReference, OutputKeeper
 from qdebug.execute.timelimit import OutOfTimeError
 from qdebug.metrics.accumulate import CANDIDATE
 from qdebug.metrics.effect import is_masked
-from qdebug.metrics.tasks.base import is_share
+from qdebug.metrics.tasks.base import Float64, is_share
 from qdebug.metrics.tensor import sqnr_db
 from qdebug.network.macs import macs_per_sample
 from qdebug.results.compare import CompareResult, LayerResult, TaskResult
 from qdebug.results.curve import Curve, CurvePoint, Figure, Order
-from qdebug.results.summary import HOLDS, MOST_LEADERS
+from qdebug.results.summary import HALF, HOLDS, MOST_LEADERS, are_few
 
 _DECIDING = (1, 3, 5, 13)
 """So many first layers tell how fast a curve rises, ..."""
 _SHOWN = (1, 2, 3, 5, 8, 13)
 """... and so many draw it."""
-_MOST_RUNS = 28
-"""Of sets of layers: four orders at the deciding points share many, a curve takes two more, and
-what is left makes the answer smaller."""
-_LEAST_RUNS = 6
+_MOST_RUNS = 40
+"""Of sets of layers: up to six orders at the deciding points share many, to merge them takes about
+ten, a curve two more, and what is left makes the answer smaller."""
+_LEAST_RUNS = 8
 _OF_EFFECTS = 1 / 3
 """Of the work of the effects, what all of it may take, ..."""
 _OF_THEIR_TIME, _ANY_TIME_S = 1 / 2, 10.0
@@ -58,6 +60,11 @@ _GROWS = 1.6
 _NEARLY = 0.95
 """Where no set gives back most, fewer layers are named if they give back so much of what more
 do."""
+_SCORE_SAMPLES = 16
+"""A score of fewer samples than that is chance: on 9 pictures of a face detector F1 chose a layer
+that had no part in the error."""
+_SURE = 2.0
+"""A loss is followed where it is worse than FP32's by so many standard errors of the mean."""
 _LEAST_LOSS = 0.01
 """A score that falls by less, as a part of FP32's, does not tell sets apart; nor one that is a
 share of the samples, and falls by less than two of them."""
@@ -66,11 +73,11 @@ share of the samples, and falls by less than two of them."""
 @dataclass(frozen=True)
 class _Value:
     """What a set of layers in FP32 gives: the noise of the outputs by their worst parts, the score
-    and the mean loss, null where there is none."""
+    and the losses by sample, None where there are none."""
 
     noise: float
     score: float | None = None
-    loss: float | None = None
+    losses: Float64 | None = None
 
 
 @dataclass(frozen=True)
@@ -85,8 +92,9 @@ class _Yardstick:
         """The figure: noise for an SQNR."""
         if self.figure is Figure.SQNR:
             return value.noise
-        chosen = value.loss if self.figure is Figure.LOSS else value.score
-        return math.nan if chosen is None else chosen
+        if self.figure is Figure.LOSS:
+            return math.nan if value.losses is None else float(value.losses.mean())
+        return math.nan if value.score is None else value.score
 
     def restored(self, value: _Value) -> float:
         """See CurvePoint."""
@@ -116,7 +124,7 @@ class _Trials:
         self, compared: Compared, reference: KeptReference, outputs: Sequence[str]
     ) -> None:
         """`compared` has the context to run in."""
-        self._compared, self._reference = compared, reference
+        self._context, self._reference = compared.context, reference
         keep = tuple(reference.outputs.outputs) if reference.task else ()
         known = reference.outputs.by_batch
         self._task = PinnedTask(compared.pair, reference.subset, known, tuple(outputs), keep)
@@ -125,25 +133,28 @@ class _Trials:
         self.known: dict[High, _Value] = {}
         self.most = 0
 
-    def reference_score(self) -> float | None:
-        """That of FP32 on the samples; None without a metric, or where it cannot judge so few."""
+    def of_reference(self) -> _Value:
+        """What FP32 gives."""
         task = self._reference.task
-        with suppress(MetricError):
-            return task.of_reference() if task else None
-        return None
+        with suppress(MetricError):  # so few samples cannot be judged
+            if task is not None:
+                return _Value(0.0, task.of_reference(), task.losses(task.reference))
+        return _Value(0.0)
 
     def __call__(self, sets: Sequence[Collection[str]]) -> list[_Value | None]:
-        """The values; None of sets that cannot be run, or beyond the number of runs.
+        """The values; None of sets beyond the number of runs, or for which the time is over.
 
         Raises:
-            QdebugError, OutOfTimeError: as `begin_pinned`.
+            QdebugError: as `begin_pinned`.
         """
         due = [h for h in dict.fromkeys(map(frozenset, sets)) if h not in self.known]
         due = due[: max(0, self.most - len(self.known))]
-        for high, run in zip(
-            due, begin_pinned(self._compared.context, self._task, due), strict=True
-        ):
-            self.known[high] = _Value(math.inf) if run is None else self._value(run)
+        runs = begin_pinned(self._context, self._task, due)
+        try:
+            for high, run in zip(due, runs, strict=True):
+                self.known[high] = _Value(math.inf) if run is None else self._value(run)
+        except OutOfTimeError:
+            self.most = 0
         return [self.known.get(frozenset(names)) for names in sets]
 
     def _value(self, run: PinnedRun) -> _Value:
@@ -155,7 +166,8 @@ class _Trials:
         keeper = OutputKeeper(CANDIDATE, ())
         keeper.by_batch |= run.outputs
         try:
-            return _Value(noise, task(keeper.joined()))
+            outputs = keeper.joined()
+            return _Value(noise, task(outputs), task.losses(outputs))
         except MetricError:  # outputs that hold NaN, or too few samples
             return _Value(noise)
 
@@ -206,9 +218,30 @@ def orders_of(result: CompareResult, effects: Effects) -> dict[Order, list[str]]
     orders = {Order.EFFECT: [x.name for x in planned]}
     if effects.worst_part is not None:
         orders[Order.WORST_PART] = [x.name for x in _by(planned, effects.worst_part)]
+    if effects.loss is not None:
+        orders[Order.LOSS] = [x.name for x in _by(planned, effects.loss)]
+    if by_score := _score_key(result, effects.scores):
+        orders[Order.SCORE] = _sorted(planned, by_score)
     orders[Order.ALONE] = _sorted(planned, lambda x: -(x.effect.alone or 0.0) if x.effect else 0.0)
     orders[Order.LOCAL] = _sorted(planned, _local_key)
     return orders
+
+
+def _score_key(
+    result: CompareResult, scores: Mapping[str, float]
+) -> Callable[[LayerResult], float] | None:
+    """The nearest to FP32's score first, or the best; None where scores say nothing."""
+    task = result.metric
+    enough = result.effect is not None and result.effect.samples >= _SCORE_SAMPLES
+    if task is None or not enough or len({*scores.values()}) < 2:
+        return None
+
+    def key(layer: LayerResult) -> float:
+        score = scores.get(layer.name, scores[""])
+        gained = task.better(score, scores[""])
+        return abs(score - task.reference) if gained is None else -gained
+
+    return key
 
 
 def _by(layers: Sequence[LayerResult], effects: Effects) -> tuple[LayerResult, ...]:
@@ -244,6 +277,9 @@ def _curved(
     count = len(orders[Order.EFFECT])
     trials([names[:k] for k in _DECIDING if k < count for names in orders.values()])
     rises = {order: _rise(names, restored) for order, names in orders.items()}
+    first = sorted(orders, key=lambda order: -rises[order])
+    orders = {**orders, Order.MERGED: _merged([orders[x] for x in first], trials, restored)}
+    rises[Order.MERGED] = _rise(orders[Order.MERGED], restored)
     order = _fastest(rises, _margin(trials, yardstick))
     names = orders[order]
     trials([names[:k] for k in _SHOWN if k < count])
@@ -269,15 +305,21 @@ def _curved(
 
 def _yardstick(trials: _Trials, task: TaskResult | None) -> _Yardstick | None:
     """What tells sets apart; None where nothing is lost on these samples, or there is no time."""
-    planned = trials([()])[0]
+    planned, reference = trials([()])[0], trials.of_reference()
     if planned is None:
         return None
-    score = trials.reference_score()
-    if task is not None and score is not None and planned.score is not None:
+    if planned.losses is not None and reference.losses is not None:
+        lost = planned.losses - reference.losses
+        if np.isfinite(lost).all() and lost.mean() > _SURE * lost.std() / math.sqrt(len(lost)):
+            means = float(planned.losses.mean()), float(reference.losses.mean())
+            return _Yardstick(Figure.LOSS, *means)
+    score = reference.score
+    enough = trials.samples >= _SCORE_SAMPLES
+    if enough and task is not None and score is not None and planned.score is not None:
         gained = task.better(planned.score, score)
-        lost = abs(score - planned.score) if gained is None else -gained
+        lost_score = abs(score - planned.score) if gained is None else -gained
         least = 2 / trials.samples if is_share(trials.metric) else _LEAST_LOSS * abs(score)
-        if lost > 0 and lost >= least:
+        if lost_score > 0 and lost_score >= least:
             return _Yardstick(Figure.SCORE, planned.score, score)
     return _Yardstick(Figure.SQNR, planned.noise, 0.0) if planned.noise > 0 else None
 
@@ -289,9 +331,25 @@ def _rise(names: Sequence[str], restored: Callable[[Sequence[str]], float]) -> f
     return sum(found) / len(found) if found else 0.0
 
 
+def _merged(
+    orders: Sequence[Sequence[str]], trials: _Trials, restored: Callable[[Sequence[str]], float]
+) -> list[str]:
+    """The few first layers, one after the other: each time the next of that order that gives back
+    most with those before; then the rest of the first order."""
+    merged: list[str] = []
+    for _ in range(min(MOST_LEADERS, len(orders[0]) - 1)):
+        nexts = [next(n for n in names if n not in merged) for names in orders]
+        sets = {n: (*merged, n) for n in nexts}
+        trials([*sets.values()])
+        known = {n: x for n in sets if not math.isnan(x := restored(sets[n]))}
+        merged.append(max(known, key=lambda n: known[n]) if known else nexts[0])
+    return [*merged, *(n for n in orders[0] if n not in merged)]
+
+
 def _margin(trials: _Trials, yardstick: _Yardstick) -> float:
-    """By how much an order must be faster than that by effect: a score moves in steps."""
-    if yardstick.figure is not Figure.SCORE:
+    """By how much an order must be faster than that by effect: a share of the samples moves in
+    steps."""
+    if yardstick.figure is not Figure.SCORE or not is_share(trials.metric):
         return _FASTER
     return max(_FASTER, 1 / trials.samples / abs(yardstick.planned - yardstick.reference))
 
@@ -304,22 +362,25 @@ def _fastest(rises: Mapping[Order, float], margin: float) -> Order:
 def _chosen(
     compared: Compared, names: Sequence[str], restored: Callable[[Sequence[str]], float]
 ) -> Choice:
-    """The smallest set that was found to give back most of what was lost; where none does, the few
-    first layers that give back most."""
+    """The smallest set that was found to give back most of what was lost. Where none does, or only
+    one that is not small although few layers give back half: these few."""
     tried = [k for k in _SHOWN if k < len(names)]
-    holding = [k for k in tried if restored(names[:k]) >= HOLDS]
-    if holding:
-        before = max((k for k in tried if k < holding[0]), default=0)
-        between = range(before + 1, holding[0] + 1)
-        least = next(k for k in between if restored(names[:k]) >= HOLDS)
-        return Choice(_shrunk(names[:least], restored), holds=True)
-    for larger in _grown(compared, names):
+    first = {k: restored(names[:k]) for k in tried if k <= MOST_LEADERS}
+    most = max((x for x in first.values() if not math.isnan(x)), default=0.0)
+    least = next((k for k, x in first.items() if x >= min(most, _NEARLY * most)), 1)
+    leaders = Choice(tuple(names[:least]), holds=False)
+    holding = next((k for k in tried if restored(names[:k]) >= HOLDS), None)
+    if holding is not None:
+        before = max((k for k in tried if k < holding), default=0)
+        between = range(before + 1, holding + 1)
+        smallest = next(k for k in between if restored(names[:k]) >= HOLDS)
+        found = Choice(_shrunk(names[:smallest], restored), holds=True)
+        small = are_few(len(found.names), len(names), restored(found.names))
+        return found if small or most < HALF else leaders
+    for larger in [] if most >= HALF else _grown(compared, names):
         if restored(larger) >= HOLDS:
             return Choice(_shrunk(larger, restored), holds=True)
-    few = {k: restored(names[:k]) for k in tried if k <= MOST_LEADERS}
-    most = max((x for x in few.values() if not math.isnan(x)), default=0.0)
-    least = next((k for k, x in few.items() if x >= min(most, _NEARLY * most)), 1)
-    return Choice(tuple(names[:least]), holds=False)
+    return leaders
 
 
 def _grown(compared: Compared, names: Sequence[str]) -> list[Sequence[str]]:

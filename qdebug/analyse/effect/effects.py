@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -96,6 +96,9 @@ class Effects:
 
     Attributes:
         worst_part: those on the noisiest part of the outputs alone; None where there is one part.
+        scores: the metric when only this layer runs in FP32, by name, and with none under "".
+        loss: those on the metric's loss: gain and alone are sums of what samples lose more than in
+            FP32; None where the metric has no loss, or nothing is lost.
         passes: about what it took, in passes of one sample through the FP32 model.
     """
 
@@ -103,6 +106,8 @@ class Effects:
     summary: EffectSummary
     notes: tuple[str, ...] = ()
     worst_part: Effects | None = None
+    loss: Effects | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
     passes: float = 0.0
 
 
@@ -218,7 +223,7 @@ def measure_effects(
 
         cache_bytes = int(memory_budget * _CACHE_SHARE)
 
-        def on(chosen: Drawn, metric: TaskMetric | None = None) -> Runs:
+        def on(chosen: Drawn) -> Runs:
             reference = Reference(pair, session, outputs, metric)
             return Runs(context, candidates, reference, chosen, cache_bytes)
 
@@ -226,23 +231,32 @@ def measure_effects(
         few = many = on(_drawn(subset, amounts.alone, known_noise))
         if amounts.left_out != amounts.alone or (metric is not None and all_of_them):
             chosen = _drawn(subset, amounts.left_out, known_noise)
-            many = on(chosen, metric if all_of_them else None)
+            many = on(chosen)
         judged = many
         if metric is not None and not all_of_them:  # it is judged on samples that are like all
-            judged = on(Drawn(spread(subset, amounts.left_out)), metric)
+            judged = on(Drawn(spread(subset, amounts.left_out)))
         found = _run_all(few, many, amounts)
         counts = many.count, few.count, len(names)
-        effects, summary = _ranked(found.noise(), *counts)
+        effects, summary = _ranked(found.runs(Energies.noise), *counts)
         if metric is not None:
             front = [n for n in effects if n in found.pinned][:_FRONT]
             effects |= _with_metric(judged, {n: effects[n] for n in front})
     worst = found.worst_part
+    in_worst = None if worst is None else found.runs(lambda one: one.noise(worst))
+    losing = found.losses()
+    by_loss = None if losing is None else Effects(*_ranked(losing, *counts))
+    if by_loss is not None:
+        shares = {n: one.output_share for n, one in by_loss.layers.items()}
+        effects = {n: replace(one, loss_share=shares.get(n)) for n, one in effects.items()}
+    alone_passes = ALONE * len(found.alone.energies) * few.count
     return Effects(
         effects,
         summary,
         candidates.notes,
-        None if worst is None else Effects(*_ranked(found.noise(worst), *counts)),
-        ALONE * len(found.alone.energies) * few.count + LEFT_OUT * len(found.pinned) * many.count,
+        worst_part=None if in_worst is None else Effects(*_ranked(in_worst, *counts)),
+        loss=by_loss,
+        scores=found.scores,
+        passes=alone_passes + LEFT_OUT * len(found.pinned) * many.count,
     )
 
 
@@ -338,17 +352,35 @@ class _Found:
             return None
         return int(np.argmax([self.whole.noise(k).sum() for k in range(len(self.whole.outputs))]))
 
-    def noise(self, part: int | None = None) -> EffectRuns:
-        """That of all outputs, or of one part of them."""
-        alone = {group: one.noise(part) for group, one in self.alone.energies.items()}
+    def runs(self, values: Callable[[Energies], Array]) -> EffectRuns:
+        """What the effects follow from, given the values of a run by sample."""
+        alone = {group: values(one) for group, one in self.alone.energies.items()}
+        whole = values(self.whole)
+        same = len(whole) == len(self.whole.chances)
         return EffectRuns(
-            whole=self.whole.noise(part),
-            pinned={name: one.noise(part) for name, one in self.pinned.items()},
-            alone={group[0]: noise for group, noise in alone.items() if len(group) == 1},
-            whole_alone=self.whole_alone.noise(part),
-            unseen=1 - self.whole.chances,
-            groups={group: noise for group, noise in alone.items() if len(group) > 1},
+            whole=whole,
+            pinned={name: values(one) for name, one in self.pinned.items()},
+            alone={group[0]: value for group, value in alone.items() if len(group) == 1},
+            whole_alone=values(self.whole_alone),
+            unseen=1 - (self.whole.chances if same else self.whole.chances.mean()),
+            groups={group: value for group, value in alone.items() if len(group) > 1},
         )
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """See Effects; none where the metric could not judge the model as planned."""
+        if self.whole.score is None:
+            return {}
+        each = {"": self.whole, **self.pinned}
+        return {name: one.score for name, one in each.items() if one.score is not None}
+
+    def losses(self) -> EffectRuns | None:
+        """The same of the metric's losses; None where there are none, or nothing is lost."""
+        every = [self.whole, self.whole_alone, *self.pinned.values(), *self.alone.energies.values()]
+        if any(one.losses is None for one in every):
+            return None
+        runs = self.runs(lambda one: np.asarray(one.losses))
+        return runs if min(runs.whole.sum(), runs.whole_alone.sum()) > 0 else None
 
 
 def _run_all(few: Runs, many: Runs, amounts: _Amounts) -> _Found:

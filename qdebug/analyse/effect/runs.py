@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import product
@@ -22,7 +22,7 @@ from qdebug.analyse.effect.leave_out import Candidates, High, SwitchedSession, c
 from qdebug.backends.base import Session
 from qdebug.backends.ort_fast.prefix_cache import ResumedSession
 from qdebug.backends.stream import map_in_order
-from qdebug.errors import BackendError, ModelError
+from qdebug.errors import BackendError, MetricError, ModelError
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import KeptReference, OutputKeeper, Run, Sink, evaluate, run_of
 from qdebug.execute.executor import Shard, cut_evenly, part_of, workers_note
@@ -31,9 +31,10 @@ from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals, Execute
 from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.macs import macs_per_sample
+from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.plan.pair import ModelPair
-from qdebug.types import Array, Progress
+from qdebug.types import Array, Progress, Tensors
 
 ALONE, LEFT_OUT = 0.5, 0.8
 """What a sample takes in one run, in FP32 passes, about: the layers before the one in question,
@@ -45,6 +46,9 @@ _BEGINNING = 2.0
 """What a sample takes before any candidate, in FP32 passes: FP32, and what they start from."""
 _WORTH_IT = 2
 """Workers: with a single one this process, which may use several cores, is as fast."""
+_KEPT_SHARE = 1 / 64
+"""Of the memory for activations, for the outputs of a candidate until the metric is known: with
+workers those of all candidates are kept at once."""
 _TELLING, _SURELY = 4, 1.25
 """After so many candidates it is known how long one takes; and how many times longer than there is
 time for all of them are to take before they are given up."""
@@ -56,16 +60,24 @@ class Energies(NamedTuple):
     Attributes:
         outputs: as of `output_energies`, float64 [outputs, 2, rows].
         chances: that each row was drawn, [rows].
+        kept: the outputs themselves, by batch, where there is a metric, until that is known.
+        score: the metric; None without one, or where it cannot judge these outputs.
+        losses: by how much each sample loses more than in FP32, divided by its chance, float64
+            [samples]; None without a loss.
     """
 
     outputs: Array
     chances: Array
+    kept: Mapping[Batch, Tensors]
+    score: float | None = None
+    losses: Array | None = None
 
     @classmethod
     def joined(cls, parts: Sequence[Energies]) -> Energies:
         """Those of several samples, in order."""
         outputs = np.concatenate([part.outputs for part in parts], axis=2)
-        return cls(outputs, np.concatenate([part.chances for part in parts]))
+        kept = {batch: one for part in parts for batch, one in part.kept.items()}
+        return cls(outputs, np.concatenate([part.chances for part in parts]), kept)
 
     def noise(self, part: int | None = None) -> Array:
         """See `noise_by_sample`; of all outputs, or of one of them (each part counts as one)."""
@@ -120,8 +132,10 @@ class Runs:
         cache_bytes: int,
         *,
         apart: bool | None = None,
+        keeps_outputs: bool = False,
     ) -> None:
         """`apart`: see `are_apart`; given where the samples are a part of those it was found on.
+        `keeps_outputs`: for a metric that others compute.
         When the context's time is over, `run` gives up."""
         pair, subset = reference.pair, drawn.subset
         self._ends_at = context.ends_at
@@ -130,11 +144,27 @@ class Runs:
         self._cache_bytes, self._preparing = cache_bytes, _preparing(context, pair, subset)
         self._drawn, self._subset = drawn, subset
         self._of, self._outputs = reference, reference.outputs
+        self._keeps_outputs = keeps_outputs
         self._prefixes = candidates.prefixes(cache_bytes)
         self.names, self.everything = candidates.names, candidates.everything
         self.count = subset.count
         self._switched: Mapping[High, SwitchedSession] = {}
         self.known: dict[High, Energies] = {}
+
+    @cached_property
+    def _is_judged(self) -> bool:
+        """Whether there is a metric, and the outputs that it takes can be kept."""
+        if self._of.metric is None:
+            return False
+        kept = self._reference.outputs.by_batch.values()
+        size = sum(array.nbytes for outputs in kept for array in outputs.values())
+        return size <= _KEPT_SHARE * self._cache_bytes
+
+    @property
+    def _kept_outputs(self) -> Sequence[str]:
+        """Those that the metric takes; none without one."""
+        keeps = self._is_judged or self._keeps_outputs
+        return [t for t in self._of.pair.reference.outputs if keeps]
 
     @cached_property
     def _reference(self) -> KeptReference:
@@ -161,7 +191,7 @@ class Runs:
         found: list[Energies | None] = []
         began = time.monotonic()
         for one in self.each(sets, beside):
-            found.append(one)
+            found.append(None if one is None else self._judged(one))
             self._context.progress(Progress("effects", before + len(found), total))
             check_time(self._ends_at)
             self._give_up_early(began, len(found), len(sets))
@@ -176,7 +206,8 @@ class Runs:
 
     def begin(self, beside: High) -> None:
         """Run what others start from."""
-        self.known[beside] = self.energies(beside, self._context.parallel.workers, keep=True)
+        energies = self.energies(beside, self._context.parallel.workers, keep=True)
+        self.known[beside] = self._judged(energies)
 
     def each(self, sets: Sequence[High], beside: High) -> Iterator[Energies | None]:
         """Of each of `sets`, one after the other; None as in `run`; `beside` has been run."""
@@ -198,6 +229,7 @@ class Runs:
             cache_bytes=self._cache_bytes,
             beside=beside,
             apart=self._apart,
+            keeps_outputs=self._is_judged,
         )
         groups = [tuple(group) for group in self._candidates.groups(beside, sets)]
         grouped = {high for group in groups for high in group}
@@ -217,8 +249,9 @@ class Runs:
         if beside not in self.known:
             begun = together[beside]
             assert begun is not None  # else `begin` raised
-            self.known[beside] = begun
-        return [together[high] for high in sets]
+            self.known[beside] = self._judged(begun)
+        each_set = (together[high] for high in sets)
+        return [None if one is None else self._judged(one) for one in each_set]
 
     def _parts(
         self, groups: Sequence[Sequence[High]], beside: High, preparing: float
@@ -257,6 +290,7 @@ class Runs:
     def energies(self, high: High, workers: int, *, keep: bool) -> Energies:
         """Those of a candidate, with so many executions in flight; `keep`: others start from it."""
         parts: list[Energies] = []
+        keeper = OutputKeeper(CANDIDATE, self._kept_outputs)
 
         def add(executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
             count = executed.batch.count
@@ -266,10 +300,32 @@ class Runs:
             chance = self._drawn.chances
             if not isinstance(chance, float):
                 chance = chance[executed.batch.index]
-            parts.append(Energies(outputs, np.full(outputs.shape[2], chance)))
+            parts.append(Energies(outputs, np.full(outputs.shape[2], chance), {}))
 
-        self._run(high, workers, [add], keep=keep)
-        return Energies.joined(parts)
+        sinks: list[Sink] = [add, keeper] if self._kept_outputs else [add]
+        self._run(high, workers, sinks, keep=keep)
+        return Energies.joined(parts)._replace(kept=keeper.by_batch)
+
+    def _judged(self, energies: Energies) -> Energies:
+        """With what the metric says of the outputs, in their place; unchanged where these are not
+        kept."""
+        kept = OutputKeeper(CANDIDATE, ())
+        if self._of.metric is None or not energies.kept:
+            return energies
+        kept.by_batch |= energies.kept
+        chances = self._drawn.chances
+        each = [chances if isinstance(chances, float) else chances[b.index] for b in kept.by_batch]
+        counts = [batch.count for batch in kept.by_batch]
+        score = losses = None
+        with suppress(MetricError):  # broken outputs, or too few samples
+            task = self._reference.task
+            assert task is not None
+            outputs = kept.joined()
+            score = task(outputs)
+            found, before = task.losses(outputs), task.losses(task.reference)
+            if found is not None and before is not None:
+                losses = (found - before) / np.repeat(each, counts)
+        return energies._replace(kept={}, score=score, losses=losses)
 
     def _run(self, high: High, workers: int, sinks: Sequence[Sink], *, keep: bool) -> None:
         with self._opened(high, keep=keep) as run:
@@ -369,6 +425,7 @@ def open_effects(
     cache_bytes: int,
     beside: High,
     apart: bool,
+    keeps_outputs: bool,
 ) -> Callable[[EffectPart], list[Energies | None]]:
     """Candidates on some samples, for an executor. See Runs; the sets start from `beside`."""
     graph = pair.reference
@@ -380,7 +437,8 @@ def open_effects(
     def begun(shard: Shard) -> Runs:
         reference = Reference(pair, session, outputs)
         few = drawn.part(shard)
-        runs = Runs(context, candidates, reference, few, cache_bytes, apart=apart)
+        how = {"apart": apart, "keeps_outputs": keeps_outputs}
+        runs = Runs(context, candidates, reference, few, cache_bytes, **how)
         runs.begin(beside)
         return runs
 

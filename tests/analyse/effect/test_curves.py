@@ -12,11 +12,11 @@ from half_networks import Builder
 
 import qdebug
 from qdebug.analyse.effect import curves
-from qdebug.display.blocks import Facts
+from qdebug.display.blocks import Facts, Table
 from qdebug.display.compare import view
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.results.curve import Curve, Figure, Order
-from qdebug.results.summary import HOLDS
+from qdebug.results.summary import HOLDS, Finding
 from qdebug.types import Precision
 
 DATA = Path(__file__).parents[3] / "calib_data"
@@ -76,7 +76,12 @@ def test_the_order_whose_first_layers_give_back_most_is_taken() -> None:
 
 
 def test_a_score_is_followed_where_it_falls() -> None:
-    result = compared(weights="per-tensor", metric="top1", samples=500)
+    """Of a metric without a loss."""
+
+    def top1(outputs: Any, labels: Any) -> float:
+        return float((outputs["logits"].argmax(1) == labels["labels"]).mean())
+
+    result = compared(weights="per-tensor", metric=top1, samples=500)
     curve = curve_of(result)
     assert curve.figure is Figure.SCORE and curve.samples < 500
     assert curve.planned < 0.85 < curve.reference
@@ -103,6 +108,7 @@ def test_sets_grow_where_several_layers_break_the_outputs_each_by_itself() -> No
     summary = result.summary
     assert summary is not None and summary.sqnr_db < 6
     assert summary.restored_sqnr_db is not None and summary.restored_sqnr_db > 60
+    assert summary.finding is Finding.FEW_LAYERS
     kinds = sorted(x.op_type for x in result.layers if x.name in summary.layers)
     assert kinds == ["Add"] * 2 + ["Pow"] * 2 + ["ReduceMean"] * 2 + ["Sqrt"] * 2
     for left_out in summary.layers[:2]:
@@ -128,3 +134,46 @@ def test_the_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_tried_where_nothing_is_lost() -> None:
     result = qdebug.compare(MODEL, precision="fp16", metric="top1", inputs=HOW["inputs"], samples=4)
     assert result.curve is None and result.summary is not None and not result.summary.layers
+
+
+def distances(outputs: Any, reference: Any) -> Any:
+    return np.abs(outputs["logits"] - reference["logits"]).mean(axis=1)
+
+
+def nearness(outputs: Any, reference: Any) -> float:
+    return -float(distances(outputs, reference).mean())
+
+
+nearness.loss = distances  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("cluster", [None, "local:2"])
+def test_a_loss_ranks_layers_as_brute_force_does(cluster: str | None) -> None:
+    """What pinning a layer takes off the loss; the same with workers."""
+    result = compared(effect="exact", metric=nearness, cluster=cluster)
+    curve = curve_of(result)
+    assert curve.figure is Figure.LOSS and curve.reference == 0
+    assert {*curve.rises} >= {"loss", "effect", "alone", "local"}
+    assert result.metric is not None
+    assert curve.planned == pytest.approx(-result.metric.candidate, rel=1e-3)
+    for layer in result.layers[:2]:
+        task = pinned([layer.name], metric=nearness).metric
+        assert task is not None and layer.effect is not None
+        expected = 1 - task.candidate / result.metric.candidate
+        assert layer.effect.loss_share == pytest.approx(expected, abs=0.005)
+
+
+def test_the_table_shows_what_it_is_ordered_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "_fastest", lambda rises, margin: Order.LOSS)
+    result = compared(metric=nearness)
+    shares = [x.effect.loss_share or 0.0 for x in result.layers if x.effect]
+    assert shares == sorted(shares, reverse=True) and shares[0] > 0.1
+    table = next(block for block in view(result) if isinstance(block, Table))
+    column = [c.head for c in table.columns].index("loss")
+    assert table.rows[0][column] == f"{-shares[0]:+.0%}"
+
+
+def test_a_loss_whose_outputs_are_too_large_to_keep_ranks_nothing() -> None:
+    result = compared(metric=nearness, memory_budget=1 << 12)
+    assert {x.effect.loss_share for x in result.layers if x.effect} == {None}
+    assert "loss" not in curve_of(result).rises
