@@ -96,7 +96,7 @@ def test_keys_and_types(desk: Any) -> None:
             "chance": (float, type(None)),
             "reference_classes": (int, type(None)),
             "step": (float, type(None)),
-            "higher_is_better": (bool, type(None)),
+            "higher_is_better": bool,
             "is_share": bool,
         },
     )
