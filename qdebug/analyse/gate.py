@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from qdebug.analyse.metric_direction import check_direction, direction_of
 from qdebug.analyse.metric_grain import grain_of
+from qdebug.analyse.metric_samples import judged_pair
 from qdebug.errors import MetricError, UsageError
 from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper
 from qdebug.metrics.chance import no_better_than_chance
@@ -28,6 +29,8 @@ _ENOUGH_FOR_CLASSES = 8
 """Fewer samples may well be of one class."""
 _SMALL_STEP = 0.01
 """A loss of 1% is what most users look for."""
+_MOST_NEEDED = 100_000
+"""Nobody has more samples: the difference is none."""
 _MOST_CHANGED = 16
 """With more samples it is not measured in what steps a user's metric moves."""
 
@@ -154,22 +157,31 @@ def task_result(
         MetricError: the metric raised, or an output has another shape for some samples.
     """
     evaluator = MetricEvaluator.of(metric, samples, reference)
-    before, after = evaluator.of_reference(), evaluator(candidate.joined())
+    judged = judged_pair(evaluator, candidate.joined(), samples.count)
     higher = direction_of(evaluator, samples.count)
+    result = TaskResult(
+        metric.name,
+        judged.reference.score,
+        judged.candidate.score,
+        higher_is_better=higher,
+        is_share=metric.is_share,
+        uncertainty=judged.uncertainty(metric),
+        boxes=judged.candidate.boxes,
+        worst=judged.worst(higher),
+        described=metric.described,
+    )
     if not metric.is_share:
         few = samples.count <= _MOST_CHANGED
-        step = grain_of(evaluator, samples.count, higher) if few else None
-        return TaskResult(metric.name, before, after, step=step, higher_is_better=higher)
-    classes = classes_of(evaluator.reference)
-    return TaskResult(
-        metric.name,
-        before,
-        after,
+        return replace(result, step=grain_of(evaluator, samples.count, higher) if few else None)
+    classes = classes_of(evaluator.reference) if metric.takes == "scores" else None
+    lost, won = judged.exchanged
+    return replace(
+        result,
         chance=_chance_of(evaluator),
         reference_classes=classes.chosen if classes else None,
         step=1 / samples.count,
-        higher_is_better=higher,
-        is_share=True,
+        lost=lost,
+        won=won,
     )
 
 
@@ -190,8 +202,8 @@ def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str
             f"FP32 chooses the same class for all {samples} samples, so {task.name} can hardly "
             "change. Check the preprocessing first, or give samples of several classes."
         )
-    if task.step and samples > 1:
-        notes += _step_notes(task, task.step, samples, gate)
+    steps = _step_notes(task, task.step, samples, gate) if task.step and samples > 1 else []
+    notes += steps or _undecided_notes(task, samples, gate)
     return tuple(notes)
 
 
@@ -204,10 +216,9 @@ def guessing_note(task: MetricEvaluator, score: float, samples: int) -> str:
 
 def _chance_of(task: MetricEvaluator) -> float | None:
     """That a guess is right, of a built-in metric that compares classes with labels."""
-    if not task.metric.is_share or not task.metric.needs_labels:
-        return None
-    classes = classes_of(task.reference)
-    return 1 / classes.count if classes and classes.count > 1 else None
+    places = {"top1": 1, "top5": 5}.get(task.metric.name)
+    classes = classes_of(task.reference) if places else None
+    return places / classes.count if places and classes and classes.count > places else None
 
 
 def _guessing(name: str) -> str:
@@ -241,6 +252,33 @@ def _step_notes(task: TaskResult, step: float, samples: int, gate: Gate) -> list
                 f"one step decides. It takes {math.ceil(samples * step / allowed)} or more."
             )
     return notes
+
+
+def _undecided_notes(task: TaskResult, samples: int, gate: Gate) -> list[str]:
+    """Whether the samples cannot tell on which side of a bound the metric is: its distance to
+    FP32's may as well be larger or smaller than allowed."""
+    notes = []
+    for condition in gate.conditions:
+        if condition.scope != "metric" or task.uncertainty is None:
+            continue
+        low, high = (task.reference + end for end in task.uncertainty.change)
+        if not low < condition.bound < high or task.candidate == condition.bound:
+            continue
+        times = ((high - low) / 2 / (task.candidate - condition.bound)) ** 2
+        needed = samples * times
+        enough = f" About {_rounded(needed)} would." if needed <= _MOST_NEEDED else ""
+        notes.append(
+            f"{samples} samples do not tell on which side of {condition.bound:g} {task.name} is: "
+            f"it is {task.candidate:.4f}, but the 95% interval of its change from FP32 puts it "
+            f"between {low:.4f} and {high:.4f}.{enough}"
+        )
+    return notes
+
+
+def _rounded(count: float) -> int:
+    """Upwards, to two digits: it is an estimate."""
+    unit: int = 10 ** max(0, math.floor(math.log10(count)) - 1)
+    return math.ceil(count / unit) * unit
 
 
 def checked_conditions(

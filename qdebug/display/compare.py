@@ -22,7 +22,13 @@ from qdebug.display.blocks import (
 from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.summary import change, precisions, sentence
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
-from qdebug.results.compare import CompareResult, Correspondence, LayerResult, TriedRemedy
+from qdebug.results.compare import (
+    CompareResult,
+    Correspondence,
+    LayerResult,
+    TaskResult,
+    TriedRemedy,
+)
 from qdebug.results.curve import Curve, Figure, Order
 from qdebug.results.words import (
     FP16_KERNELS,
@@ -54,6 +60,10 @@ _BY = {
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_REASONS = 3
 _LEAST_OF_FIRST = 0.1
+_SURE = 0.05
+"""A change that chance gives less often counts as one."""
+_TINY = 0.001
+"""Smaller probabilities are not told apart."""
 _MOST_OUTPUTS = 4
 _MOST_MISMATCHES = 10
 _LEAST_GAIN = 0.05
@@ -142,6 +152,7 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
         now = f"{metric.candidate:.4f} in {precisions(result)}"
         told = change(metric, result.samples)
         yield printable(metric.name), f"{metric.reference:.4f} in FP32, {now} ({told})"
+        yield from _of_metric(metric, detailed)
     for output in result.outputs[:_MOST_OUTPUTS]:
         yield f"output {printable(output.name)}", _metrics_text(output.metrics)
         for part in output.parts:
@@ -160,6 +171,29 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
         text = f"{counted(len(broken), 'tensor')}, first in {printable(broken[0].name)}"
         yield "NaN or Inf", text
     yield from (fact for fact, as_usual in _how(result) if detailed or not as_usual)
+
+
+def _of_metric(metric: TaskResult, detailed: bool) -> Iterator[tuple[str, str]]:
+    """What stands behind the metric's change: whether it may be chance, boxes, samples."""
+    found = metric.uncertainty
+    if found is not None and metric.candidate != metric.reference:
+        low, high = found.change
+        said = [f"95% interval {low:+.4f} to {high:+.4f}"]
+        if metric.lost is not None and found.p_value is not None:
+            said.insert(0, f"{counted(metric.lost, 'sample')} lost, {metric.won} won")
+        if found.p_value is not None:
+            real = "" if found.p_value < _SURE else ": may be chance"
+            size = f"= {number(found.p_value, 2)}" if found.p_value >= _TINY else f"< {_TINY:g}"
+            said.append(f"p {size} by {found.test}{real}")
+        yield "its change", "; ".join(said)
+    if metric.boxes is not None:
+        boxes = metric.boxes
+        there = boxes.kept + boxes.lost
+        yield "boxes", f"{boxes.kept} of {there} kept, {boxes.lost} lost, {boxes.new} new"
+    if metric.described:
+        yield "read as", printable(metric.described)
+    if detailed and metric.worst:
+        yield "worst by the task", ", ".join(f"sample {w.sample}" for w in metric.worst)
 
 
 def _curve_text(result: CompareResult, curve: Curve) -> str:

@@ -11,11 +11,14 @@ from typing import Any, ClassVar, Self
 from qdebug.metrics.chance import better_than_chance, no_better_than_chance
 from qdebug.metrics.effect import Effect, EffectSummary, gain_db
 from qdebug.metrics.parts import ErrorParts
+from qdebug.metrics.tasks.base import BoxCounts
 from qdebug.metrics.tensor import METRIC, Metrics, sqnr_db
+from qdebug.metrics.uncertainty import Uncertainty
 from qdebug.result import (
     FailedStage,
     Hidden,
     Inline,
+    MaybeText,
     ModelRef,
     ReadData,
     Result,
@@ -239,6 +242,22 @@ class Divergence:
 
 
 @dataclass(frozen=True)
+class SampleLoss:
+    """What a sample loses by the task.
+
+    Attributes:
+        sample: its number, counted from 0.
+        reference, candidate: the loss, or the score, of both runs.
+        lost: by how much the candidate is worse.
+    """
+
+    sample: int
+    reference: float
+    candidate: float
+    lost: float
+
+
+@dataclass(frozen=True)
 class TaskResult:
     """End-to-end accuracy of both runs.
 
@@ -253,6 +272,14 @@ class TaskResult:
         higher_is_better: as declared, else as seen: whether FP32's own outputs score higher than
             those of other samples; null where neither tells.
         is_share: it is a share of the samples, each of which counts as one.
+        uncertainty: what of the candidate's value and of the change may be chance; null for one
+            sample, and where the metric cannot be computed of some of the samples.
+        lost, won: of a share, how many samples are right in FP32 only, and in the candidate only;
+            null for others.
+        boxes: of a metric of boxes, the candidate's next to the true ones; null for others.
+        worst: the samples that lose most, by the metric's per-sample loss or else its per-sample
+            score, the worst first; none of a metric that has neither.
+        described: how the outputs were read; null where nothing was chosen.
     """
 
     name: str
@@ -263,6 +290,12 @@ class TaskResult:
     step: float | None = None
     higher_is_better: bool | None = None
     is_share: bool = False
+    uncertainty: Uncertainty | None = None
+    lost: int | None = None
+    won: int | None = None
+    boxes: BoxCounts | None = None
+    worst: tuple[SampleLoss, ...] = ()
+    described: MaybeText = ""
 
     @property
     def gained(self) -> float | None:

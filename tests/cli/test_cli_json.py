@@ -98,6 +98,12 @@ def test_keys_and_types(desk: Any) -> None:
             "step": (float, type(None)),
             "higher_is_better": bool,
             "is_share": bool,
+            "uncertainty": dict,
+            "lost": int,
+            "won": int,
+            "boxes": type(None),
+            "worst": list,
+            "described": type(None),
         },
     )
     for output in result["outputs"]:

@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from qdebug.wording import option
 Float64 = npt.NDArray[np.float64]
 Outputs = Mapping[str, Array]
 """Arrays [samples, …] by name."""
+Rows = npt.NDArray[np.int64]
+"""Numbers of samples."""
 Compute = Callable[[Outputs, Outputs, Outputs], Any]
 """`(outputs, labels, reference)`: the outputs, the arrays of the data that are not inputs, and the
 outputs of the reference."""
@@ -74,6 +77,45 @@ class SampleValues:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """What a metric says of some outputs.
+
+    Attributes:
+        score: of all samples.
+        left_out: of some of the samples each, float64 [sets].
+        per_sample, loss: as of TaskMetric; None where it has none.
+        boxes: of a metric of boxes, those next to the true ones; else None.
+    """
+
+    score: float
+    left_out: Float64
+    per_sample: Float64 | None = None
+    loss: Float64 | None = None
+    boxes: BoxCounts | None = None
+
+
+@dataclass(frozen=True)
+class BoxCounts:
+    """Boxes next to the true ones.
+
+    Attributes:
+        kept: found and true.
+        lost: true, and not found.
+        new: found, and not true.
+    """
+
+    kept: int
+    lost: int
+    new: int
+
+    @property
+    def f1(self) -> float:
+        """2·kept / (2·kept + lost + new); 1 where there is no box at all."""
+        total = 2 * self.kept + self.lost + self.new
+        return 2 * self.kept / total if total else 1.0
+
+
+@dataclass(frozen=True)
 class TaskMetric:
     """A named measure of end-to-end quality.
 
@@ -92,7 +134,8 @@ class TaskMetric:
             between networks on the same samples; None where there is none.
         per_sample: the score of each sample, float64 [samples], where the score is their mean; else
             None.
-        counts: BoxCounts of a metric of boxes; else None.
+        judge: gives all that the metric says at once, for which the outputs are read once; None to
+            ask for each.
         takes: see BuiltInMetric; "" of a user's function.
         decode: as the user says how outputs are read; None where that follows from the model.
         facts: the model, where it is known.
@@ -110,7 +153,7 @@ class TaskMetric:
     is_share: bool = False
     loss: SampleValues | None = None
     per_sample: SampleValues | None = None
-    counts: Compute | None = None
+    judge: Callable[[Sequence[Rows], Outputs, Outputs, Outputs], Judged] | None = None
     takes: str = ""
     decode: str | None = None
     facts: ModelFacts | None = None
@@ -131,6 +174,30 @@ class TaskMetric:
         function = self.name.rpartition(":")[2]
         code = hashlib.sha256(self.file.read_bytes()).hexdigest()
         return f"{self.file.resolve()}:{function} {code}"  # however the path is spelled
+
+    def judged(
+        self, outputs: Outputs, labels: Outputs, reference: Outputs, sets: Sequence[Rows] = ()
+    ) -> Judged:
+        """All that the metric says of some outputs, and its score of each of some `sets` of
+        samples.
+
+        Raises:
+            MetricError: it raised, or gave something else than it should.
+        """
+        given = outputs, labels, reference
+        if self.judge is not None:
+            named = option("metric", self.name)
+            judged: Judged = _called(partial(self.judge, sets), named, given, None)
+            if math.isfinite(judged.score):
+                return judged
+            raise MetricError(f"{named} is {judged.score} here", code="QD-METRIC-VALUE")
+        parts = (tuple(_rows(arrays, rows) for arrays in given) for rows in sets)
+        return Judged(
+            self(*given),
+            np.array([self(*part) for part in parts], np.float64),
+            self.per_sample(*given) if self.per_sample else None,
+            self.loss(*given) if self.loss else None,
+        )
 
     @property
     def _decoder_digest(self) -> str:
@@ -168,6 +235,11 @@ class TaskMetric:
                 code="QD-METRIC-VALUE",
             )
         return value
+
+
+def _rows(arrays: Outputs, rows: Rows) -> Outputs:
+    """Those of some samples; what is no array of samples stays."""
+    return {name: array[rows] if array.ndim else array for name, array in arrays.items()}
 
 
 def _called(

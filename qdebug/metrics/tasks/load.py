@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from qdebug.errors import MetricError
 from qdebug.inmemory import InMemory
 from qdebug.metrics.tasks.base import (
     Compute,
+    Judged,
     Outputs,
+    Rows,
     SampleValues,
     TaskMetric,
     first_output,
@@ -84,6 +86,7 @@ def load_metric(
 def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None) -> TaskMetric:
     read = reading(entry, facts, decode)
     own = {"at": entry.parameter} if entry.parameter else {}
+    score, per_sample, loss, counts = map(entry.function, ("score", "per_sample", "loss", "counts"))
 
     def found(outputs: Outputs, labels: Outputs, reference: Outputs) -> tuple[Any, Any]:
         """What is found in the outputs, and the truth."""
@@ -92,42 +95,52 @@ def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None
             return mine, read.from_labels(labels, mine)
         return mine, read.from_reference(mine if outputs is reference else read.found(reference))
 
-    def of(name: str) -> Compute | None:
-        function = entry.function(name)
-        return function and (lambda *arrays: function(*found(*arrays), **own))
+    def scored(mine: Any, truth: Any) -> Any:
+        return score(mine, truth, **own) if score else np.mean(per_sample(mine, truth, **own))
 
     def losses(outputs: Outputs, labels: Outputs, reference: Outputs) -> Any:
-        before = read.found(reference)
-        mine = before if outputs is reference else read.found(outputs)
-        truth = (
-            read.from_labels(labels, mine)
-            if entry.truth == "labels"
-            else read.from_reference(before)
+        mine, truth = found(outputs, labels, reference)
+        return loss(mine, truth, mine if outputs is reference else read.found(reference))
+
+    def judge(
+        sets: Sequence[Rows], outputs: Outputs, labels: Outputs, reference: Outputs
+    ) -> Judged:
+        mine, truth = found(outputs, labels, reference)
+        before = mine if outputs is reference else read.found(reference)
+        parts = [scored(_taken(mine, rows), _taken(truth, rows)) for rows in sets]
+        return Judged(
+            float(scored(mine, truth)),
+            np.array(parts, np.float64),
+            per_sample(mine, truth, **own) if per_sample else None,
+            loss(mine, truth, before) if loss else None,
+            counts(mine, truth) if counts else None,
         )
-        return entry.function("loss")(mine, truth, before)
 
-    values = of("per_sample")
-    per_sample = SampleValues(entry.usage, _PER_SAMPLE, values) if values else None
-
-    def mean(outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
-        assert per_sample is not None  # one of the two is there
-        return float(np.mean(per_sample(outputs, labels, reference)))
+    def values(what: str, compute: Compute | None) -> SampleValues | None:
+        return SampleValues(entry.usage, what, compute) if compute else None
 
     return TaskMetric(
         entry.usage,
         entry.needs_labels,
-        of("score") or mean,
+        lambda *arrays: scored(*found(*arrays)),
         higher_is_better=entry.higher_is_better,
         is_declared=True,
         is_share=entry.is_share,
-        loss=SampleValues(entry.usage, _LOSS, losses) if entry.function("loss") else None,
-        per_sample=per_sample,
-        counts=of("counts"),
+        loss=values(_LOSS, loss and losses),
+        per_sample=values(
+            _PER_SAMPLE, per_sample and (lambda *arrays: per_sample(*found(*arrays), **own))
+        ),
+        judge=judge,
         takes=entry.takes,
         decode=decode,
         facts=facts,
         described=read.described,
     )
+
+
+def _taken(what: Any, rows: Rows) -> Any:
+    """Those of some samples: of an array, or of what is found in outputs."""
+    return what[rows] if isinstance(what, np.ndarray) else what.take(rows)
 
 
 def bound(metric: TaskMetric, facts: ModelFacts) -> TaskMetric:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from qdebug.metrics.tasks.base import Float64
-from qdebug.metrics.tasks.boxes.agreement import BoxCounts, box_counts
+from qdebug.metrics.tasks.base import BoxCounts, Float64
+from qdebug.metrics.tasks.boxes.agreement import box_counts
 from qdebug.metrics.tasks.boxes.average_precision import mean_average_precision
-from qdebug.metrics.tasks.boxes.detections import Candidates, Detections, detected
+from qdebug.metrics.tasks.boxes.detections import Candidates, Detections
 from qdebug.metrics.tasks.boxes.losses import decision_losses
 
 
 def score(found: Candidates, truth: Detections) -> float:
     """See mean_average_precision."""
-    return mean_average_precision(detected(found), truth)
+    return mean_average_precision(found.found, truth)
 
 
 def counts(found: Candidates, truth: Detections) -> BoxCounts:
     """See box_counts."""
-    return box_counts(detected(found), truth)
+    return box_counts(found.found, truth)
 
 
 def loss(found: Candidates, _: Detections, reference: Candidates) -> Float64:

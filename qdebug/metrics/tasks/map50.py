@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdebug.metrics.tasks.boxes.average_precision import at_half_overlap
-from qdebug.metrics.tasks.boxes.detections import Candidates, Detections, detected
+from qdebug.metrics.tasks.boxes.detections import Candidates, Detections
 from qdebug.metrics.tasks.map import counts, loss
 
 __all__ = ["counts", "loss", "score"]
@@ -11,4 +11,4 @@ __all__ = ["counts", "loss", "score"]
 
 def score(found: Candidates, truth: Detections) -> float:
     """See at_half_overlap."""
-    return at_half_overlap(detected(found), truth)
+    return at_half_overlap(found.found, truth)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Outputs, first_output, labels_of
+from qdebug.metrics.tasks.base import Outputs, Rows, first_output, labels_of
 from qdebug.metrics.tasks.boxes.detections import Floats, Int64
 from qdebug.types import Array
 from qdebug.wording import option
@@ -27,6 +27,11 @@ class Masks:
 
     classes: Int64
     scores: Floats | None = None
+
+    def take(self, rows: Rows) -> Masks:
+        """Those of some samples."""
+        scores = None if self.scores is None else self.scores[rows]
+        return Masks(self.classes[rows], scores)
 
 
 def masks_of(outputs: Outputs) -> Masks:

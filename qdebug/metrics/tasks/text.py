@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Outputs, first_output
+from qdebug.metrics.tasks.base import Outputs, Rows, first_output
 from qdebug.metrics.tasks.boxes.detections import Floats, Int64
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.wording import option
@@ -31,6 +31,11 @@ class Lines:
     texts: tuple[str, ...]
     frames: Floats | None = None
     named: bool = True
+
+    def take(self, rows: Rows) -> Lines:
+        """Those of some samples."""
+        frames = None if self.frames is None else self.frames[rows]
+        return Lines(tuple(self.texts[row] for row in rows), frames, self.named)
 
 
 def greedy(outputs: Outputs, facts: ModelFacts, *, blank_last: bool = False) -> Lines:

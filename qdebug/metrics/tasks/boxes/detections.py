@@ -8,13 +8,14 @@ numbers, -1 where a sample has no more boxes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Float64, Outputs
+from qdebug.metrics.tasks.base import Float64, Outputs, Rows
 
 Floats = npt.NDArray[np.floating[Any]]
 Int64 = npt.NDArray[np.int64]
@@ -51,6 +52,18 @@ class Candidates:
     scores: Floats
     distinct: bool = False
 
+    @cached_property
+    def found(self) -> Detections:
+        """See detected."""
+        return detected(self)
+
+    def take(self, rows: Rows) -> Candidates:
+        """Those of some samples."""
+        taken = Candidates(self.boxes[rows], self.scores[rows], self.distinct)
+        if "found" in self.__dict__:  # which takes time
+            taken.__dict__["found"] = self.found.take(rows)
+        return taken
+
 
 @dataclass(frozen=True)
 class Detections:
@@ -70,6 +83,10 @@ class Detections:
         """Boxes [n, 4], scores [n] and classes [n] of one sample."""
         there = self.classes[sample] >= 0
         return self.boxes[sample, there], self.scores[sample, there], self.classes[sample, there]
+
+    def take(self, rows: Rows) -> Detections:
+        """Those of some samples."""
+        return Detections(self.boxes[rows], self.scores[rows], self.classes[rows])
 
     def above(self, score: float) -> Detections:
         """Those with at least this score."""

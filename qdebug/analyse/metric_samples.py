@@ -1,0 +1,100 @@
+"""What a metric says of both runs, sample by sample: what of a change is chance, and which samples
+lose most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from qdebug.errors import MetricError
+from qdebug.execute.evaluator import MetricEvaluator
+from qdebug.metrics.tasks.base import Judged, TaskMetric
+from qdebug.metrics.uncertainty import Uncertainty, groups_of, of_groups, of_mean, of_share
+from qdebug.results.compare import SampleLoss
+from qdebug.types import Array
+
+_GROUPS = 12
+"""Of samples that are left out in turn, as where repairs are judged."""
+_MOST_WORST = 16
+"""Samples that are named: as many as somebody looks at."""
+
+
+@dataclass(frozen=True)
+class JudgedPair:
+    """What a metric says of the reference and of a candidate, on the same samples."""
+
+    reference: Judged
+    candidate: Judged
+
+    def uncertainty(self, metric: TaskMetric) -> Uncertainty | None:
+        """What may be chance; None of one sample, and where nothing says it."""
+        found = self._uncertainty(is_share=metric.is_share)
+        is_truth = bool(metric.takes) and not metric.needs_labels
+        return replace(found, p_value=None, test="") if found and is_truth else found
+
+    def _uncertainty(self, *, is_share: bool) -> Uncertainty | None:
+        before, after = self.reference.per_sample, self.candidate.per_sample
+        if before is not None and after is not None:
+            if len(after) < 2 or not (np.isfinite(before).all() and np.isfinite(after).all()):
+                return None
+            return (of_share if is_share else of_mean)(before, after)
+        change = self.candidate.score - self.reference.score
+        return of_groups(
+            self.candidate.score, change, self.candidate.left_out, self.reference.left_out
+        )
+
+    @property
+    def exchanged(self) -> tuple[int | None, int | None]:
+        """Of a share: how many samples are right in the reference only, and in the candidate
+        only."""
+        before, after = self.reference.per_sample, self.candidate.per_sample
+        if before is None or after is None:
+            return None, None
+        return int((before > after).sum()), int((before < after).sum())
+
+    def worst(self, higher_is_better: bool | None) -> tuple[SampleLoss, ...]:
+        """The samples that lose most, the worst first; see TaskResult."""
+        before, after, sign = self.reference.loss, self.candidate.loss, 1.0
+        if before is None or after is None:
+            before, after = self.reference.per_sample, self.candidate.per_sample
+            sign = -1.0 if higher_is_better else 1.0
+        if before is None or after is None or higher_is_better is None:
+            return ()
+        lost = _lost(sign * before, sign * after)
+        order = np.argsort(-lost, kind="stable")[:_MOST_WORST]
+        return tuple(
+            SampleLoss(int(row), float(before[row]), float(after[row]), float(lost[row]))
+            for row in order
+            if lost[row] > 0
+        )
+
+
+def _lost(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> Array:
+    """By how much more is lost; what is infinite in both is none."""
+    both = np.isinf(before) & np.isinf(after)
+    return np.where(both, 0.0, np.where(both, 0.0, after) - np.where(both, 0.0, before))
+
+
+def judged_pair(task: MetricEvaluator, outputs: Mapping[str, Array], samples: int) -> JudgedPair:
+    """What a metric says of the reference and of a candidate's outputs, [samples, …].
+
+    Raises:
+        MetricError: the metric raised.
+    """
+    metric, labels, kept = task.metric, task.labels, task.reference
+    # Where every sample has its score, that says how they vary.
+    sets = [] if metric.per_sample else groups_of(samples, _GROUPS)
+    if any(len(array) != samples for array in (*kept.values(), *outputs.values())):
+        sets = []
+    try:
+        return JudgedPair(
+            metric.judged(kept, labels, kept, sets), metric.judged(outputs, labels, kept, sets)
+        )
+    except MetricError:
+        if not sets:
+            raise
+    # It cannot be computed of some of the samples, such as those without a box.
+    return JudgedPair(metric.judged(kept, labels, kept), metric.judged(outputs, labels, kept))

@@ -1,0 +1,135 @@
+"""How far a score on some samples may be from that on all, and whether a change is one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import binomtest, norm
+from scipy.stats import t as student
+
+from qdebug.result import MaybeText
+
+Float64 = npt.NDArray[np.float64]
+Interval = tuple[float, float]
+
+_LEVEL = 0.95
+_RESAMPLES = 2000
+"""Of a bootstrap: its 2.5 % are then known to a tenth of their size (Efron and Tibshirani 1993, ch.
+13 take 1000 to 2000)."""
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Of a candidate's score, and of its change from the reference's, on the same samples.
+
+    Attributes:
+        interval: of the score, 95 %.
+        change: of candidate minus reference, 95 %.
+        p_value: of a change as large by chance, two-sided; null where the reference is the truth,
+            from which any change is one.
+        test: how that was found, for people; null without.
+    """
+
+    interval: Interval
+    change: Interval
+    p_value: float | None
+    test: MaybeText
+
+
+def of_share(reference: Float64, candidate: Float64) -> Uncertainty:
+    """Of samples that are right (1) or wrong (0): the score interval (Wilson 1927), the interval of
+    a difference of paired shares (Newcombe 1998, method 10), and the exact test of McNemar
+    (1947)."""
+    n = len(candidate)
+    lost = int(((reference == 1) & (candidate == 0)).sum())
+    won = int(((reference == 0) & (candidate == 1)).sum())
+    before, after = float(reference.mean()), float(candidate.mean())
+    p_value = float(binomtest(lost, lost + won).pvalue) if lost + won else 1.0
+    own, first = _wilson(after, n), _wilson(before, n)
+    agreed = _correlation(reference, candidate)
+
+    def side(up: float, down: float) -> float:
+        return math.sqrt(max(0.0, up**2 - 2 * agreed * up * down + down**2))
+
+    change = after - before
+    low = change - side(after - own[0], first[1] - before)
+    high = change + side(own[1] - after, before - first[0])
+    return Uncertainty(own, (low, high), p_value, "McNemar's test")
+
+
+def of_mean(reference: Float64, candidate: Float64) -> Uncertainty:
+    """Of scores of single samples of which the mean is the score: the bootstrap of samples, drawn
+    in pairs (Efron and Tibshirani 1993, ch. 13)."""
+    random, n = np.random.default_rng(0), len(candidate)
+    pairs = np.stack([candidate, candidate - reference])
+    drawn = np.array([pairs[:, random.integers(0, n, n)].mean(axis=1) for _ in range(_RESAMPLES)])
+    changes = drawn[:, 1]
+    # An observation is counted among those that chance would give (Davison and Hinkley 1997, 4.2).
+    extreme = min((changes <= 0).sum(), (changes >= 0).sum())
+    p_value = min(1.0, 2 * (float(extreme) + 1) / (_RESAMPLES + 1))
+    return Uncertainty(_middle(drawn[:, 0]), _middle(changes), p_value, "paired bootstrap")
+
+
+def of_groups(
+    score: float, change: float, left_out: Float64, reference_left_out: Float64
+) -> Uncertainty | None:
+    """Of any score: the jackknife over groups of samples (Efron and Tibshirani 1993, 11.5), with
+    Student's t.
+
+    Args:
+        left_out: the score without each group in turn, float64 [groups].
+        reference_left_out: the reference's likewise.
+    """
+    groups = len(left_out)
+    if groups < 2:
+        return None
+    within = float(student.ppf((1 + _LEVEL) / 2, groups - 1))
+    error = _jackknife(left_out)
+    of_change = _jackknife(left_out - reference_left_out)
+    if of_change:
+        p_value = float(2 * student.sf(abs(change) / of_change, groups - 1))
+    else:
+        p_value = 1.0 if change == 0 else 0.0
+    return Uncertainty(
+        (score - within * error, score + within * error),
+        (change - within * of_change, change + within * of_change),
+        p_value,
+        "paired jackknife",
+    )
+
+
+def groups_of(samples: int, most: int) -> list[npt.NDArray[np.int64]]:
+    """For each group of samples all others; as many groups as `most`, every so-many-th sample in
+    one."""
+    count = min(most, samples)
+    every = np.arange(samples)
+    return [every[every % count != group] for group in range(count)] if count > 1 else []
+
+
+def _jackknife(left_out: Float64) -> float:
+    count = len(left_out)
+    spread = left_out - left_out.mean()
+    return math.sqrt((count - 1) / count * float(spread @ spread))
+
+
+def _wilson(share: float, n: int) -> Interval:
+    z = float(norm.ppf((1 + _LEVEL) / 2))
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _correlation(one: Float64, other: Float64) -> float:
+    """Of two columns of 0 and 1; 0 where one of them does not vary."""
+    spread = float(one.std() * other.std())
+    if not spread:
+        return 0.0
+    return float(((one - one.mean()) * (other - other.mean())).mean()) / spread
+
+
+def _middle(values: Float64) -> Interval:
+    low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return float(low), float(high)

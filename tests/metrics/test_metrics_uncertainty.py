@@ -1,0 +1,84 @@
+"""What of a score, and of its change, may be chance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from qdebug.metrics.uncertainty import groups_of, of_groups, of_mean, of_share
+
+
+def rights(both: int, lost: int, won: int, neither: int) -> tuple[Any, Any]:
+    before = np.repeat([1.0, 1.0, 0.0, 0.0], [both, lost, won, neither])
+    after = np.repeat([1.0, 0.0, 1.0, 0.0], [both, lost, won, neither])
+    return before, after
+
+
+def test_the_interval_of_a_share_is_wilsons() -> None:
+    before, after = rights(80, 5, 3, 12)
+    found = of_share(before, after)
+    expected = binomtest(83, 100).proportion_ci(method="wilson")
+    assert found.interval == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize(("lost", "won"), [(0, 0), (5, 0), (12, 4), (3, 3)])
+def test_the_test_is_mcnemars(lost: int, won: int) -> None:
+    found = of_share(*rights(50, lost, won, 20))
+    low, high = found.change
+    assert low <= (won - lost) / (70 + lost + won) <= high and high - low > 0.01
+    expected = binomtest(lost, lost + won).pvalue if lost + won else 1.0
+    assert found.p_value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.1])
+def test_intervals_hold_what_is_true_as_often_as_they_say(drop: float) -> None:
+    """Of many sets of samples of known shares: about 95 % of the intervals hold the true change."""
+    random, held, tries = np.random.default_rng(0), 0, 300
+    for _ in range(tries):
+        before = (random.random(80) < 0.8).astype(float)
+        flips = random.random(80)
+        after = np.where(flips < 0.05, 1 - before, before)
+        after = np.where((before == 1) & (flips > 1 - drop / 0.8), 0.0, after)
+        true = -drop + 0.05 * (0.2 - 0.8)
+        low, high = of_share(before, after).change
+        held += low <= true <= high
+    assert 0.9 <= held / tries <= 0.99
+
+
+def test_a_mean_is_judged_in_pairs() -> None:
+    random = np.random.default_rng(0)
+    before = random.normal(10, 5, 200)
+    changes = 0.05 * random.standard_normal(200) - 0.1
+    found = of_mean(before, before + changes)
+    half = 1.96 * changes.std() / np.sqrt(200)
+    expected = changes.mean() - half, changes.mean() + half
+    assert found.change == pytest.approx(expected, abs=0.1 * half)
+    assert found.p_value is not None and found.p_value < 0.01
+    same = of_mean(before, before + changes - changes.mean())
+    assert same.p_value is not None and same.p_value > 0.5
+    assert of_mean(before, before).p_value == 1
+
+
+def test_the_jackknife_of_a_mean_is_its_standard_error() -> None:
+    random = np.random.default_rng(0)
+    values, reference = random.standard_normal(12), np.zeros(12)
+    sets = groups_of(12, 12)
+    left_out = np.array([values[rows].mean() for rows in sets])
+    change = float(values.mean())
+    found = of_groups(change, change, left_out, reference)
+    error = values.std(ddof=1) / np.sqrt(12)
+    assert found is not None
+    half = (found.interval[1] - found.interval[0]) / 2
+    assert half == pytest.approx(2.200985 * error)  # Student's t with 11 degrees of freedom
+    assert found.change == pytest.approx(found.interval)
+    assert of_groups(0, 0, np.zeros(0), np.zeros(0)) is None
+
+
+def test_every_sample_is_left_out_once() -> None:
+    sets = groups_of(30, 12)
+    missing = [set(range(30)) - set(rows.tolist()) for rows in sets]
+    assert len(sets) == 12 and sorted(n for one in missing for n in one) == list(range(30))
+    assert groups_of(1, 12) == []
