@@ -21,7 +21,7 @@ from qdebug.metrics.tasks.boxes.detections import (
     labelled,
     suppressed,
 )
-from qdebug.metrics.tasks.boxes.losses import decision_losses
+from qdebug.metrics.tasks.boxes.losses import soft_f1_losses
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.metrics.tasks.registry import DECODERS as NAMED
@@ -235,32 +235,42 @@ def test_average_precision_is_what_the_library_gives() -> None:
         assert load_metric(name, "end-to-end")(outputs, labels, {}) == pytest.approx(value)
 
 
-def test_the_loss_is_the_change_of_soft_decisions() -> None:
+def literal_loss(after: Candidates, before: Candidates, sample: int) -> float:
+    shared = total = 0.0
+    for place in range(after.boxes.shape[1]):
+        overlap = literal_iou(after.boxes[sample, place], before.boxes[sample, place])
+        for s, r in zip(after.scores[sample, place], before.scores[sample, place], strict=True):
+            if max(s, r) > 0.1:
+                d, d_ref = expit(20 * (s - 0.25)), expit(20 * (r - 0.25))
+                shared += 2 * min(d, d_ref) * expit(20 * (overlap - 0.5))
+                total += d + d_ref
+    return 1 - (shared + 1e-3) / (total + 1e-3)
+
+
+def test_the_loss_is_a_soft_form_of_f1() -> None:
     random = np.random.default_rng(0)
-    boxes = random_boxes(random, 2, 30)
-    before, after = (Candidates(boxes, random.random((2, 30, 3)) ** 4) for _ in range(2))
-    expected = [
-        sum(
-            abs(expit(20 * (s - 0.25)) - expit(20 * (r - 0.25)))
-            for s, r in zip(after.scores[n].flat, before.scores[n].flat, strict=True)
-            if max(s, r) > 0.1
-        )
-        for n in range(2)
-    ]
-    np.testing.assert_allclose(decision_losses(after, before), expected)
-    assert decision_losses(before, before).tolist() == [0, 0]
+    before, after = (
+        Candidates(random_boxes(random, 3, 30), random.random((3, 30, 3)) ** 4) for _ in range(2)
+    )
+    expected = [literal_loss(after, before, n) for n in range(3)]
+    np.testing.assert_allclose(soft_f1_losses(after, before), expected)
+    assert soft_f1_losses(before, before) == pytest.approx(0, abs=1e-4)
+    nothing = Candidates(before.boxes, 0 * before.scores)
+    assert soft_f1_losses(nothing, before) == pytest.approx(1, abs=0.05)
+    assert soft_f1_losses(nothing, nothing) == pytest.approx(0)
+    # What is found where nothing is, is as wrong as what is lost: neither grows without bound.
+    assert soft_f1_losses(before, nothing) == pytest.approx(soft_f1_losses(nothing, before))
 
 
 def test_boxes_in_another_order_lose_nothing() -> None:
     random = np.random.default_rng(0)
     boxes = np.arange(30).reshape(1, 30, 1) * 100.0 + random_boxes(random, 1, 30)
-    scores = random.uniform(0.2, 1, (1, 30, 1))
+    scores = random.uniform(0.3, 1, (1, 30, 1))
     reference = Candidates(boxes, scores, distinct=True)
     turned = Candidates(boxes[:, ::-1], scores[:, ::-1], distinct=True)
-    assert decision_losses(turned, reference).tolist() == [0]
-    fewer = Candidates(boxes[:, 1:], scores[:, 1:], distinct=True)
-    lost = expit(20 * (scores[0, 0, 0] - 0.25)) - expit(-5)
-    np.testing.assert_allclose(decision_losses(fewer, reference), [lost])
+    assert soft_f1_losses(turned, reference) == pytest.approx(0, abs=1e-4)
+    half = Candidates(boxes[:, 15:], scores[:, 15:], distinct=True)
+    assert soft_f1_losses(half, reference) == pytest.approx(1 - 30 / 45, abs=0.05)
 
 
 @pytest.mark.parametrize(

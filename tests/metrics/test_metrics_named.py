@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
+from scipy.special import expit, softmax
 from scipy.stats import spearmanr
 
+from qdebug.metrics.tasks.ctc import ctc_losses
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.metrics.tasks.masks import masks_of
-from qdebug.metrics.tasks.text import greedy
+from qdebug.metrics.tasks.text import Lines, greedy
 
 seeds = given(st.integers(0, 100))
 
@@ -172,9 +175,11 @@ def test_greedy_reading_joins_repetitions_and_drops_blanks(blank_last: bool) -> 
     facts = ModelFacts({}, {}, {"character": "a\nb\nc"})
     path = frames("--aa-ab-cc -", "abc ", blank_last)
     lines = greedy({"y": path}, facts, blank_last=blank_last)
-    assert lines.texts == ("aabc ",) and lines.named
+    assert lines.texts == ("aabc ",) and lines.characters == tuple("abc ")
     unnamed = greedy({"y": path}, ModelFacts({}, {}), blank_last=blank_last)
-    assert len(unnamed.texts[0]) == 5 and not unnamed.named
+    assert len(unnamed.texts[0]) == 5 and unnamed.characters is None
+    for each in (lines, unnamed):
+        assert each.classes_of(each.texts[0]) == [n + (not blank_last) for n in (0, 0, 1, 2, 3)]
 
 
 def test_error_rates_are_what_the_library_gives() -> None:
@@ -193,6 +198,45 @@ def test_error_rates_are_what_the_library_gives() -> None:
     # Where nothing stands, what is read are insertions; the library refuses it.
     value = load_metric("cer", None, facts)(outputs, {"text": np.array(["ab c", "", "ccc"])}, {})
     assert value == pytest.approx(3 / 7)
+
+
+@given(st.integers(0, 100), st.booleans(), st.booleans())
+def test_the_loss_of_a_line_counts_all_paths(seed: int, soft: bool, blank_last: bool) -> None:
+    """Next to the sum over every path of four frames that reads the text."""
+    random = np.random.default_rng(seed)
+    scores = random.standard_normal((1, 4, 3))
+    text = "".join(random.choice(["a", "b"], random.integers(0, 4)))
+    facts = ModelFacts({}, {}, {"character": "a\nb"})
+    shares = softmax(scores, axis=2)
+    found = greedy({"y": shares if soft else scores}, facts, blank_last=blank_last)
+    symbols = "ab-" if blank_last else "-ab"
+    whole = 0.0
+    for path in itertools.product(range(3), repeat=4):
+        joined = "".join(symbols[k] for k, _ in itertools.groupby(path)).replace("-", "")
+        if joined == text:
+            whole += float(np.prod(shares[0, range(4), path]))
+    expected = -np.log(whole) if whole else -4 * np.log(1e-7)
+    assert ctc_losses(found, Lines((text,))) == pytest.approx(expected)
+
+
+def test_the_loss_of_embeddings_is_the_margin_between_neighbours() -> None:
+    random = np.random.default_rng(0)
+    points, truth = random.standard_normal((10, 4)), np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 3])
+    moved = points + 0.2 * random.standard_normal(points.shape)
+
+    def margin(all_points: Any, i: int) -> float:
+        unit = all_points / np.linalg.norm(all_points, axis=1, keepdims=True)
+        others = [j for j in range(10) if j != i]
+        near = {alike: [float(unit[i] @ unit[j]) for j in others if (truth[j] == truth[i]) == alike]
+                for alike in (True, False)}  # fmt: skip
+        return max(near[True]) - max(near[False])
+
+    spread = np.std([margin(points, i) for i in range(9)])
+    expected = [*(expit(-margin(moved, i) / spread) for i in range(9)), 0.0]
+    loss = load_metric("recall@1").loss
+    assert loss is not None
+    found = loss({"y": moved}, {"labels": truth}, {"y": points})
+    np.testing.assert_allclose(found, expected)
 
 
 def test_text_without_labels_or_characters() -> None:

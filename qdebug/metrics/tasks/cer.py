@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from qdebug.metrics.tasks.base import Float64
+from qdebug.metrics.tasks.ctc import ctc_losses
 from qdebug.metrics.tasks.error_rates import error_rate
-from qdebug.metrics.tasks.losses import margins, soft_wrong
 from qdebug.metrics.tasks.text import Lines
 
 
@@ -15,14 +15,9 @@ def score(found: Lines, truth: Lines) -> float:
     return error_rate(found, truth, "cer")
 
 
-def loss(found: Lines, truth: Lines, reference: Lines) -> Float64:
-    """Whether frames are read otherwise than by the reference: the mean over a line's frames of
-    what margin_losses gives for the reference's character."""
-    if found.frames is None or reference.frames is None:  # read by a function of the user's
-        pairs = zip(found.texts, truth.texts, strict=True)
-        return np.array([float(one != other) for one, other in pairs], np.float64)
-    chosen = [np.argmax(frames, axis=1) for frames in reference.frames]
-    before = [margins(f, c) for f, c in zip(reference.frames, chosen, strict=True)]
-    spread = float(np.std(np.concatenate(before))) or 1.0
-    after = (margins(f, c) for f, c in zip(found.frames, chosen, strict=True))
-    return np.array([float(soft_wrong(one, spread).mean()) for one in after], np.float64)
+def loss(found: Lines, truth: Lines, _: Lines) -> Float64:
+    """See ctc_losses; where a function of the user's reads, whether a line is another."""
+    if found.frames is not None:
+        return ctc_losses(found, truth)
+    pairs = zip(found.texts, truth.texts, strict=True)
+    return np.array([float(one != other) for one, other in pairs], np.float64)

@@ -15,10 +15,12 @@ from qdebug.metrics.tasks.base import Float64
 from qdebug.metrics.tasks.classes import class_scores
 from qdebug.types import Array
 
-MARGIN_SLOPE = 4.0
-"""At a margin of one standard deviation of the reference's margins a decision counts as 98% sure:
-noise of INT8 is a fraction of that deviation, and must not move samples that are far from the
-boundary."""
+MARGIN_SLOPE = 1.0
+"""At a margin of one standard deviation of the reference's margins a decision counts as 73 % sure.
+Measured by scripts/bench/bench_yardsticks.py: with 1 more pairs of variants are told apart than
+with 4, and none wrongly."""
+_LEAST = 1e-7
+"""Probability: a softmax in INT8 has zeros, of which the logarithm says nothing."""
 
 
 def margin_losses(
@@ -28,22 +30,28 @@ def margin_losses(
     slope: float = MARGIN_SLOPE,
     place: int = 1,
 ) -> Float64:
-    """The soft form of "wrong": σ(−slope · margin / spread), 0 to 1, where margin is the score of
-    the `right` class minus the highest other one (or, with `place`, that on this place among the
-    others), and spread the standard deviation of the same margin in the reference's scores. 1 where
-    the score of the right class is NaN, or the class does not exist.
+    """The soft form of "wrong": σ(−slope · margin / spread), 0 to 1.
+
+    The margin is the score of the `right` class minus the highest other one, or, with `place`, that
+    on this place among the others; of probabilities, their logarithms. The spread is the standard
+    deviation of the same margin in the reference's scores. 1 where the score of the right class is
+    NaN, or the class does not exist.
 
     Args:
         right: class indices [samples].
         reference: FP32's scores, of the shape of `scores`.
     """
-    spread = float(np.std(_finite(margins(reference, right, place))))
-    return soft_wrong(margins(scores, right, place), spread or 1.0, slope)
+    before, after = class_scores(reference), class_scores(scores)
+    if are_probabilities(before):
+        before, after = (np.log(np.maximum(flat, _LEAST)) for flat in (before, after))
+    return soft_wrong(_margins(after, right, place), _margins(before, right, place), slope)
 
 
-def soft_wrong(margin: Float64, spread: float, slope: float = MARGIN_SLOPE) -> Float64:
-    """σ(−slope · margin / spread); see margin_losses."""
-    return np.asarray(expit(-slope * margin / spread), np.float64)
+def soft_wrong(margins: Float64, before: Float64, slope: float = MARGIN_SLOPE) -> Float64:
+    """σ(−slope · margin / spread), where spread is the standard deviation of the reference's
+    margins, which are `before`."""
+    spread = float(np.std(_finite(before))) or 1.0
+    return np.asarray(expit(-slope * margins / spread), np.float64)
 
 
 def margin_changes(
@@ -74,10 +82,13 @@ def divergences(scores: Array, reference: Array) -> Float64:
     return np.where(np.isnan(found), np.inf, np.maximum(found, 0.0))
 
 
-def margins(scores: Array, right: Array, place: int = 1) -> Float64:
+def _margins(flat: Float64, right: Array, place: int) -> Float64:
     """The score of the right class minus the highest other one, or that on another `place`, float64
-    [samples]; -inf where the sample is broken."""
-    flat = class_scores(scores)
+    [samples]; -inf where the sample is broken.
+
+    Args:
+        flat: as class_scores gives them, in logarithms if they are probabilities.
+    """
     rows, inside = np.arange(len(flat)), _exists(right, flat)
     at = np.where(inside, right, 0)
     own = np.where(inside, flat[rows, at], -np.inf)
@@ -97,7 +108,7 @@ def _exists(right: Array, scores: Float64) -> npt.NDArray[np.bool_]:
 def _log_probabilities(scores: Array) -> Float64:
     """Logarithms of probabilities, float64 [samples, classes]."""
     flat = class_scores(scores)
-    if _are_probabilities(flat):
+    if are_probabilities(flat):
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(flat), np.float64)
     with np.errstate(invalid="ignore"):  # a row of -Inf
@@ -106,7 +117,7 @@ def _log_probabilities(scores: Array) -> Float64:
     return np.asarray(logs, np.float64)
 
 
-def _are_probabilities(flat: Float64) -> bool:
+def are_probabilities(flat: Float64) -> bool:
     """Whether every finite row is one of probabilities: FP16 sums to 1 within a thousandth."""
     rows = flat[np.isfinite(flat).all(axis=1)]
     return bool(rows.size and rows.min() >= 0 and np.all(np.abs(rows.sum(axis=1) - 1) < 5e-3))

@@ -6,7 +6,7 @@ from qdebug.metrics.tasks.base import BoxCounts, Float64
 from qdebug.metrics.tasks.boxes.agreement import box_counts
 from qdebug.metrics.tasks.boxes.average_precision import mean_average_precision
 from qdebug.metrics.tasks.boxes.detections import Candidates, Detections
-from qdebug.metrics.tasks.boxes.losses import decision_losses
+from qdebug.metrics.tasks.boxes.losses import soft_f1_losses
 
 
 def score(found: Candidates, truth: Detections) -> float:
@@ -20,5 +20,5 @@ def counts(found: Candidates, truth: Detections) -> BoxCounts:
 
 
 def loss(found: Candidates, _: Detections, reference: Candidates) -> Float64:
-    """See decision_losses."""
-    return decision_losses(found, reference)
+    """See soft_f1_losses."""
+    return soft_f1_losses(found, reference)

@@ -24,18 +24,31 @@ class Lines:
 
     Attributes:
         texts: one for each sample.
-        frames: scores of the characters, [samples, frames, classes]; None of labels.
-        named: the characters are known: else they are numbers of classes.
+        frames: scores of the characters, [samples, frames, classes]; None of labels, and where a
+            function of the user's read them.
+        characters: of each class but the blank; None where they are not known, and each stands for
+            itself in the texts.
+        blank: the class between characters.
     """
 
     texts: tuple[str, ...]
     frames: Floats | None = None
-    named: bool = True
+    characters: tuple[str, ...] | None = None
+    blank: int = 0
+
+    def classes_of(self, text: str) -> list[int]:
+        """The classes that spell a text; what the network has no class for is left out."""
+        if self.characters is None:
+            return [ord(letter) - _WITHOUT_NAMES for letter in text]
+        first = 0 if self.blank else 1
+        numbers = {letter: first + n for n, letter in enumerate(self.characters)}
+        return [numbers[letter] for letter in text if letter in numbers]
 
     def take(self, rows: Rows) -> Lines:
         """Those of some samples."""
         frames = None if self.frames is None else self.frames[rows]
-        return Lines(tuple(self.texts[row] for row in rows), frames, self.named)
+        texts = tuple(self.texts[row] for row in rows)
+        return Lines(texts, frames, self.characters, self.blank)
 
 
 def greedy(outputs: Outputs, facts: ModelFacts, *, blank_last: bool = False) -> Lines:
@@ -60,8 +73,8 @@ def greedy(outputs: Outputs, facts: ModelFacts, *, blank_last: bool = False) -> 
     names = _characters(facts, classes)
     blank = classes - 1 if blank_last else 0
     best = np.argmax(np.where(np.isnan(frames), -np.inf, frames), axis=2)
-    texts = tuple(_joined(row, blank, names, 0 if blank_last else 1) for row in best)
-    return Lines(texts, frames, names is not None)
+    texts = tuple(_joined(row, blank, names) for row in best)
+    return Lines(texts, frames, names, blank)
 
 
 def labelled_lines(labels: Outputs, found: Lines) -> Lines:
@@ -77,7 +90,7 @@ def labelled_lines(labels: Outputs, found: Lines) -> Lines:
             f"Add the strings, or use {option('metric', 'cer-to-reference')}.",
             code="QD-METRIC-LABELS",
         )
-    if not found.named:
+    if found.frames is not None and found.characters is None:
         raise MetricError(
             "which characters the model's classes stand for is not known: its file has no metadata "
             "'character', or they do not fit its output",
@@ -87,17 +100,18 @@ def labelled_lines(labels: Outputs, found: Lines) -> Lines:
     return Lines(tuple(str(text) for text in np.ravel(labels["text"])))
 
 
-def _characters(facts: ModelFacts, classes: int) -> Sequence[str] | None:
+def _characters(facts: ModelFacts, classes: int) -> tuple[str, ...] | None:
     """The character of each class but the blank; None where they are not known."""
     listed = facts.metadata.get("character", "").split("\n")
     if len(listed) > 1 and not listed[-1]:
         listed = listed[:-1]
     if len(listed) == classes - 2:
         listed.append(" ")
-    return listed if len(listed) == classes - 1 and len(listed) > 1 else None
+    return tuple(listed) if len(listed) == classes - 1 and len(listed) > 1 else None
 
 
-def _joined(best: Int64, blank: int, names: Sequence[str] | None, first: int) -> str:
+def _joined(best: Int64, blank: int, names: Sequence[str] | None) -> str:
     changes = np.concatenate([[True], best[1:] != best[:-1]]) if len(best) else best.astype(bool)
-    kept = best[changes & (best != blank)] - first
-    return "".join(names[i] if names else chr(_WITHOUT_NAMES + int(i)) for i in kept)
+    kept = best[changes & (best != blank)].tolist()
+    first = 0 if blank else 1
+    return "".join(names[n - first] if names else chr(_WITHOUT_NAMES + n) for n in kept)

@@ -179,6 +179,14 @@ def ious(boxes: Float64, others: Float64) -> Float64:
     return np.where(area > 0, shared / np.where(area > 0, area, 1), 0.0)
 
 
+def ious_of_pairs(boxes: Float64, others: Float64) -> Float64:
+    """Intersection over union of boxes [n, 4] one by one, float64 [n]; 0 where both are empty."""
+    low, high = np.maximum(boxes[:, :2], others[:, :2]), np.minimum(boxes[:, 2:], others[:, 2:])
+    shared = np.prod(np.clip(high - low, 0, None), axis=1)
+    area = _areas(boxes) + _areas(others) - shared
+    return np.where(area > 0, shared / np.where(area > 0, area, 1), 0.0)
+
+
 def _areas(boxes: Float64) -> Float64:
     sides = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None)
     return np.asarray(sides[:, 0] * sides[:, 1], np.float64)
