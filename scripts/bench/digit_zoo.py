@@ -137,6 +137,20 @@ def in_scenes(split: Split, generator: np.random.Generator) -> tuple[FloatArray,
     return images, cells
 
 
+def with_points(split: Split, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Each digit anywhere in 24 x 24 noisy pixels, and five points (row, column) of its ink: the
+    uppermost, lowest, leftmost and rightmost pixel, and the mean."""
+    images, _ = pasted(split, generator)
+    points = np.zeros((len(images), 5, 2), np.float32)
+    for i, image in enumerate(images[:, 0]):
+        rows, columns = np.nonzero(image > 0.3)
+        ink = np.stack([rows, columns], axis=1)
+        ends = rows.argmin(), rows.argmax(), columns.argmin(), columns.argmax()
+        points[i] = [*(ink[k] for k in ends), ink.mean(axis=0).round()]
+    images += generator.uniform(0, 0.1, images.shape).astype(np.float32)
+    return images, points
+
+
 def class_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
     """Cross-entropy."""
     return nn.functional.cross_entropy(outputs[0], targets[:, 0].long())
@@ -175,11 +189,29 @@ def scene_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
     return 2 * objects + 4 * right + boxes / 2
 
 
+def neighbour_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+    """That each vector is nearest to those of its label (supervised contrastive learning)."""
+    vectors, labels = outputs[0], targets[:, 0]
+    near = vectors @ vectors.T / 0.1 - 1e9 * torch.eye(len(labels))
+    alike = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
+    chance = near.log_softmax(1)
+    return -(chance * alike).sum() / alike.sum()
+
+
+def point_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+    """Cross-entropy over the places of each point."""
+    maps = outputs[0]
+    places = (targets[..., 0] * maps.shape[3] + targets[..., 1]).long()
+    return nn.functional.cross_entropy(maps.flatten(2).flatten(0, 1), places.flatten())
+
+
 CLASSIFY = Task(as_they_are, class_loss, zoo_metrics.top1, ("logits",), labelled=True)
 DETECT = Task(pasted, detection_loss, zoo_metrics.found, ("scores", "boxes"))
 SEGMENT = Task(segmented, pixel_loss, zoo_metrics.pixels_right, ("classes",))
 READ = Task(in_lines, line_loss, zoo_metrics.lines_read, ("columns",))
 FIND = Task(in_scenes, scene_loss, zoo_metrics.detections, ("detections",))
+EMBED = Task(as_they_are, neighbour_loss, zoo_metrics.same_label, ("vectors",), labelled=True)
+POINT = Task(with_points, point_loss, zoo_metrics.points_found, ("heatmaps",))
 
 ZOO = {
     "resnet": Recipe(networks.resnet, CLASSIFY, 40),
@@ -204,6 +236,8 @@ HARD = {
     "vit_outliers": Recipe(networks.Vit, CLASSIFY, 120, 2e-3, finish=hard.outliers),
     "crnn": Recipe(lambda: hard.Crnn(1.9), READ, 80),
     "yolox": Recipe(lambda: hard.Yolox(1.8), FIND, 100),
+    "embedder": Recipe(lambda: hard.embedder(2.2), EMBED, 60),
+    "keypoints": Recipe(lambda: hard.Keypoints(1.8), POINT, 60),
 }
 ALL = ZOO | HARD
 
@@ -233,7 +267,7 @@ def trained(recipe: Recipe, split: Split, batch: int = 64) -> nn.Module:
         order = torch.randperm(len(images), generator=generator)
         for chosen in order[: steps * batch].split(batch):
             x = images[chosen]
-            x = shift(x, generator) if recipe.task is CLASSIFY else x
+            x = shift(x, generator) if recipe.task.labelled else x
             loss = recipe.task.loss(as_tuple(model(x)), targets[chosen])
             optimizer.zero_grad()
             torch.autograd.backward(loss)

@@ -228,3 +228,48 @@ class Yolox(nn.Module):
         centre, size = (raw[..., :2] + self.grid) * 8, torch.exp(raw[..., 2:]) * 8
         certain = torch.sigmoid(scores).flatten(2).transpose(1, 2)
         return torch.cat([centre, size, certain], -1)
+
+
+# --- embeddings and keypoints ---------------------------------------------------------------
+
+
+class Unit(nn.Module):
+    """Vectors brought to length one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x / x.square().sum(1, keepdim=True).sqrt()
+        return out
+
+
+def embedder(decades: float) -> nn.Module:
+    """`spread_mobilenet` with SiLU and excitation, that gives a vector of length one."""
+    model = spread_mobilenet(nn.SiLU, True, decades)
+    assert isinstance(model, nn.Sequential)
+    return nn.Sequential(*model[:-1], pooled(64, 16), Unit())
+
+
+class Keypoints(nn.Module):
+    """A heatmap for each of five points, at the resolution of the image."""
+
+    def __init__(self, decades: float, top: float = 2.0) -> None:
+        super().__init__()
+        act = nn.SiLU
+
+        def separable(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+            return nn.Sequential(
+                Spread(inputs, outputs, 1, act, decades, top),
+                conv_bn(outputs, outputs, 3, act, stride=stride, groups=outputs),
+            )
+
+        self.fine = nn.Sequential(conv_bn(1, 16, 3, act), separable(16, 24))
+        self.coarse = nn.Sequential(
+            separable(24, 32, 2), separable(32, 48), separable(48, 48, 2), separable(48, 48)
+        )
+        self.up = nn.Upsample(scale_factor=4, mode="nearest")
+        self.join = nn.Sequential(separable(72, 48), separable(48, 48), conv_bn(48, 32, 1, act))
+        self.head = nn.Conv2d(32, 5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine = self.fine(x)
+        out: Tensor = self.head(self.join(torch.cat([fine, self.up(self.coarse(fine))], 1)))
+        return out

@@ -19,6 +19,8 @@ BY_NETWORK = {
     "unet": "pixels_right",
     "crnn": "lines_read",
     "yolox": "detections",
+    "embedder": "same_label",
+    "keypoints": "points_found",
     "ultraface_slim": "faces",
     "minilm_l6": "same_topic",
 }
@@ -100,6 +102,21 @@ def same_topic(outputs: Arrays, labels: Arrays) -> float:
     near = vectors @ vectors.T
     np.fill_diagonal(near, -np.inf)
     return float((labels["topic"][near.argmax(axis=1)] == labels["topic"]).mean())
+
+
+def same_label(outputs: Arrays, labels: Arrays) -> float:
+    """The share of vectors, all of length one, whose nearest neighbour has the same label."""
+    near = _only(outputs) @ _only(outputs).T
+    np.fill_diagonal(near, -np.inf)
+    return float((labels["labels"][near.argmax(axis=1)] == labels["labels"]).mean())
+
+
+def points_found(outputs: Arrays, labels: Arrays) -> float:
+    """The share of points within two pixels; the highest value of each heatmap is where it is."""
+    maps = _only(outputs)
+    found = np.stack(np.divmod(maps.reshape(*maps.shape[:2], -1).argmax(2), maps.shape[3]), axis=2)
+    far = np.linalg.norm(found - labels["targets"], axis=2)
+    return float((far <= 2).mean())
 
 
 def corners(boxes: Array) -> Array:
