@@ -11,12 +11,12 @@ from qdebug.config.repair import RepairSettings
 from qdebug.decide.bisect.grain import Coarse, coarse, told
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.registry import REMEDIES
-from qdebug.decide.remedies.result import Outcome, Proof, RepairResult, Step
+from qdebug.decide.remedies.result import Answer, Outcome, Proof, RepairResult, Step
 from qdebug.decide.repair.checkpoint import Checkpoints, checkpoints, question_of
-from qdebug.decide.repair.judge import Judge, holds
+from qdebug.decide.repair.judge import Judge, Judgement, holds
 from qdebug.decide.repair.pins import dropped_pins, fewest_pins, of_no_use, why_dropped
 from qdebug.decide.repair.setup import Setup, prepare
-from qdebug.decide.repair.steps import Attempt, State, Trying
+from qdebug.decide.repair.steps import Alternative, Attempt, State, Trying
 from qdebug.decide.search.outcome import BisectResult
 from qdebug.errors import UsageError
 from qdebug.execute.context import time_limit_told
@@ -54,15 +54,16 @@ def _repair(
     resumed = len(state.steps) if state else 0
     trying = _trying(setup, condition, kept)
     state, found, explanation = trying.run(state or _begin(setup, sequence))
-    chosen = holds(condition, setup.start.layers, found)
+    if not trying.enough(found):
+        state = trying.alone(state, setup.start)
     proving = _Proving(setup)
-    proof, reverted = proving.of(state.network)
-    network, dropped = state.network, ""
-    if reverted:
-        dropped = _why_dropped(setup, judge.verdict(found, baseline, None).better)
-        # The figures and the verdict are those of what is given back.
-        network, found = setup.start, baseline
-        chosen = holds(condition, setup.start.layers, baseline)
+    proof, answer, reverted = proving.of(state)
+    dropped = _why_dropped(setup, judge.verdict(found, baseline).better) if reverted else ""
+    # The figures and the verdict are those of what is given back.
+    network, found = answer.network, answer.judged
+    if not found.outputs:  # of an earlier run, which kept no more than what steps need
+        found = judge(network)
+    chosen = holds(condition, setup.start.layers, found)
     pinning, given_up, notes = None, None, setup.notes
     notes = (*notes, too_coarse.note) if too_coarse else notes
     suspect = judge.guessing_note()
@@ -78,7 +79,7 @@ def _repair(
             given_up = fewest.dropped
             notes = (*notes, why_dropped(fewest))
             chosen = holds(condition, setup.start.layers, baseline)
-            proof, _ = proving.of(setup.start)
+            proof, answer, _ = proving.of(replace(state, alternatives=()))
         network = _with_pins(network, pinning)
         took_part = chosen or any(check.used_in_search for check in pinning.checks)
         proof = replace(proof, used_in_search=took_part)
@@ -97,7 +98,9 @@ def _repair(
         repaired=found.figures,
         holds=chosen if condition else None,
         reverted=reverted,
-        steps=tuple(_ended(step, reverted, pinning) for step in state.steps),
+        steps=tuple(
+            _ended(step, number in answer.steps, pinning) for number, step in enumerate(state.steps)
+        ),
         skipped=state.skipped,
         proof=proof,
         pinning=pinning,
@@ -121,11 +124,11 @@ def _coarse(setup: Setup, judge: Judge) -> Coarse | None:
     return told(coarse(setup.target, judge.reference_metric, judge.grain, sets))
 
 
-def _ended(step: Step, reverted: bool, pinning: BisectResult | None) -> Step:
+def _ended(step: Step, is_in_answer: bool, pinning: BisectResult | None) -> Step:
     """With what became of it in the end."""
     if not step.accepted:
         return step
-    if reverted:
+    if not is_in_answer:
         outcome = Outcome.DROPPED
     elif pinning is not None and of_no_use(step, pinning.pinned):
         outcome = Outcome.NO_USE
@@ -167,42 +170,61 @@ def _condition(setup: Setup, judge: Judge) -> Condition | None:
 
 
 class _Proving:
-    """Networks on held-out samples. FP32 and the start are run there once."""
+    """Networks on held-out samples, which choose between them. FP32 and the start are run there
+    once."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        graph, more = setup.reference.graph, setup.higher_is_better
-        self._judge = Judge(setup.context, graph, setup.proving, setup.metric, more)
+        graph, higher = setup.reference.graph, setup.higher_is_better
+        self._judge = Judge(setup.context, graph, setup.proving, setup.metric, higher)
         self._start = self._judge(setup.given.graph.proto if setup.given else setup.start)
 
-    def of(self, network: Quantized) -> tuple[Proof, bool]:
-        """The start and `network`, and whether the start is surely better."""
-        setup, judge, start = self._setup, self._judge, self._start
-        same = network is setup.start and setup.given is None
-        repaired = start if same else judge(network)
+    def of(self, state: State) -> tuple[Proof, Alternative, bool]:
+        """The best network of a repair, by samples that chose none: see Judge.answer. Where the
+        time is over, not all are run.
+
+        Returns:
+            The proof; the network, with what it is worth on the selection samples; and whether it
+            is what the repair began with, in place of others.
+        """
+        setup, judge = self._setup, self._judge
+        start = Alternative((), setup.start, setup.baseline)
+        waiting = sorted(state.alternatives, key=lambda one: one.steps != state.in_turn)
+        if setup.given:  # it is not in the form that a repair begins with
+            waiting.append(Alternative((), setup.start, setup.judged_start))
+        compared: list[tuple[Alternative, Judgement]] = []
+        for one in (*waiting[:1], *reversed(waiting[1:])):
+            if not compared or time.monotonic() < setup.ends_at:
+                compared.append((one, judge(one.network)))
+        compared.append((start, self._start))
+        answer, repaired = compared[judge.answer([found for _, found in compared])]
         condition = _condition(setup, judge)
-        reverted = judge.verdict(repaired, start, None).better
-        repaired = start if reverted else repaired
         proof = Proof(
             samples=judge.count,
             reference_metric=judge.reference_metric,
-            start=start.figures,
+            start=self._start.figures,
             repaired=repaired.figures,
             target=condition.expression if condition else "",
             passed=None if condition is None else holds(condition, setup.start.layers, repaired),
             target_text=condition.words if condition else "",
-            change_error=judge.change_error(start, repaired),
-            recovered_error=judge.recovered_error(start, repaired),
+            change_error=judge.change_error(self._start, repaired),
+            recovered_error=judge.recovered_error(self._start, repaired),
             higher_is_better=setup.higher_is_better,
             metric_is_share=is_share(setup.metric),
+            answers=tuple(
+                Answer(one.steps, found.figures, one is answer) for one, found in compared
+            )
+            if len(compared) > 1
+            else (),
         )
-        return proof, reverted
+        return proof, answer, answer is start and len(compared) > 1
 
 
 def _trying(setup: Setup, condition: Condition | None, kept: Checkpoints) -> Trying:
     return Trying(
         study=setup.study,
         judge=setup.judge,
+        start=setup.judged_start,
         remedies=REMEDIES,
         enough=lambda found: holds(condition, setup.start.layers, found, surely=True),
         holds=lambda found: holds(condition, setup.start.layers, found),

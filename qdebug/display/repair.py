@@ -39,6 +39,8 @@ _OUTCOMES = {
 _REASONS = {
     Reason.METRIC: "the metric is better",
     Reason.LESS_NOISE: "less error",
+    Reason.LESS_LOSS: "the samples lose less",
+    Reason.MORE_LOSS: "the samples lose more",
     Reason.UNDECIDED: "too few samples to tell",
     Reason.NO_GAIN: "no gain beyond chance",
     Reason.METRIC_FELL: "the metric is worse",
@@ -56,7 +58,8 @@ def view(result: RepairResult) -> list[Block]:
         on = counted(result.choosing_samples, "selection sample")
         blocks += [Line(), Line(f"Remedies in the order tried, on {on}", "title"), _steps(result)]
         if any(step.outcome is Outcome.DROPPED for step in result.steps):
-            blocks.append(Line("dropped: kept at first, but not in the result.", indent=2))
+            why = "kept at first, but held-out samples are better without it."
+            blocks.append(Line(f"dropped: {why}", indent=2))
         if any(step.outcome is Outcome.NO_USE for step in result.steps):
             why = "all layers that it changes are pinned, and pinned layers need no remedy."
             blocks.append(Line(f"no use: {why}", indent=2))
@@ -102,6 +105,8 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
     if result.target:
         yield "target", proof.target_text or proof.target
     searched = ", and to search for pins" if proof.used_in_search else ""
+    if len(proof.answers) > 1:
+        searched += f"; they chose among {counted(proof.answers, 'network')}"
     yield (
         "samples",
         f"{result.calibration_samples} to fit remedies to, {result.choosing_samples} to select "
@@ -239,7 +244,8 @@ def _done(step: Step) -> str:
         reason = "more error"
     if step.samples_needed is not None:
         reason += f": about {step.samples_needed} would do"
-    return f"{reason}; {printable(step.what)}" if step.what else reason
+    alone = "by itself: " if step.alone else ""
+    return f"{alone}{reason}; {printable(step.what)}" if step.what else f"{alone}{reason}"
 
 
 def _pins(result: RepairResult) -> Iterator[Block]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from qdebug.decide.remedies.remedy import Proposal, Remedy
 from qdebug.decide.remedies.result import Reason
-from qdebug.decide.repair.judge import Judgement, standard_error, verdict_on
+from qdebug.decide.repair.judge import Judgement, answer_of, standard_error, verdict_on
 from qdebug.decide.repair.steps import Attempt, State, Trying, _proposals
 
 LAYERS = tuple("abcdefgh")
@@ -42,17 +42,17 @@ class Judge:
         db = 10.0 + sum(
             1.0 if layer in self.good.get(remedy, ()) else -1.0 for remedy, layer in network.applied
         )
-        noise = np.full(8, 10 ** (-db / 10) / 8) * np.linspace(0.999, 1.001, 8)
+        noise_db = -db + np.linspace(-1e-3, 1e-3, 8)
         metric = self.metric(network)
         outputs: Any = {"y": Sqnr(db)}
         left_out = np.zeros(0) if metric is None else metric + np.linspace(-1e-5, 1e-5, 8)
-        return Judgement(outputs, metric, noise, left_out)
+        return Judgement(outputs, metric, noise_db, left_out)
 
     def until(self, _: float) -> Judge:
         return self
 
-    def verdict(self, before: Judgement, after: Judgement, best: Judgement | None) -> Any:
-        return verdict_on(before, after, best)
+    def verdict(self, *judged: Judgement) -> Any:
+        return verdict_on(*judged)
 
     def samples_for(self, verdict: Any) -> int | None:
         return math.ceil(8 * verdict.times) if math.isfinite(verdict.times) else None
@@ -187,6 +187,39 @@ def found_db(judge: Judge, state: State) -> float:
     return judge(network).sqnr_db
 
 
+def test_each_remedy_that_was_kept_is_tried_by_itself_but_the_first() -> None:
+    judge = Judge({name: frozenset(LAYERS) for name in ("one", "two", "three")})
+    remedies = [remedy(name) for name in ("one", "two", "three")]
+    trying = Trying(
+        Study(),
+        judge,  # type: ignore[arg-type]
+        {one.name: one for one in remedies},
+        enough=lambda _: False,
+        holds=lambda _: False,
+    )
+    start: Any = Network()
+    state, _, _ = trying.run(State(start, tuple(Attempt(one.name) for one in remedies)))
+    assert [one.steps for one in state.alternatives] == [(0,), (0, 1), (0, 1, 2)]
+    state = trying.alone(state, start)
+    by_itself = [step.remedy for step in state.steps if step.alone]
+    assert sorted(by_itself) == ["three", "two"]
+    assert state.in_turn == (0, 1, 2) and kept(state) == set(LAYERS)
+    assert [one.steps for one in state.alternatives][3:] == [(3,), (4,)]
+    for one in state.alternatives[3:]:
+        network: Any = one.network
+        assert {name for name, _ in network.applied} == {state.steps[one.steps[0]].remedy}
+    assert trying.alone(state, start) is state  # once
+
+
+def test_only_so_many_networks_are_kept_and_what_is_built_on_stays() -> None:
+    names = [f"r{n}" for n in range(9)]
+    judge = Judge({name: frozenset(LAYERS) for name in names})
+    state, _, _ = run(judge, *(remedy(name) for name in names))
+    assert len(state.alternatives) == 6
+    kept_steps = [one.steps for one in state.alternatives]
+    assert kept_steps[0] == (0,) and kept_steps[-1] == state.in_turn == tuple(range(9))
+
+
 def test_what_does_not_apply_is_said() -> None:
     state, _, _ = run(Judge({}), remedy("none", ()), remedy("many", fewest=65))
     reasons = {one.remedy: one.reason for one in state.skipped}
@@ -219,26 +252,37 @@ def test_every_state_is_told() -> None:
 
 
 def judgement(
-    noise: Sequence[float], metric: float | None = None, left_out: Sequence[float] = ()
+    noise_db: Sequence[float],
+    metric: float | None = None,
+    left_out: Sequence[float] = (),
+    losses: Sequence[float] = (),
 ) -> Judgement:
     outputs: Any = {"y": Sqnr(0.0)}
-    return Judgement(outputs, metric, np.array(noise), np.array(left_out))
+    return Judgement(outputs, metric, *map(np.array, (noise_db, left_out, losses)))
 
 
-@given(st.lists(st.floats(0.5, 1.5), min_size=4, max_size=12), st.floats(0.5, 2.0))
+@given(st.lists(st.floats(-60, 0), min_size=4, max_size=12), st.floats(-6, 6))
 def test_the_same_change_the_other_way_round_is_never_better_too(
-    noise: list[float], factor: float
+    noise_db: list[float], more: float
 ) -> None:
-    one, other = judgement(noise), judgement([factor * x for x in noise])
-    assert not (verdict_on(one, other, None).better and verdict_on(other, one, None).better)
+    one, other = judgement(noise_db), judgement([more + x for x in noise_db])
+    assert not (verdict_on(one, other).better and verdict_on(other, one).better)
 
 
 def test_a_difference_within_its_error_is_none() -> None:
-    before = judgement([1.0, 2.0, 1.0, 2.0])
-    assert not verdict_on(before, judgement([2.0, 0.8, 2.0, 0.8]), None).better
-    assert verdict_on(before, judgement([0.9, 1.8, 0.9, 1.8]), None).better
-    assert verdict_on(before, judgement([math.inf] * 4), None).better is False
-    assert verdict_on(judgement([math.inf] * 4), before, None).better
+    before = judgement([-10.0, -20.0, -10.0, -20.0])
+    assert not verdict_on(before, judgement([-20.0, -8.0, -20.0, -14.0])).better
+    assert verdict_on(before, judgement([-11.0, -22.0, -11.0, -22.0])).better
+    assert verdict_on(before, judgement([math.inf] * 4)).better is False
+    assert verdict_on(judgement([math.inf] * 4), before).better
+
+
+def test_one_noisy_sample_does_not_decide() -> None:
+    """Its energy is most of all: noise summed up would call the second network better."""
+    before = judgement([-30.0] * 7 + [0.0])
+    louder_on_most = judgement([-20.0] * 7 + [-3.0])
+    assert not verdict_on(before, louder_on_most).better
+    assert verdict_on(louder_on_most, before).better
 
 
 def test_the_standard_error_is_the_jackknifes() -> None:
@@ -252,52 +296,90 @@ def test_the_standard_error_is_the_jackknifes() -> None:
 def test_one_sample_of_many_decides_nothing() -> None:
     before = judgement([1.0] * 4, 0.90, [0.90] * 4)
     lucky = judgement([1.0] * 4, 0.901, [0.9013, 0.9013, 0.9013, 0.9])
-    assert not verdict_on(before, lucky, None).better
+    assert not verdict_on(before, lucky).better
     sure = judgement([1.1] * 4, 0.95, [0.95, 0.9502, 0.9498, 0.95])
-    assert verdict_on(before, sure, None).reason is Reason.METRIC
-    worse = judgement([0.5] * 4, 0.85, [0.85] * 4)
-    assert verdict_on(before, worse, None).reason is Reason.METRIC_FELL
-    drifted = judgement([0.5] * 4, 0.90, [0.90] * 4)
-    best = judgement([1.0] * 4, 0.95, [0.95] * 4)
-    assert verdict_on(before, drifted, best).reason is Reason.METRIC_FELL
+    assert verdict_on(before, sure).reason is Reason.METRIC
 
 
-def test_what_is_within_the_error_of_the_best_metric_has_not_fallen() -> None:
-    """The network before is a little worse than the best, by chance. A change that leaves the
-    metric at that is no fall: the error is that of the difference to the best."""
-    best = judgement([1.0] * 4, 0.955, [0.95, 0.96, 0.95, 0.96])
-    before = judgement([0.9] * 4, 0.951, [0.951] * 4)
-    quieter = judgement([0.8] * 4, 0.951, [0.951] * 4)
-    assert verdict_on(before, quieter, best).reason is Reason.LESS_NOISE
-    surely_best = judgement([1.0] * 4, 0.955, [0.955] * 4)
-    assert verdict_on(before, quieter, surely_best).reason is Reason.METRIC_FELL
+def test_a_metric_may_give_up_a_quarter_of_what_it_gained() -> None:
+    start = judgement([1.0] * 4, 0.80, [0.80] * 4)
+    best = judgement([1.0] * 4, 0.90, [0.90] * 4)
+    before = judgement([0.9] * 4, 0.89, [0.89] * 4)
+
+    def after(metric: float, losses: float = 0.5) -> Reason:
+        found = judgement([losses] * 4, metric, [0.80, 0.99, 0.99, 0.80])
+        return verdict_on(before, found, best, start).reason
+
+    assert after(0.876) is Reason.LESS_NOISE
+    assert after(0.874) is Reason.METRIC_FELL
+    worse = judgement([0.5] * 4, 0.799, [0.60, 0.99, 0.99, 0.60])
+    assert verdict_on(start, worse, start, start).reason is Reason.METRIC_FELL  # nothing gained
+
+
+def test_of_a_metric_of_which_less_is_better_a_rise_is_a_fall() -> None:
+    start, lower = judgement([1.0] * 4, 0.5, [0.5] * 4), judgement([0.9] * 4, 0.4, [0.4] * 4)
+    assert verdict_on(start, lower, start, start, higher_is_better=False).better
+    assert verdict_on(lower, start, lower, start, higher_is_better=False).reason is (
+        Reason.METRIC_FELL
+    )
+
+
+def test_the_metrics_loss_decides_and_noise_only_where_that_does_not_tell() -> None:
+    def found(noise_db: float, *losses: float) -> Judgement:
+        return judgement([noise_db] * 4, 0.9, [0.9] * 4, losses)
+
+    before = found(-20, 0.2, 0.3, 0.2, 0.3)
+    quieter_but_worse = verdict_on(before, found(-30, 0.3, 0.4, 0.3, 0.41))
+    assert not quieter_but_worse.better and quieter_but_worse.reason is Reason.MORE_LOSS
+    assert verdict_on(before, found(-10, 0.1, 0.2, 0.1, 0.21)).reason is Reason.LESS_LOSS
+    assert verdict_on(before, found(-30, 0.21, 0.3, 0.19, 0.3)).reason is Reason.LESS_NOISE
+    assert verdict_on(before, found(-20, 0.21, 0.3, 0.19, 0.3)).reason is Reason.NO_GAIN
+
+
+def test_the_answer_is_the_best_by_score_and_of_those_within_its_error_by_loss() -> None:
+    final = judgement([-30.0, -31.0] * 2, 0.66, [0.66] * 4)
+    alone = judgement([-20.0, -21.0] * 2, 0.82, [0.82] * 4)
+    start = judgement([-10.0, -11.0] * 2, 0.50, [0.50] * 4)
+    assert answer_of([final, alone, start]) == 1
+    as_good = judgement([-30.0, -31.0] * 2, 0.80, [0.75, 0.85, 0.85, 0.75])
+    assert answer_of([as_good, alone, start]) == 0  # 0.02 is within the error of the difference
+    assert answer_of([alone, as_good, start]) == 1
+    assert answer_of([final, alone, start], higher_is_better=False) == 2
+    fails = replace(start, failure="no kernel")
+    assert answer_of([fails, start]) == 1
+
+
+def test_without_a_metric_the_answer_stays_unless_another_is_surely_better() -> None:
+    last, before = judgement([-30.0, -20.0] * 4), judgement([-29.0, -22.0] * 4)
+    assert answer_of([last, before]) == 0
+    assert answer_of([last, judgement([-35.0, -26.0] * 4)]) == 1
 
 
 def test_a_gain_that_too_few_samples_judge_is_undecided_not_none() -> None:
-    """The same executions as often as it takes tell it."""
+    """The same samples as often as it takes tell it."""
     rng = np.random.default_rng(0)
-    before = rng.uniform(0.8, 1.2, 8)
-    after = before * rng.uniform(0.2, 1.4, 8)
-    few = verdict_on(judgement(before), judgement(after), None)
+    before = rng.uniform(-22, -18, 8)
+    after = before - 1 + rng.uniform(-4, 4, 8)
+    few = verdict_on(judgement(before.tolist()), judgement(after.tolist()))
     assert few.reason is Reason.UNDECIDED and not few.better and 1 < few.times < 100
-    enough = math.ceil(few.times)
+    enough = math.ceil(few.times) + 1  # the error is of one sample less
     more = (judgement(np.tile(x, enough).tolist()) for x in (before, after))
-    assert verdict_on(*more, None).better
+    assert verdict_on(*more).better
     gain = before - after
     error = gain.std(ddof=1) / math.sqrt(8)
     assert few.times == pytest.approx((2 * error / gain.mean()) ** 2)
 
 
 def test_what_makes_no_difference_is_not_undecided() -> None:
-    before = judgement([1.0, 2.0, 1.0, 2.0])
-    slight = judgement([0.97, 2.02, 0.95, 2.0])  # 1 % less, within its error
-    assert verdict_on(before, slight, None).reason is Reason.NO_GAIN
-    louder = judgement([1.5, 1.9, 1.5, 1.9])
-    assert verdict_on(before, louder, None).reason is Reason.NO_GAIN
+    before = judgement([-10.0, -20.0, -10.0, -20.0])
+    slight = judgement([-10.5, -19.5, -10.1, -20.1])  # 0.05 dB less, within its error
+    assert verdict_on(before, slight).reason is Reason.NO_GAIN
+    louder = judgement([-5.0, -19.0, -5.0, -19.0])
+    assert verdict_on(before, louder).reason is Reason.NO_GAIN
 
 
 def test_one_execution_says_not_how_many_it_takes() -> None:
-    found = verdict_on(judgement([1.0]), judgement([0.2]), None)
+    found = verdict_on(judgement([-10.0]), judgement([-20.0]))
     assert found.reason is Reason.UNDECIDED and math.isinf(found.times)
 
 
@@ -309,7 +391,7 @@ def test_the_best_guess_is_kept_where_the_user_wants_it(keep: bool) -> None:
             found = super().__call__(network)
             if not network.applied:
                 return found
-            return replace(found, noise=found.noise * np.tile([0.1, 9.0], 4))
+            return replace(found, noise_db=found.noise_db + np.tile([-10.0, 22.0], 4))
 
     state, _, _ = run(Unsure({"one": frozenset(LAYERS)}), remedy("one"), keep_undecided=keep)
     step = state.steps[0]

@@ -27,6 +27,8 @@ class Reason(StrEnum):
 
     METRIC = "metric"
     LESS_NOISE = "less-noise"
+    LESS_LOSS = "less-loss"
+    MORE_LOSS = "more-loss"
     UNDECIDED = "undecided"
     NO_GAIN = "no-gain"
     METRIC_FELL = "metric-fell"
@@ -37,9 +39,10 @@ class Reason(StrEnum):
 class Outcome(StrEnum):
     """What became of a step in the end.
 
-    `kept`: it is in the result. `dropped-at-the-end`: it was kept when it was tried, and the result
-    is the network before the repair. `layers-pinned`: it is in the result, where all layers that it
-    changes are pinned, so that it is of no use. `not-kept`: it was not kept when it was tried.
+    `kept`: it is in the result. `dropped-at-the-end`: it was better when it was tried, and the
+    result is a network without it, which is better on the held-out samples. `layers-pinned`: it is
+    in the result, where all layers that it changes are pinned, so that it is of no use.
+    `not-kept`: it was not kept when it was tried.
     """
 
     KEPT = "kept"
@@ -80,6 +83,7 @@ class Step:
         samples_needed: about how many selection samples it would take to tell its gain from chance;
             null where it was told, and where nothing says how many.
         outcome: what became of it in the end.
+        alone: it was tried on the network before the repair, not on what was kept before it.
     """
 
     remedy: str
@@ -93,6 +97,7 @@ class Step:
     seconds: float
     samples_needed: int | None = None
     outcome: Outcome = Outcome.NOT_KEPT
+    alone: bool = False
 
     @property
     @in_json
@@ -109,6 +114,23 @@ class SkippedRemedy:
 
     remedy: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A network that could be the result: held-out samples, which chose none of its changes, chose
+    between it and others.
+
+    Attributes:
+        steps: the numbers, from 0, of the steps whose changes it has; none is the network before
+            the repair.
+        figures: on the held-out samples.
+        chosen: it is the result, but for layers that are pinned.
+    """
+
+    steps: tuple[int, ...]
+    figures: Figures
+    chosen: bool
 
 
 @dataclass(frozen=True)
@@ -130,6 +152,7 @@ class Proof:
         recovered_error: that of `recovered`.
         metric_is_share: the metric is a share of the samples, so that a difference is a number of
             samples.
+        answers: the networks between which these samples chose.
     """
 
     samples: int
@@ -144,6 +167,7 @@ class Proof:
     recovered_error: float | None = None
     higher_is_better: Hidden[bool] = True
     metric_is_share: Hidden[bool] = False
+    answers: tuple[Answer, ...] = ()
 
     @property
     @in_json
@@ -225,8 +249,8 @@ class RepairResult(Result):
         baseline: the quantized network before the repair, on the selection samples.
         repaired: with the remedies that were kept, on the same samples.
         holds: the target holds with that, on the same samples; null without a target.
-        reverted: what was kept turned out worse on the held-out samples than the network before the
-            repair, or needs dearer pins, and was dropped: the result is the network before.
+        reverted: what was kept turned out no better on the held-out samples than the network before
+            the repair, or needs dearer pins, and was dropped: the result is the network before.
         steps: all that was tried, in order.
         skipped: remedies that were not tried.
         proof: on held-out samples.

@@ -17,7 +17,7 @@ from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.result import SkippedRemedy, Step
 from qdebug.decide.repair.judge import Judgement
 from qdebug.decide.repair.setup import Setup
-from qdebug.decide.repair.steps import Attempt, State
+from qdebug.decide.repair.steps import Alternative, Attempt, State
 from qdebug.network.graph import Graph
 from qdebug.network.layers import find_layers
 from qdebug.network.samples.subset import SampleSubset
@@ -31,7 +31,7 @@ from qdebug.types import Array, Precision
 
 _KIND = "repairs"
 _CONSTANT = "constant:"
-_VERSION = 4
+_VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -117,28 +117,52 @@ def _arrays(state: State) -> dict[str, Array]:
         "waiting": [[a.remedy, a.layers, a.depth] for a in state.waiting],
         "steps": to_json(state.steps),
         "skipped": to_json(state.skipped),
-        "best": None if state.best is None else [state.best.metric, state.best.left_out.tolist()],
+        "best": None if state.best is None else _kept_of(state.best),
+        "alternatives": [[one.steps, _kept_of(one.judged)] for one in state.alternatives],
     }
-    return {"state": _packed(text), **arrays_of(state.network)}
+    networks = {
+        f"{number}/{name}": array
+        for number, one in enumerate(state.alternatives)
+        for name, array in arrays_of(one.network).items()
+    }
+    return {"state": _packed(text), **networks}
 
 
 def _state(arrays: dict[str, Array], start: Quantized) -> State:
     text = _unpacked(arrays["state"])
-    return State(
-        network=network_of(arrays, start),
+    alternatives = []
+    for number, (steps, judged) in enumerate(text["alternatives"]):
+        own = {
+            name.removeprefix(f"{number}/"): array
+            for name, array in arrays.items()
+            if name.startswith(f"{number}/")
+        }
+        network = network_of(own, start)
+        alternatives.append(Alternative(tuple(steps), network, _judgement(judged)))
+    state = State(
+        network=start,
         waiting=tuple(
             Attempt(name, None if layers is None else tuple(layers), depth)
             for name, layers, depth in text["waiting"]
         ),
         steps=tuple(from_json(Step, step) for step in text["steps"]),
-        best=None if text["best"] is None else _of_metric(*text["best"]),
+        best=None if text["best"] is None else _judgement(text["best"]),
         skipped=tuple(from_json(SkippedRemedy, entry) for entry in text["skipped"]),
+        alternatives=tuple(alternatives),
     )
+    in_turn = [one.network for one in alternatives if one.steps == state.in_turn]
+    return replace(state, network=in_turn[0]) if in_turn else state
 
 
-def _of_metric(metric: float | None, left_out: list[float]) -> Judgement:
-    """As much of a judgement as the ones after it are compared with."""
-    return Judgement({}, metric, np.zeros(0), np.array(left_out))
+def _kept_of(judged: Judgement) -> list[Any]:
+    """As much of a judgement as others are compared with."""
+    arrays = judged.noise_db, judged.left_out, judged.losses
+    return [judged.metric, *(array.tolist() for array in arrays)]
+
+
+def _judgement(kept: list[Any]) -> Judgement:
+    metric, noise_db, left_out, losses = kept
+    return Judgement({}, metric, np.array(noise_db), np.array(left_out), np.array(losses))
 
 
 def arrays_of(network: Quantized) -> dict[str, Array]:

@@ -63,6 +63,7 @@ class Setup:
         higher_is_better: of the metric.
         judge: of the selection samples; it raises OutOfTimeError after `ends_at`.
         baseline: what the quantized network is worth as it was.
+        judged_start: what `start` is worth: the same, unless a quantized model was given.
         ends_at: when the time is over, on the clock of `time.monotonic`.
         remedies_end_at: when no remedy may be tried any more: what follows takes time, too.
         ratings: what the layers of the start do to the outputs; None where there was no time for
@@ -90,6 +91,7 @@ class Setup:
     higher_is_better: bool
     judge: Judge
     baseline: Judgement
+    judged_start: Judgement
     ends_at: float
     remedies_end_at: float
     ratings: Ratings | None
@@ -146,8 +148,7 @@ def prepare(
     _refuse_nothing_lower(settings, reference, start)
     judge = Judge(limited, reference.graph, choosing, metric, more)
     baseline = judge(given.graph.proto if given.quantized else start)
-    if given.quantized:
-        judge(start)
+    judged_start = judge(start) if given.quantized else baseline
     remedies_end_at = _end_of_remedies(
         ends_at - _seconds_of_proof(judge, proving.count),
         pins=target is not None and settings.pin,
@@ -188,6 +189,7 @@ def prepare(
         coarse=found,
         judge=judge,
         baseline=baseline,
+        judged_start=judged_start,
         ends_at=ends_at,
         remedies_end_at=remedies_end_at,
         ratings=findings.ratings,
@@ -208,10 +210,11 @@ def _end_of_remedies(ends_at: float, *, pins: bool) -> float:
 
 
 def _seconds_of_proof(judge: Judge, held_out: int) -> float:
-    """About what the check on so many samples takes: FP32, the start and the repaired network."""
+    """About what the check on so many samples takes: FP32, the start and the repaired network, and
+    two of the other networks that may be the answer."""
     share = held_out / judge.count
     # Of few samples much of the time is opening, however many they are: half is assumed.
-    return max(share, (1 + share) / 2) * (judge.reference_s + 2 * judge.judged_s)
+    return max(share, (1 + share) / 2) * (judge.reference_s + 4 * judge.judged_s)
 
 
 def _refuse_fp32(plan: PrecisionPlan) -> None:

@@ -24,6 +24,8 @@ _HARM_DB = 1.0, 0.25
 part of them."""
 _MOST_ATTEMPTS = 6
 """How often one remedy is tried, on all layers and on parts of them."""
+_MOST_ALTERNATIVES = 6
+"""Networks that may be the answer are kept, with their weights: so many."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,21 @@ class Attempt:
     depth: int = 0
 
 
+@dataclass(frozen=True)
+class Alternative:
+    """A network that was better than the one before it, and may be the answer.
+
+    Attributes:
+        steps: the numbers of the steps that led to it, from 0.
+        network: with what these changed.
+        judged: what it is worth on the selection samples.
+    """
+
+    steps: tuple[int, ...]
+    network: Quantized
+    judged: Judgement
+
+
 Tried = tuple[Step, Quantized | None, Judgement | None]
 """The step, and the changed network with what it is worth: None where there is none."""
 
@@ -52,6 +69,7 @@ class State:
         network: with all that was kept so far.
         waiting: what is still to be tried, in order.
         best: of the network with the best metric so far; None before the first.
+        alternatives: after each change that was kept, and where one was alone, in this order.
     """
 
     network: Quantized
@@ -59,11 +77,12 @@ class State:
     steps: tuple[Step, ...] = ()
     skipped: tuple[SkippedRemedy, ...] = ()
     best: Judgement | None = None
+    alternatives: tuple[Alternative, ...] = ()
 
     @property
-    def kept(self) -> int:
-        """How many changes were kept."""
-        return sum(step.accepted for step in self.steps)
+    def in_turn(self) -> tuple[int, ...]:
+        """The numbers of the steps whose changes are in the network."""
+        return tuple(i for i, step in enumerate(self.steps) if step.accepted and not step.alone)
 
 
 @dataclass
@@ -71,6 +90,7 @@ class Trying:
     """Tries the remedies of `remedies` that a state waits for.
 
     Attributes:
+        start: what the network is worth before the first step; None judges it.
         enough: whether a network is good enough to stop.
         holds: whether the target holds with a network.
         ends_at: an attempt that has not ended at this time, of `time.monotonic`, is cut off and
@@ -84,6 +104,7 @@ class Trying:
     remedies: Mapping[str, Remedy]
     enough: Callable[[Judgement], bool]
     holds: Callable[[Judgement], bool]
+    start: Judgement | None = None
     ends_at: float = math.inf
     on_step: Callable[[State], None] = lambda _: None
     keep_undecided: bool = False
@@ -96,6 +117,8 @@ class Trying:
             QdebugError: the metric raised, or samples cannot be read.
         """
         current = self.judge(state.network)
+        if self.start is None:
+            self.start = current
         state = replace(state, best=self.judge.best_of(state.best, current))
         while state.waiting:
             if self.enough(current):
@@ -126,10 +149,38 @@ class Trying:
         step, result, after = tried
         state = replace(state, waiting=rest, steps=(*state.steps, step))
         if step.accepted and result is not None and after is not None:
-            return replace(state, network=result), after
+            state = replace(state, network=result)
+            return with_alternative(state, Alternative(state.in_turn, result, after)), after
         if _may_help_in_parts(step, attempt.depth):
             state = replace(state, waiting=(*self._halves(state, attempt), *rest))
         return state, current
+
+    def alone(self, state: State, start: Quantized) -> State:
+        """Try each remedy that was kept, but for the first, by itself on the network before the
+        repair, the quickest first, as long as there is time: on top of others it may do harm that
+        the selection samples do not show."""
+        tried = {step.remedy for step in state.steps if step.alone}
+        kept = [state.steps[i] for i in state.in_turn[1:]]
+        first = {state.steps[i].remedy for i in state.in_turn[:1]}
+        names = dict.fromkeys(step.remedy for step in sorted(kept, key=lambda one: one.seconds))
+        bare = State(start, (), best=self.start)
+        assert self.start is not None  # `run` comes before
+        for name in names:
+            if name in tried | first or time.monotonic() >= self.ends_at:
+                continue
+            layers = self.remedies[name].layers(start)
+            if not layers:
+                continue
+            found = self._tried(bare, Attempt(name, layers), self.start)
+            if found is None:
+                break
+            step, result, after = found
+            state = replace(state, steps=(*state.steps, replace(step, alone=True)))
+            if step.accepted and result is not None and after is not None:
+                number = len(state.steps) - 1
+                state = with_alternative(state, Alternative((number,), result, after))
+            self.on_step(state)
+        return state
 
     def _opened(self, state: State, remedy: Remedy) -> State:
         """With the attempts that a remedy on all its layers consists of, at the front."""
@@ -164,7 +215,7 @@ class Trying:
         for proposal in _proposals(remedy, study, state.network, layers):
             count += 1
             after = judge(proposal.result)
-            verdict = self.judge.verdict(current, after, state.best)
+            verdict = self.judge.verdict(current, after, state.best, self.start)
             if self.keep_undecided and verdict.reason is Reason.UNDECIDED:
                 verdict = replace(verdict, better=True)
             if verdict.better and self.holds(current) and not self.holds(after):
@@ -213,7 +264,8 @@ class Trying:
 
     def _report(self, state: State, current: Judgement) -> None:
         done = len(state.steps) + len(state.skipped)
-        note = f"{counted(state.kept, 'change')} kept, {current.sqnr_db:.1f} dB"
+        kept = counted(len(state.in_turn), "change")
+        note = f"{kept} kept, {current.sqnr_db:.1f} dB"
         if current.metric is not None:
             note += f", metric {current.metric:.4g}"
         self.study.progress(Progress("repair", done, done + len(state.waiting), note))
@@ -230,6 +282,17 @@ def _proposals(
         if remedy.rewrites and not remedy.adds_work and proposal.result.bound.corrections:
             bare = proposal.result.with_own_weights()
             yield replace(proposal, result=bare, what=f"{proposal.what}, weights of FP32")
+
+
+def with_alternative(state: State, found: Alternative) -> State:
+    """With one more, in place of the one of most loss where there are too many."""
+    every = (*state.alternatives, found)
+    if len(every) > _MOST_ALTERNATIVES:
+        # The first, which is often the best calibrator, and what is built on stay.
+        free = [one for one in every[1:] if one.steps != state.in_turn]
+        worst = max(free, key=lambda one: one.judged.mean_loss)
+        every = tuple(one for one in every if one is not worst)
+    return replace(state, alternatives=every)
 
 
 def _may_help_in_parts(step: Step, depth: int) -> bool:
