@@ -244,13 +244,10 @@ def _matching_first(sequence: tuple[str, ...], setup: Setup) -> list[str]:
     """The remedies in their order; of those that rewrite the network the ones first that are for
     causes which the leading layers have."""
     labels = {label for found in setup.study.causes.values() for label in found}
-
-    def place(name: str) -> tuple[bool, bool, bool]:
-        remedy = REMEDIES[name]
-        other = remedy.rewrites and not (remedy.causes & labels)
-        return remedy.adds_work, not remedy.rewrites, other
-
-    return sorted(sequence, key=place)
+    free = [name for name in sequence if not REMEDIES[name].adds_work]
+    rewriting = [name for name in free if REMEDIES[name].rewrites]
+    fitting = iter(sorted(rewriting, key=lambda name: not (REMEDIES[name].causes & labels)))
+    return [next(fitting) if name in rewriting else name for name in sequence]
 
 
 def _with_pins(network: Quantized, pinning: BisectResult) -> Quantized:

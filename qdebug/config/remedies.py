@@ -6,14 +6,16 @@ from collections.abc import Mapping
 
 SUMMARIES: Mapping[str, str] = {
     "fp16-rewrites": "for FP16: fuses functions, scales what FP16 cannot hold by a power of two",
+    "calibrator": "gives all activations the ranges of the best calibrator",
     "channel-scales": "evens out the input channels of grouped convolutions by a factor for each",
     "equalization": "evens out the ranges of channels through the weights before and after",
     "smoothing": "moves outlier channels of activations into the weights (SmoothQuant)",
     "ranges": "clips each activation where the outputs' error is least",
-    "weight-ranges": "clips each weight channel where its layer's error is least",
     "least-squares": "refits weights to the quantized inputs",
     "bias-correction": "subtracts the mean error of each output channel from its bias",
+    "weight-ranges": "clips each weight channel where its layer's error is least",
     "rounding": "rounds weights so that their errors cancel (GPTQ)",
+    "head-shift": "gives the scores of FP32's own answers their mean back, by the biases of heads",
     "split": "splits outlier channels in parts; the only remedy that costs speed",
 }
 """What each remedy does, in the order of the registry."""

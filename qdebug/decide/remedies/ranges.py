@@ -18,6 +18,7 @@ from qdebug.backends.base import Session
 from qdebug.backends.stream import map_in_order
 from qdebug.calibrators.histogram import Float64, TensorHistogram
 from qdebug.calibrators.registry import parse_method
+from qdebug.decide.remedies.calibrator import METHODS
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
 from qdebug.decide.remedies.walk import Site, Walk
@@ -30,9 +31,6 @@ from qdebug.plan.rewrite.feed_scales import feed_scales
 from qdebug.types import Feeds, Progress, Tensors
 
 _FEWEST = 4
-_METHODS = (
-    "minmax", "percentile:99.99", "percentile:99.9", "percentile:99", "entropy", "mse", "mean-max",
-)  # fmt: skip
 _SHARES = (1.0, 0.92, 0.85, 0.78, 0.71, 0.65, 0.59, 0.53, 0.47, 0.41, 0.35, 0.3, 0.22, 0.15)
 _STEPS = (0.85, 1 / 0.85)
 _SAMPLES = 64
@@ -152,7 +150,7 @@ def _tensors(study: Study, start: Quantized, layers: Sequence[str]) -> tuple[str
 
 def _choice(study: Study, start: Quantized, tensors: tuple[str, ...]) -> _Choice:
     histograms: Mapping[str, TensorHistogram] = study.gather(start, tensors)
-    calibrators = [parse_method(name) for name in _METHODS]
+    calibrators = [parse_method(name) for name in METHODS]
     return _Choice(
         {c.name: {t: c.amax(histograms[t]) for t in tensors} for c in calibrators}, tensors
     )

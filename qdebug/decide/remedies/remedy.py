@@ -115,13 +115,14 @@ class Remedy:
 
 def apart_from_heads(network: Quantized, layers: Sequence[str]) -> list[tuple[str, ...]]:
     """`layers` in two groups: those that do not give an output by themselves, and then the others,
-    the heads. Between a head and an output there is no other layer with a weight."""
-    heads = _heads(network)
+    the heads."""
+    heads = heads_of(network)
     first = tuple(name for name in layers if name not in heads)
     return [group for group in (first, tuple(n for n in layers if n in heads)) if group]
 
 
-def _heads(network: Quantized) -> frozenset[str]:
+def heads_of(network: Quantized) -> frozenset[str]:
+    """The layers between which and an output there is no other layer with a weight."""
     graph, layers = network.graph, network.layers
     waiting, seen, heads = list(graph.outputs), set[str](), set[str]()
     while waiting:

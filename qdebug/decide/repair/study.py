@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import parse_method
+from qdebug.decide.remedies.calibrator import METHODS
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Study
 from qdebug.execute.context import Context
@@ -24,9 +26,8 @@ def study_of(
     effect: Mapping[str, float],
     causes: Mapping[str, tuple[str, ...]],
 ) -> Study:
-    """A study of the samples `fitting`; tensors that remedies make are calibrated by `method`. The
-    rest is as in Study."""
-    calibrator = parse_method(method)
+    """A study of the samples `fitting`; tensors that remedies make are calibrated as most others of
+    the network are, or by `method`. The rest is as in Study."""
 
     def gather(network: Quantized, tensors: Sequence[str]) -> Mapping[str, TensorHistogram]:
         found = gather_ranges(context, network.graph, fitting, cached=False, tensors=list(tensors))
@@ -36,6 +37,7 @@ def study_of(
         missing = network.bound.missing_ranges()
         if not missing:
             return network
+        calibrator = parse_method(_prevailing(network) or method)
         found = calibrated(gather(network, missing), missing, calibrator)
         return network.with_ranges(
             {tensor: TensorRange(amax, calibrator.name) for tensor, amax in found.items()}
@@ -57,3 +59,11 @@ def study_of(
         alone=SimulationBackend(cores, sessions=context.sessions),
         progress=context.progress,
     )
+
+
+def _prevailing(network: Quantized) -> str:
+    """The calibrator of most activations that have a range; "" where a calibrator gave none."""
+    known = network.bound.plan.tensors
+    needed = (known[t].method for t in network.bound.needed_ranges() if t in known)
+    counts = Counter(method for method in needed if method in METHODS)
+    return counts.most_common(1)[0][0] if counts else ""
