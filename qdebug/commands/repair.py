@@ -236,18 +236,7 @@ def _trying(setup: Setup, condition: Condition | None, kept: Checkpoints) -> Try
 
 def _begin(setup: Setup, sequence: tuple[str, ...]) -> State:
     """Before the first step."""
-    first = _matching_first(sequence, setup)
-    return State(setup.start, tuple(Attempt(name) for name in first))
-
-
-def _matching_first(sequence: tuple[str, ...], setup: Setup) -> list[str]:
-    """The remedies in their order; of those that rewrite the network the ones first that are for
-    causes which the leading layers have."""
-    labels = {label for found in setup.study.causes.values() for label in found}
-    free = [name for name in sequence if not REMEDIES[name].adds_work]
-    rewriting = [name for name in free if REMEDIES[name].rewrites]
-    fitting = iter(sorted(rewriting, key=lambda name: not (REMEDIES[name].causes & labels)))
-    return [next(fitting) if name in rewriting else name for name in sequence]
+    return State(setup.start, tuple(Attempt(name) for name in sequence))
 
 
 def _with_pins(network: Quantized, pinning: BisectResult) -> Quantized:

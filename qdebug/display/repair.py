@@ -355,6 +355,8 @@ def _improved(result: RepairResult) -> str:
             f"UNDECIDED: the samples are too few to tell; the best guess is {first} "
             f"({gain:+.1f} dB on the selection samples)."
         )
+    if not result.steps:
+        return "UNCHANGED: no remedy was tried to its end."
     return "UNCHANGED: no remedy makes the network measurably better."
 
 

@@ -102,9 +102,7 @@ def variants(net: Unseen, folder: Path) -> Iterator[tuple[str, Quantized]]:
         model = load_model(str(net.model), plan, (spec,), context.sessions)
         fitting = whole(spec.open(model.graph.inputs))
         start = quantized(model, plan_ranges(asked, context, plan, model, fitting).bound)
-        study = study_of(
-            context, fitting, method="minmax", memory_bytes=1 << 30, effect={}, causes={}
-        )
+        study = study_of(context, fitting, method="minmax", memory_bytes=1 << 30, effect={})
         gathered = gather_ranges(context, start.graph, fitting, cached=False)
         needed = list(start.bound.needed_ranges())
         for method in METHODS if weights == "per-channel" else METHODS[:3]:

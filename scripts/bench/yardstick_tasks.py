@@ -161,12 +161,12 @@ def line_parts(outputs: Arrays, labels: Arrays, _: Arrays) -> Array:
     return mean_of(np.array([a == b for a, b in pairs]))
 
 
-def ctc(outputs: Arrays, reference: Arrays) -> Array:
-    """-log of the probability of what the reference reads (connectionist temporal classification,
-    Graves et al. 2006): [lines]."""
+def ctc(outputs: Arrays, texts: list[tuple[int, ...]]) -> Array:
+    """-log of the probability of a text (connectionist temporal classification, Graves et al.
+    2006): [lines]."""
     found = []
     chances = log_softmax(as_logits(only(outputs)))
-    for line, text in zip(chances, read(only(reference)), strict=True):
+    for line, text in zip(chances, texts, strict=True):
         states = [0]
         for symbol in text:
             states += [symbol, 0]
@@ -203,7 +203,8 @@ def line_losses() -> dict[str, Loss]:
 
     return {
         "KL": lambda o, _, r: by_sample(divergence(as_logits(only(o)), as_logits(only(r)))),
-        "CTC": lambda o, _, r: ctc(o, r),
+        "CTC of FP32's text": lambda o, _, r: ctc(o, read(only(r))),
+        "CTC of the true text": lambda o, truth, _: ctc(o, true_lines(truth)),
         "margin": mean(1.0),
         "margin, width 1/4": mean(0.25),
         "margin, any frame, 1/4": any_wrong(0.25),

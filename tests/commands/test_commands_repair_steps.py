@@ -316,6 +316,25 @@ def test_a_metric_may_give_up_a_quarter_of_what_it_gained() -> None:
     assert verdict_on(start, worse, start, start).reason is Reason.METRIC_FELL  # nothing gained
 
 
+def test_one_or_two_samples_may_fall_where_all_surely_lose_less() -> None:
+    """Nothing was gained so far, so that without a loss no fall is allowed."""
+    groups = np.full(12, 0.92)
+    groups[0] -= 0.005
+
+    def reason(metric: float, *losses: float) -> Reason:
+        left_out = np.full(12, metric)
+        left_out[0] = 0.915  # one group makes the difference
+        before = judgement([-20.0] * 4, 0.92, groups.tolist(), losses and [0.5, 0.6, 0.5, 0.6])
+        after = judgement([-33.0] * 4, metric, left_out.tolist(), losses)
+        return verdict_on(before, after, before, before).reason
+
+    assert reason(0.89, 0.1, 0.21, 0.1, 0.2) is Reason.LESS_LOSS
+    assert reason(0.89) is Reason.METRIC_FELL
+    every_group = judgement([-33.0] * 4, 0.89, (groups - 0.03).tolist(), [0.1, 0.21, 0.1, 0.2])
+    before = judgement([-20.0] * 4, 0.92, groups.tolist(), [0.5, 0.6, 0.5, 0.6])
+    assert verdict_on(before, every_group, before, before).reason is Reason.METRIC_FELL
+
+
 def test_of_a_metric_of_which_less_is_better_a_rise_is_a_fall() -> None:
     start, lower = judgement([1.0] * 4, 0.5, [0.5] * 4), judgement([0.9] * 4, 0.4, [0.4] * 4)
     assert verdict_on(start, lower, start, start, higher_is_better=False).better

@@ -26,7 +26,6 @@ class Study:
         effect: what each layer's quantization does to the outputs at the start: noise Σerr²/Σref²
             with it alone in INT8, by name, of very large models estimated from groups of layers;
             those of which nothing is known are missing.
-        causes: labels of why each layer is wrong, by layer name.
         memory_bytes: what a remedy may hold of activations.
         workers: executions at once.
         alone: as `backend`, for one execution at a time on all cores; None where that is the same.
@@ -38,7 +37,6 @@ class Study:
     gather: Callable[[Quantized, Sequence[str]], Mapping[str, TensorHistogram]]
     calibrated: Callable[[Quantized], Quantized]
     effect: Mapping[str, float] = field(default_factory=dict)
-    causes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     memory_bytes: int = 1 << 30
     workers: int = 1
     alone: Backend | None = None

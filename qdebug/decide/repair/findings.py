@@ -1,16 +1,15 @@
-"""Which layers are wrong, and why: found once for a repair, and kept for the next run of it."""
+"""Which layers are wrong: found once for a repair, and kept for the next run of it."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from qdebug import __version__
-from qdebug.analyse.diagnose import diagnosed
 from qdebug.analyse.effect.effects import noise_alone
 from qdebug.decide.bisect.setup import Ratings, rate_layers
 from qdebug.decide.remedies.quantized import Quantized
@@ -28,9 +27,7 @@ from qdebug.store.cache import load_result, save_result
 from qdebug.store.manifest import package_versions
 
 _KIND = "studies"
-_VERSION = "1"
-_EXAMINED = 8
-"""Leading layers whose causes are found."""
+_VERSION = "2"
 
 
 @dataclass(frozen=True)
@@ -39,17 +36,42 @@ class Findings:
 
     Attributes:
         ratings: what its layers do to the outputs; None where there was no time for that.
-        causes: labels of why the leading layers are wrong, by name; None where there was no time
-            for that.
     """
 
     ratings: Ratings | None = None
-    causes: Mapping[str, tuple[str, ...]] | None = None
 
     @property
     def effect(self) -> Mapping[str, float]:
         """See Study."""
         return self.ratings.effect if self.ratings else {}
+
+
+class FindingsOnDemand(Mapping[str, float]):
+    """What each layer's quantization does to the outputs (see Study.effect), found when it is first
+    asked for: the remedies that win most do not ask, and a detector of 12 MB took 12 of the 16
+    seconds of CPU before the first remedy for it.
+
+    Attributes:
+        found: what was found; None before.
+    """
+
+    def __init__(self, find: Callable[[], Findings]) -> None:
+        self._find = find
+        self.found: Findings | None = None
+
+    def _effect(self) -> Mapping[str, float]:
+        if self.found is None:
+            self.found = self._find()
+        return self.found.effect
+
+    def __getitem__(self, layer: str) -> float:
+        return self._effect()[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._effect())
+
+    def __len__(self) -> int:
+        return len(self._effect())
 
 
 def findings_of(
@@ -69,24 +91,14 @@ def findings_of(
     """
     key = _key(context, start, fitting) if cached else ""
     found = _load(key) if cached else Findings()
-    known = found
+    if found.ratings is not None:
+        return found
     with suppress(OutOfTimeError):
         check_time(ends_at)
         pair = planned_pair(start.model, start.bound)
         share_pair(context.executor, pair, start.bound.corrections)
-        ratings = found.ratings
-        if ratings is None:
-            ratings = _ratings(context, pair, fitting, memory_budget, ends_at)
-            found = Findings(ratings)
-        if found.causes is None:
-            check_time(ends_at)
-            leading = sorted(ratings.layers, key=lambda name: -ratings.effect.get(name, 0.0))
-            worst = [ratings.layers[name] for name in leading[:_EXAMINED]]
-            samples, limited = fitting.samples, replace(context, ends_at=ends_at)
-            results = diagnosed(limited, pair, samples, fitting.batches, worst, (), _EXAMINED)
-            causes = {r.name: tuple(str(cause.label) for cause in r.causes) for r in results}
-            found = Findings(ratings, causes)
-    if cached and found != known and found.effect:
+        found = Findings(_ratings(context, pair, fitting, memory_budget, ends_at))
+    if cached and found.effect:
         save_result(_KIND, key, to_json(_Kept.of(found)))
     return found
 
@@ -111,7 +123,6 @@ class _Kept:
     measured: tuple[str, ...]
     took_s: float
     notes: tuple[str, ...]
-    causes: Mapping[str, tuple[str, ...]] | None
 
     @classmethod
     def of(cls, found: Findings) -> _Kept:
@@ -122,14 +133,13 @@ class _Kept:
             tuple(sorted(ratings.measured)),
             ratings.took_s,
             ratings.notes,
-            found.causes,
         )
 
     def findings(self) -> Findings:
         layers = {layer.name: layer for layer in self.layers}
         measured = frozenset(self.measured)
         ratings = Ratings(layers, self.effect, measured, self.took_s, self.notes)
-        return Findings(ratings, self.causes)
+        return Findings(ratings)
 
 
 def _load(key: str) -> Findings:

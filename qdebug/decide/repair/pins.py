@@ -165,7 +165,8 @@ def _searched(
 def _known_ratings(setup: Setup, network: Quantized, left: float) -> Ratings | None:
     """What is known of the layers of a network, which need not be measured again; None where it is
     better measured."""
-    known = setup.ratings
+    found = setup.findings.found
+    known = found.ratings if found else None
     if known is None or network is setup.start:
         return known
     if known.took_s <= _RATED_ANEW * left:

@@ -15,11 +15,11 @@ from qdebug.backends.sizing import parallelism
 from qdebug.config.repair import RepairSettings
 from qdebug.config.specs import PinSearchSpec, TargetSpec
 from qdebug.decide.bisect.grain import Coarse, coarse_share, told
-from qdebug.decide.bisect.setup import Ratings, raised_to
+from qdebug.decide.bisect.setup import raised_to
 from qdebug.decide.bisect.target import AccuracyTarget, read_target, seen_direction
 from qdebug.decide.remedies.quantized import Quantized, quantized
 from qdebug.decide.remedies.remedy import Study
-from qdebug.decide.repair.findings import findings_of
+from qdebug.decide.repair.findings import Findings, FindingsOnDemand, findings_of
 from qdebug.decide.repair.judge import Judge, Judgement
 from qdebug.decide.repair.origin import origin_of
 from qdebug.decide.repair.study import study_of
@@ -43,7 +43,7 @@ _FOR_REMEDIES = 0.5
 """Of the time that is left when the start was judged, where pins may be searched for after the
 remedies: a search that can try a few sets only pins far more than it takes."""
 _FOR_STUDY = 1 / 3
-"""Of the time for remedies, for what says which layers matter, and why."""
+"""Of the time that is left for remedies, for what says which layers matter."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,7 @@ class Setup:
         judged_start: what `start` is worth: the same, unless a quantized model was given.
         ends_at: when the time is over, on the clock of `time.monotonic`.
         remedies_end_at: when no remedy may be tried any more: what follows takes time, too.
-        ratings: what the layers of the start do to the outputs; None where there was no time for
-            that.
+        findings: what the layers of the start do to the outputs.
         keep_undecided: see steps.Trying.
         coarse: where it is known before anything is run that the metric is too coarse for the
             target.
@@ -94,7 +93,7 @@ class Setup:
     judged_start: Judgement
     ends_at: float
     remedies_end_at: float
-    ratings: Ratings | None
+    findings: FindingsOnDemand
     notes: tuple[str, ...]
     keep_undecided: bool = False
     coarse: Coarse | None = None
@@ -106,8 +105,7 @@ def prepare(
     stack: ExitStack,
     ends_at: float = math.inf,
 ) -> Setup:
-    """Read everything, calibrate, judge the start, and find out which layers are wrong, and why;
-    `stack` releases the workers of a cluster.
+    """Read everything, calibrate, and judge the start; `stack` releases the workers of a cluster.
 
     Args:
         ends_at: on the clock of `time.monotonic`.
@@ -153,22 +151,25 @@ def prepare(
         ends_at - _seconds_of_proof(judge, proving.count),
         pins=target is not None and settings.pin,
     )
-    now = time.monotonic()
-    findings = findings_of(
-        context,
-        start,
-        fitting,
-        memory_budget=settings.memory_budget,
-        ends_at=now + _FOR_STUDY * (remedies_end_at - now),
-        cached=settings.cache,
-    )
+
+    def find() -> Findings:
+        now = time.monotonic()
+        return findings_of(
+            context,
+            start,
+            fitting,
+            memory_budget=settings.memory_budget,
+            ends_at=now + _FOR_STUDY * (remedies_end_at - now),
+            cached=settings.cache,
+        )
+
+    findings = FindingsOnDemand(find)
     study = study_of(
         context,
         fitting,
         method=settings.method,
         memory_bytes=settings.memory_budget,
-        effect=findings.effect,
-        causes=findings.causes or {},
+        effect=findings,
     )
     return Setup(
         context=context,
@@ -192,7 +193,7 @@ def prepare(
         judged_start=judged_start,
         ends_at=ends_at,
         remedies_end_at=remedies_end_at,
-        ratings=findings.ratings,
+        findings=findings,
         notes=(
             *reference.notes,
             *origin.notes,

@@ -24,7 +24,6 @@ def study_of(
     method: str,
     memory_bytes: int,
     effect: Mapping[str, float],
-    causes: Mapping[str, tuple[str, ...]],
 ) -> Study:
     """A study of the samples `fitting`; tensors that remedies make are calibrated as most others of
     the network are, or by `method`. The rest is as in Study."""
@@ -53,7 +52,6 @@ def study_of(
         gather=gather,
         calibrated=complete,
         effect=effect,
-        causes=causes,
         memory_bytes=memory_bytes,
         workers=at_once,
         alone=SimulationBackend(cores, sessions=context.sessions),
