@@ -157,8 +157,8 @@ class Trying:
 
     def alone(self, state: State, start: Quantized) -> State:
         """Try each remedy that was kept, but for the first, by itself on the network before the
-        repair, the quickest first, as long as there is time: on top of others it may do harm that
-        the selection samples do not show."""
+        repair, on the layers that it was kept for, the quickest first, as long as there is time:
+        what it does on top of others may be harm that the selection samples do not show."""
         tried = {step.remedy for step in state.steps if step.alone}
         kept = [state.steps[i] for i in state.in_turn[1:]]
         first = {state.steps[i].remedy for i in state.in_turn[:1]}
@@ -168,7 +168,9 @@ class Trying:
         for name in names:
             if name in tried | first or time.monotonic() >= self.ends_at:
                 continue
-            layers = self.remedies[name].layers(start)
+            known = self.remedies[name].layers(start)
+            changed = {layer for step in kept if step.remedy == name for layer in step.layers}
+            layers = tuple(layer for layer in known if layer in changed)
             if not layers:
                 continue
             found = self._tried(bare, Attempt(name, layers), self.start)
