@@ -16,8 +16,8 @@ says
 
     python scripts/bench/bench_yardsticks.py --strangers FOLDER --zoo ZOO [--json FILE]
 
-FOLDER is what `bench_strangers.py` downloads, ZOO what `digit_zoo.py hard` writes. One to four
-minutes for each network.
+FOLDER holds the ONNX files of PyPI packages, one folder for each package, ZOO what `digit_zoo.py
+hard` writes. One to six minutes of one core for each network.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -321,8 +322,8 @@ def rows(network: str, found: Sequence[Figures]) -> list[Row]:
 
 def main() -> None:
     """Parse the options, measure, print."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--strangers", type=Path, required=True, help="networks of packages")
+    parser = parser_of(__doc__, samples=250, variants=1000)
+    parser.add_argument("--strangers", type=Path, help="networks of packages")
     parser.add_argument("--zoo", type=Path, help="folder that digit_zoo.py wrote")
     assets = Path(__file__).resolve().parents[3] / "shared" / "assets"
     parser.add_argument("--assets", type=Path, default=assets)
@@ -333,25 +334,24 @@ def main() -> None:
     kept = (
         json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {}
     )
-    nets = unseen_networks.unseen(arguments.strangers, arguments.assets)
-    nets += unseen_networks.of_zoo(arguments.zoo) if arguments.zoo else []
-    for net in nets:
+    for net in unseen_networks.every(arguments.strangers, arguments.assets, arguments.zoo):
         wanted = not arguments.nets or any(n.lower() in net.name.lower() for n in arguments.nets)
         if wanted and net.name not in kept:
-            kept[net.name] = measured(net)
+            kept[net.name] = measured(net, arguments.samples, arguments.variants)
             if arguments.json:
                 arguments.json.write_text(json.dumps(kept, indent=1))
     print(table(kept))
 
 
-def measured(net: Unseen) -> dict[str, Any]:
-    """Everything about one network."""
+def measured(net: Unseen, samples: int, most: int) -> dict[str, Any]:
+    """Everything about one network, by so many variants and samples of each set at most."""
     began = time.monotonic()
+    net = net.with_samples(samples)
     judge = Judged(net)
     fp32 = math.nan
     found: dict[str, Figures] = {}
     with TemporaryDirectory() as folder:
-        for name, variant in variants(net, Path(folder)):
+        for name, variant in islice(variants(net, Path(folder)), most):
             if math.isnan(fp32):
                 fp32 = judge.fp32(variant)
             try:

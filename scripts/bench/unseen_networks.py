@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import yardstick_tasks as tasks
+from common import DATA
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 Array = npt.NDArray[Any]
@@ -37,6 +38,11 @@ class Sets:
     choose: Arrays
     judge: Arrays
 
+    def first(self, count: int) -> Sets:
+        """So many samples of each."""
+        every = self.fit, self.choose, self.judge
+        return Sets(*({name: array[:count] for name, array in one.items()} for one in every))
+
 
 @dataclass(frozen=True)
 class Unseen:
@@ -51,6 +57,20 @@ class Unseen:
     def sets(self) -> Sets:
         """Its samples."""
         return self.made()
+
+    def with_samples(self, count: int) -> Unseen:
+        """With so many samples of each set, at most."""
+        return replace(self, made=partial(self.sets.first, count))
+
+
+def every(strangers: Path | None, assets: Path, zoo: Path | None) -> list[Unseen]:
+    """The bundled one, and those of the folders that are given."""
+    found = [bundled()]
+    if strangers:
+        found += unseen(strangers, assets)
+    if zoo:
+        found += of_zoo(zoo)
+    return found
 
 
 def unseen(strangers: Path, assets: Path) -> list[Unseen]:
@@ -99,6 +119,16 @@ def unseen(strangers: Path, assets: Path) -> list[Unseen]:
         ),
     ]
     return [net for net in found if net.model.exists()]
+
+
+def bundled() -> Unseen:
+    """The bundled CNN."""
+
+    def made() -> Sets:
+        fit, whole = (dict(np.load(DATA / f"digits_{x}.npz")) for x in ("calib", "holdout"))
+        return Sets(fit, *({k: v[start::2] for k, v in whole.items()} for start in (0, 1)))
+
+    return Unseen("digits_cnn", DATA / "digits_cnn.onnx", tasks.CLASSIFIER, made)
 
 
 TASKS_OF_ZOO = {

@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 
 from qdebug.decide.remedies.remedy import Proposal, Remedy
 from qdebug.decide.remedies.result import Reason
-from qdebug.decide.repair.judge import Judgement, answer_of, standard_error, verdict_on
+from qdebug.decide.repair.judge import (
+    Judgement,
+    answer_of,
+    holds,
+    standard_error,
+    verdict_on,
+)
 from qdebug.decide.repair.steps import Attempt, State, Trying, _proposals
+from qdebug.results.conditions import Condition
 
 LAYERS = tuple("abcdefgh")
 
@@ -291,6 +298,16 @@ def test_the_standard_error_is_the_jackknifes() -> None:
     groups = [np.delete(right.reshape(12, 100), g, axis=0).mean() for g in range(12)]
     found = standard_error(judgement([1.0], right.mean(), groups))
     assert found == pytest.approx(math.sqrt(0.9 * 0.1 / 1200), rel=0.5)
+
+
+def test_a_perfect_score_has_an_error_too() -> None:
+    few, many = (judgement([-20.0] * n, 1.0, [1.0] * 8) for n in (32, 3000))
+    assert standard_error(few) == pytest.approx(1.5 / 32)  # of 32 right ones 3 in 32 may be wrong
+    assert standard_error(many) == pytest.approx(1.5 / 3000)
+    condition = Condition("metric>=0.99", "metric", "", ">=", 0.99)
+    layers: Any = ()
+    assert holds(condition, layers, few) and not holds(condition, layers, few, surely=True)
+    assert holds(condition, layers, many, surely=True)
 
 
 def test_one_sample_of_many_decides_nothing() -> None:

@@ -38,6 +38,8 @@ ARGUMENTS = {
     "bench_screening": "--nets cnn --seeds 1 --samples 4",
     "bench_strangers": f"--packages --also {DATA}/digits_cnn.onnx --samples 2 "
     "--forms qdq --commands compare report",
+    "bench_unseen": "--nets digits_cnn --samples 16",
+    "bench_yardsticks": "--nets digits_cnn --samples 24 --variants 4",
     "bench_store": f"{DATA}/digits_cnn.onnx {DATA}/digits_holdout.npz --samples 1 --rounds 1",
 }
 SHOWS = {
@@ -63,6 +65,8 @@ SHOWS = {
     "bench_screening": ["| cnn 1 | 152 |"],
     "bench_store": ["float16 write", "chunks up to"],
     "bench_strangers": ["| qdq | 1 | 1 done |"],
+    "bench_unseen": ["| digits_cnn | FP32 | 1.000 |", "| best calibrator | "],
+    "bench_yardsticks": ["| digits_cnn, classifier: 1.000", "|  | noise | "],
 }
 NEEDS_BUILDER = ("bench_audit", "bench_gpu_formats")
 NEEDS_BROWSER = ("bench_report",)

@@ -394,8 +394,12 @@ def holds(
 
 
 def standard_error(judgement: Judgement) -> float:
-    """That of a network's metric; 0 where it cannot be said."""
-    return _jackknife(judgement.left_out, 0.0)
+    """That of a network's metric; 0 where it cannot be said. A metric that is the same without any
+    group of samples, as a perfect score is, has an error, too: see _NONE_OF."""
+    if len(judgement.left_out) < 2:
+        return 0.0
+    least = _NONE_OF / max(1, len(judgement.noise_db))
+    return _jackknife(judgement.left_out, 0.0) or least
 
 
 class _Change(NamedTuple):
