@@ -18,6 +18,7 @@ from synthetic import additive, layers, problem
 from qdebug.decide.bisect.setup import Ratings
 from qdebug.decide.remedies.result import Figures, Reason, Step
 from qdebug.decide.repair import pins
+from qdebug.decide.repair.findings import Findings
 from qdebug.decide.search.find import SearchResult, find
 from qdebug.decide.search.oracle import Oracle
 from qdebug.decide.search.problem import Pins
@@ -80,7 +81,7 @@ def fewest(
     known = Ratings({}, start.noise, took_s=took_s)
     setup: Any = SimpleNamespace(
         start=start, target=0, choosing=0, proving=0, search=Settings(),
-        context=SimpleNamespace(cluster=None), ratings=known,
+        context=SimpleNamespace(cluster=None), findings=SimpleNamespace(found=Findings(known)),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pins, "Start", SimpleNamespace)
