@@ -323,15 +323,6 @@ class MetricEvaluator:
         """The metric of the reference itself; raises as a call does."""
         return self(self.reference)
 
-    def losses(self, outputs: Mapping[str, Array]) -> Array | None:
-        """What each sample loses, float64 [samples]; None where the metric has no loss.
-
-        Raises:
-            MetricError: its loss raised, or gave something else.
-        """
-        loss = self.metric.loss
-        return None if loss is None else loss(outputs, self.labels, self.reference)
-
 
 def sized(
     context: Context, graph: Graph, subset: SampleSubset, capture: Sequence[str] = ()
