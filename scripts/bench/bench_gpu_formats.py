@@ -107,12 +107,12 @@ class _Bench:
         return {"result": said, "says": f"pinned {pinned}; {checks}"}
 
     def repaired(self) -> dict[str, Any]:
-        """A CNN that is repaired in FP8, and its engine."""
+        """A CNN with one scale per weight that is repaired in FP8, and its engine."""
         data = _data("digits_cnn")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "repaired.onnx"
             repaired = qdebug.repair(
-                **data, precision="fp8", samples=128, metric="top1", pin=False, output=path
+                **data, precision="fp8", weights="per-tensor", pin=False, output=path
             )
             result = qdebug.compare(
                 path, reference=data["model"], inputs=data["inputs"], effect="none", **self.engine

@@ -27,6 +27,7 @@ from qdebug.errors import UsageError
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.model_pair import load_model, plan_from, plan_ranges
+from qdebug.formats.registry import CAST
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.prepare import Model
 from qdebug.network.samples.subset import SampleSubset, halves, open_subsets
@@ -228,7 +229,7 @@ def _refuse_fp32(plan: PrecisionPlan) -> None:
 
 
 def _refuse_nothing_lower(settings: RepairSettings, reference: Model, start: Quantized) -> None:
-    if start.bound.quantized_layers() or start.bound.layers_in(Precision.FP16):
+    if start.bound.quantized_layers() or any(start.bound.layers_in(p) for p in CAST):
         return
     what = f"{settings.model}: all layers run in FP32, so there is nothing to repair"
     takes = "Only Conv, ConvTranspose, Gemm and MatMul run in INT8"
