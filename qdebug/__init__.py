@@ -24,8 +24,8 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "qdebug.api": (
-        "check", "compare", "calibrate", "ranges", "bisect", "repair", "inspect", "sweep", "report",
-        "view", "export", "doctor", "load_run", "open_samples",
+        "check", "init", "compare", "calibrate", "ranges", "bisect", "repair", "inspect", "sweep",
+        "report", "view", "export", "doctor", "load_run", "open_samples",
     ),
     "qdebug.config.check": ("CheckSettings",),
     "qdebug.config.compare": ("CompareSettings",),
@@ -34,6 +34,7 @@ _PUBLIC = {
     "qdebug.config.repair": ("RepairSettings",),
     "qdebug.config.sweep": ("SweepSettings",),
     "qdebug.config.ranges": ("RangesSettings",),
+    "qdebug.config.init": ("InitSettings",),
     "qdebug.config.inspect": ("InspectSettings",),
     "qdebug.config.report": ("ReportSettings",),
     "qdebug.config.view": ("ViewSettings",),
@@ -50,6 +51,7 @@ _PUBLIC = {
     "qdebug.results.ranges": ("RangesResult",),
     "qdebug.results.report": ("ReportResult",),
     "qdebug.commands.report.view": ("View",),
+    "qdebug.results.init": ("InitResult",),
     "qdebug.results.inspect": ("InspectResult",),
     "qdebug.results.sweep": ("SweepResult",),
     "qdebug.decide.search.outcome": ("BisectResult",),

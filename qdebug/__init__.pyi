@@ -27,6 +27,7 @@ from qdebug.config.calibrate import CalibrateSettings as CalibrateSettings
 from qdebug.config.check import CheckSettings as CheckSettings
 from qdebug.config.compare import CompareSettings as CompareSettings
 from qdebug.config.export import ExportSettings as ExportSettings
+from qdebug.config.init import InitSettings as InitSettings
 from qdebug.config.inspect import InspectSettings as InspectSettings
 from qdebug.config.ranges import RangesSettings as RangesSettings
 from qdebug.config.repair import RepairSettings as RepairSettings
@@ -56,6 +57,7 @@ from qdebug.results.compare import CompareResult as CompareResult
 from qdebug.results.compare import LayerResult as LayerResult
 from qdebug.results.compare import OutputResult as OutputResult
 from qdebug.results.compare import TensorResult as TensorResult
+from qdebug.results.init import InitResult as InitResult
 from qdebug.results.inspect import InspectResult as InspectResult
 from qdebug.results.ranges import RangesResult as RangesResult
 from qdebug.results.recorded import Run as Run
@@ -69,13 +71,14 @@ __version__: str
 __all__ = [
     "BackendError", "BisectResult", "BisectSettings", "CalibrateResult", "CalibrateSettings",
     "Cause", "CheckResult", "CheckSettings", "ClusterError", "CompareResult", "CompareSettings",
-    "DoctorResult", "ExportResult", "ExportSettings", "InspectResult", "InspectSettings",
-    "LayerResult", "MetricError", "ModelError", "OutputResult", "PlanError", "Precision",
-    "PrecisionPlan", "Preprocessing", "Progress", "QdebugError", "RangesResult", "RangesSettings",
-    "RepairResult", "RepairSettings", "ReportResult", "ReportSettings", "Run", "SampleError",
-    "Samples", "StoreError", "SweepResult", "SweepSettings", "TensorRange", "TensorResult",
-    "UsageError", "View", "ViewSettings", "bisect", "calibrate", "check", "compare", "doctor",
-    "export", "inspect", "load_run", "open_samples", "ranges", "repair", "report", "sweep", "view"
+    "DoctorResult", "ExportResult", "ExportSettings", "InitResult", "InitSettings", "InspectResult",
+    "InspectSettings", "LayerResult", "MetricError", "ModelError", "OutputResult", "PlanError",
+    "Precision", "PrecisionPlan", "Preprocessing", "Progress", "QdebugError", "RangesResult",
+    "RangesSettings", "RepairResult", "RepairSettings", "ReportResult", "ReportSettings", "Run",
+    "SampleError", "Samples", "StoreError", "SweepResult", "SweepSettings", "TensorRange",
+    "TensorResult", "UsageError", "View", "ViewSettings", "bisect", "calibrate", "check", "compare",
+    "doctor", "export", "init", "inspect", "load_run", "open_samples", "ranges", "repair", "report",
+    "sweep", "view"
 ]
 # fmt: on
 
@@ -93,6 +96,7 @@ def check(
     skip_bad: bool = False,
     samples: int = 32,
     metric: str | Callable[..., float] | None = None,
+    decode: str | None = None,
     max_drop: float | None = None,
     custom_op_library: Sequence[str | os.PathLike[str]] = (),
     segments: str = "auto",
@@ -110,6 +114,31 @@ def check(
 def check(
     model: CheckSettings, *, progress: Callable[[Progress], None] | None = None
 ) -> CheckResult: ...
+@overload
+def init(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    inputs: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
+    preprocess: str | os.PathLike[str] | Preprocessing | None = None,
+    shape: Sequence[str] = (),
+    skip_bad: bool = False,
+    metric: str | Callable[..., float] | None = None,
+    output: str | os.PathLike[str] = "qdebug.yaml",
+    force: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> InitResult:
+    """Look at a model and its samples, and write a configuration that compare runs at once.
+
+    The keywords: see `InitSettings`.
+
+    Raises:
+        QdebugError: bad input, or a runtime that failed.
+    """
+
+@overload
+def init(
+    model: InitSettings, *, progress: Callable[[Progress], None] | None = None
+) -> InitResult: ...
 @overload
 def compare(
     model: str | os.PathLike[str] | onnx.ModelProto | None = None,

@@ -17,6 +17,7 @@ from qdebug.config.calibrate import CalibrateSettings
 from qdebug.config.check import CheckSettings
 from qdebug.config.compare import CompareSettings
 from qdebug.config.export import ExportSettings
+from qdebug.config.init import InitSettings
 from qdebug.config.inspect import InspectSettings
 from qdebug.config.option import settings_of
 from qdebug.config.ranges import RangesSettings
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from qdebug.results.calibrate import CalibrateResult
     from qdebug.results.check import CheckResult
     from qdebug.results.compare import CompareResult
+    from qdebug.results.init import InitResult
     from qdebug.results.inspect import InspectResult
     from qdebug.results.ranges import RangesResult
     from qdebug.results.recorded import Run
@@ -71,6 +73,28 @@ def check(
     checked = _settings(CheckSettings, model, settings)
     with _running(checked, checked.model):
         return run(checked, progress or ignore_progress)
+
+
+def init(
+    model: Any = None, *, progress: ProgressCallback | None = None, **settings: Any
+) -> InitResult:
+    """Look at a model and its samples, and write a configuration that compare runs at once.
+
+    Args:
+        model: a path, or `InitSettings`.
+        progress: called with a `Progress` again and again; what it raises ends the call and
+            reaches the caller.
+        settings: the fields of `InitSettings`.
+
+    Raises:
+        QdebugError: bad input, or a runtime that failed.
+    """
+    from qdebug.commands.init import init as run
+
+    checked = _settings(InitSettings, model, settings)
+    with about_model(checked.model):
+        result = run(checked, progress or ignore_progress)
+    return _with_text(checked, "output", lambda r: r.config_yaml(), result)
 
 
 def compare(

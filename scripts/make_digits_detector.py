@@ -359,6 +359,7 @@ def main() -> None:
     parser.add_argument("--scenes", type=int, default=4000)
     parser.add_argument("--epochs", type=int, default=14)
     given = parser.parse_args()
+    given.output.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(SEED)
     data = load_data(SEED)
     model = Detector()

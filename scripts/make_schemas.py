@@ -26,6 +26,7 @@ RESULTS: tuple[type[Result], ...] = (
     qdebug.DoctorResult,
     qdebug.ReportResult,
     qdebug.CheckResult,
+    qdebug.InitResult,
     qdebug.ExportResult,
 )
 

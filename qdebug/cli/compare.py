@@ -12,7 +12,9 @@ from qdebug.config.commands import ShownWithLayers
 from qdebug.config.compare import CompareSettings
 from qdebug.display.blocks import TERMS
 from qdebug.display.compare import run_file_line, view
+from qdebug.display.junit import junit_xml
 from qdebug.errors import UsageError
+from qdebug.outputfiles import write_text
 from qdebug.types import Progress, ProgressCallback
 from qdebug.wording import option
 
@@ -26,6 +28,8 @@ def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
     with _shown_live(settings, shown) as live:
         with progress_bars(shown) as progress:
             result = api.compare(settings, progress=_both(progress, live))
+        if shown.junit:
+            write_text(shown.junit, junit_xml(result), option("junit"), force=settings.force)
         emit(
             shown.json_to,
             result,
@@ -34,7 +38,13 @@ def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
                 run_file_line(result.run_file),
                 TERMS,
             ],
-            [settings.save_plan, settings.save_engine, settings.save_log, settings.html],
+            [
+                settings.save_plan,
+                settings.save_engine,
+                settings.save_log,
+                settings.html,
+                shown.junit,
+            ],
             force=settings.force,
         )
     return exit_code(result, passed=result.passed)

@@ -78,6 +78,7 @@ _KINDS = {
     **dict.fromkeys((".pt", ".pth"), "a PyTorch model"),
     **dict.fromkeys((".engine", ".plan", ".trt"), "a TensorRT engine"),
     **dict.fromkeys((".png", ".jpg", ".svg", ".pdf"), "a picture"),
+    ".xml": "an XML file",
     ".py": "a Python script",
     ".sh": "a shell script",
     ".cache": "a calibration cache",

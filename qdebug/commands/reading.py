@@ -11,11 +11,11 @@ from qdebug.network.dataformats import format_of_file
 from qdebug.network.graph import Graph
 from qdebug.network.inputshapes import fix_shapes
 from qdebug.network.load import read_model
+from qdebug.network.samples.parts import split_part
 from qdebug.network.samples.readers.python import split_spec
 from qdebug.network.samplespec import SampleSpec
 from qdebug.result import ReadData
 from qdebug.types import TensorSpec
-from qdebug.wording import option
 
 
 def read_data(*specs: SampleSpec) -> tuple[ReadData, ...]:
@@ -34,13 +34,16 @@ def read_data(*specs: SampleSpec) -> tuple[ReadData, ...]:
         how = samples.spec.preprocessing
         if samples.told:
             guess = how is not None and how.guess
-            found[spec.setting] = ReadData(option(spec.setting), spec.data, samples.told, guess)
+            found[spec.setting] = ReadData(spec.setting, spec.data, samples.told, guess)
     return tuple(found.values())
 
 
 def _needs_reading(data: str) -> bool:
     """Whether it may be no arrays: looking costs little, and runs no code of the user's."""
-    if isinstance(data, InMemory) or split_spec(data):
+    if isinstance(data, InMemory):
+        return False
+    data = data if Path(data).exists() else split_part(data)[0]
+    if split_spec(data):
         return False
     path = Path(data)
     if path.is_dir():

@@ -13,12 +13,14 @@ from qdebug.config.candidate import FORCE
 from qdebug.config.check import CheckSettings
 from qdebug.config.compare import CompareSettings
 from qdebug.config.export import ExportSettings
+from qdebug.config.init import InitSettings
 from qdebug.config.inspect import InspectSettings
 from qdebug.config.option import (
     FIRST,
     GROUPS,
     LOOK,
     OUTPUT,
+    WRITE,
     Option,
     Positive,
     Setting,
@@ -107,6 +109,16 @@ class ShownWithLayers(ShownWithProgress):
             count=True,
         ),
     ] = 0
+    junit: Annotated[
+        str | None,
+        Option(
+            "Write the conditions as JUnit's XML, which CI systems show beside other tests.",
+            WRITE,
+            metavar="FILE.xml",
+            suffixes=(".xml",),
+            writes="new",
+        ),
+    ] = None
     view: Annotated[
         bool,
         Option(
@@ -148,6 +160,11 @@ class ShownExamination(ShownAsJson):
 @dataclass(frozen=True, kw_only=True)
 class ShownExaminationWithProgress(ShownWithProgress, ShownExamination):
     """Display options of `check`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownAsJsonWithProgress(ShownWithProgress):
+    """Display options of `init`."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +226,14 @@ _ALL = (
         "model.onnx --inputs photos/",
         more="Ends with 1 where something is certainly wrong.",
         first=("inputs", "calib_data", "metric", "max_drop", "preprocess", "samples"),
+    ),
+    Command(
+        "init",
+        InitSettings,
+        ShownAsJsonWithProgress,
+        "Look at a model and its samples, and write a configuration that compare runs at once.",
+        "model.onnx photos/ -o qdebug.yaml",
+        first=("metric", "preprocess", "output"),
     ),
     Command(
         "compare",

@@ -113,10 +113,14 @@ TERMS = Line("Terms: docs/reference/glossary.md", "muted")
 
 def read_data(result: Result) -> list[Block]:
     """How samples became inputs, where they are no arrays: the first that is said of a result."""
-    lines: list[Block] = [
-        Line(f"{each.setting} {each.path}: {printable(each.told)}", "note" if each.guess else "")
-        for each in result.data
-    ]
+    lines: list[Block] = []
+    before = ""
+    for each in result.data:
+        what, _, how = each.told.partition("; ")
+        told = f"{what}; likewise" if how == before else each.told
+        text = printable(f"{each.setting.replace('_', '-')} {each.path}: {told}")
+        lines.append(Line(text, "note" if each.guess else ""))
+        before = how
     return [*lines, Line()] if lines else []
 
 

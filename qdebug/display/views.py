@@ -23,6 +23,7 @@ class ResultViews:
             compare,
             doctor,
             export,
+            init,
             inspect,
             ranges,
             repair,
@@ -33,19 +34,8 @@ class ResultViews:
         from qdebug.display.html import to_html
 
         modules: tuple[Any, ...] = (
-            *(
-                bisect,
-                calibrate,
-                check,
-                compare,
-                doctor,
-                export,
-                inspect,
-                ranges,
-                repair,
-                report,
-                sweep,
-            ),
+            *(bisect, calibrate, check, compare, doctor, export, init),
+            *(inspect, ranges, repair, report, sweep),
         )
         shown_by = {module.__name__.rpartition(".")[2]: module for module in modules}
         command = result.SCHEMA.removeprefix("qdebug.").partition("/")[0]

@@ -174,13 +174,13 @@ def test_a_folder_of_pictures_alone(
     assert done.code == 0 and done.json["samples"] == 2
     assert done.json["outputs"][0]["ref_amax"] == pytest.approx(100 / 255)
     (read,) = done.json["data"]
-    assert read["setting"] == "--inputs" and read["path"] == "pics" and read["guess"]
+    assert read["setting"] == "inputs" and read["path"] == "pics" and read["guess"]
     first = desk.run(
         *flags, "pics/1.png", "--preprocess", "none", "--shape", "pic:" + "x".join(map(str, shape))
     )
     assert first.code == 2 and "QD-SAMPLES-PICTURE-SIZE" in first.err
     shown = desk.run(*flags, "pics", "--preprocess", "yolo")
-    assert shown.out.startswith("--inputs pics: 2 pictures; ") and "the preset 'yolo'" in shown.out
+    assert shown.out.startswith("inputs pics: 2 pictures; ") and "the preset 'yolo'" in shown.out
 
 
 def test_pictures_by_class_that_cannot_all_be_read(

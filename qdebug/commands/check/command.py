@@ -109,10 +109,11 @@ def _with_samples(
     assert settings.compared is not None
     compared = settings.compared.open(model.graph.inputs)
     context = simulation_context(parallelism(), progress, session_settings(settings))
-    judge = judge_of(settings.metric, compared, classes)
     subset = spread(whole(finely(compared, settings.samples)), settings.samples)
     findings: list[Finding] = []
+    judge = Judged("confidence", None, classes)
     try:
+        judge = judge_of(settings, compared, model, classes)
         tried = try_variants(context, model.graph, subset, judge, "inputs")
     except MetricError as error:
         if settings.metric is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from qdebug.analyse.gate import on_model
 from qdebug.commands.check.variants import (
     Variant,
     chance_of_gain,
@@ -18,6 +19,7 @@ from qdebug.commands.check.variants import (
     of_arrays,
     of_pictures,
 )
+from qdebug.config.check import CheckSettings
 from qdebug.errors import MetricError, QdebugError, SampleError
 from qdebug.execute.context import Context
 from qdebug.metrics.chance import better_than_chance, no_better_than_chance
@@ -25,6 +27,7 @@ from qdebug.metrics.tasks.base import LABEL_NAMES, TaskMetric, first_output, joi
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.metrics.tasks.registry import NAMES
 from qdebug.network.graph import Graph
+from qdebug.network.prepare import Model
 from qdebug.network.preprocessing import picture_input
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, spread, whole
@@ -96,18 +99,19 @@ class Judged:
         return chance_of_gain(list(gains < 0), list(gains > 0))
 
 
-def judge_of(name: str | None, samples: Samples, classes: int) -> Judged:
+def judge_of(settings: CheckSettings, samples: Samples, model: Model, classes: int) -> Judged:
     """By what FP32 is judged: the metric that is asked for, else one that fits the labels, else its
     confidence.
 
     Raises:
-        MetricError: there is no such metric.
+        MetricError: there is no such metric, or it does not fit the model.
     """
+    name = settings.metric
     if name is None and any(label in samples.extras for label in LABEL_NAMES):
         name = "top1"
     if name is None and "boxes" in samples.extras and "map50" in NAMES:
         name = "map50"
-    metric = None if name is None else load_metric(name)
+    metric = None if name is None else on_model(load_metric(name, settings.decode), model)
     return Judged(metric.name if metric else "confidence", metric, classes)
 
 

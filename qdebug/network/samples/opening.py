@@ -9,6 +9,7 @@ from qdebug.errors import SampleError
 from qdebug.inmemory import InMemory
 from qdebug.network.dataformats import data_usage, format_of_file
 from qdebug.network.samples.feeds import open_feeds
+from qdebug.network.samples.parts import part_of, split_part
 from qdebug.network.samples.readers.folder import read_folder
 from qdebug.network.samples.readers.python import open_script, split_spec
 from qdebug.network.samples.samples import RawSamples, Samples, Source
@@ -66,6 +67,9 @@ def opened(spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:
 
 
 def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
+    whole, part = (spec, None) if Path(spec).exists() else split_part(spec)
+    if part is not None:
+        return part_of(_open_source(whole, inputs), part, spec)
     named = split_spec(spec)
     path = named[0] if named else Path(spec)
     try:

@@ -223,3 +223,31 @@ def test_another_input_than_one_of_pictures(save: Any, tmp_path: Path) -> None:
         with pytest.raises(SampleError) as caught:
             SampleSpec(str(tmp_path)).open(inputs)
         assert caught.value.code == "QD-SAMPLES-PICTURE-INPUT"
+
+
+def test_a_part_of_the_data(save: Any, tmp_path: Path) -> None:
+    """As [START:STOP], of pictures, arrays and feeds; the parts are read like other data."""
+    for number in range(10):
+        save(f"pics/{number}.png", number)
+    data = tmp_path / "pics"
+    assert values(opened(f"{data}[2:5]")) == [2, 3, 4]
+    assert values(opened(f"{data}[7:]")) == [7, 8, 9]
+    assert values(opened(f"{data}[2:8]", limit=2)) == [2, 3]
+    assert opened(f"{data}[2:5]").told.startswith("2 to 4 of 10 pictures")
+    arrays = np.ones((10, 3, 8, 8), np.float32)
+    arrays *= np.arange(10, dtype=np.float32)[:, None, None, None]
+    np.savez(tmp_path / "all.npz", x=arrays / 255, labels=np.arange(10))
+    part = opened(f"{tmp_path / 'all.npz'}[4:6]")
+    assert values(part) == [4, 5] and part.extras["labels"].tolist() == [4, 5]
+    np.savez(tmp_path / "part.npz", x=arrays[4:6] / np.float32(255), labels=np.arange(4, 6))
+    assert part.digest == opened(tmp_path / "part.npz").digest
+    (tmp_path / "feeds").mkdir()
+    for number in range(4):
+        np.savez(tmp_path / "feeds" / f"{number}.npz", x=arrays[number][None] / 255)
+    assert values(opened(f"{tmp_path / 'feeds'}[1:3]")) == [1, 2]
+    for empty in ("[5:5]", "[10:]", "[20:30]"):
+        with pytest.raises(SampleError) as caught:
+            opened(f"{data}{empty}")
+        assert caught.value.code == "QD-SAMPLES-EMPTY"
+    save("odd[0:1]/a.png", 7)
+    assert values(opened(tmp_path / "odd[0:1]")) == [7]

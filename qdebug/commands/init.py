@@ -1,0 +1,196 @@
+"""`qdebug init`: look at a model and its samples, and write down how to compare."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from qdebug.backends.options import DEFAULT_SESSIONS
+from qdebug.backends.sizing import parallelism
+from qdebug.commands.check.samples import Judged, execute, judge_of
+from qdebug.commands.reading import read_data
+from qdebug.config.check import CheckSettings
+from qdebug.config.init import InitSettings
+from qdebug.config.specs import spec_from
+from qdebug.errors import MetricError
+from qdebug.execute.context import simulation_context
+from qdebug.execute.control_flow import open_model
+from qdebug.inmemory import InMemory
+from qdebug.network.load import read_model
+from qdebug.network.prepare import QDQ_OPSET, Model
+from qdebug.network.samples import Samples
+from qdebug.network.samples.found_preprocessing import class_names, read_metadata
+from qdebug.network.samples.parts import split_part
+from qdebug.network.samples.subset import SampleSubset, finely, first, whole
+from qdebug.network.samplespec import given_specs
+from qdebug.result import ModelRef
+from qdebug.results.init import ChosenSetting, InitResult
+from qdebug.types import ProgressCallback, ignore_progress
+from qdebug.wording import counted
+
+_CALIBRATION_SHARE = 1 / 4
+_MOST_CALIBRATION = 256
+"""More samples hardly change the ranges of any calibrator."""
+_FEWEST = 8
+"""Fewer are not divided."""
+_SCORED = 256
+"""Samples that the score of FP32 is of, at most."""
+_DROP = 0.01
+_COSINE = "output.cosine>=0.99"
+_TO_REFERENCE = ("map50-to-reference", "agreement")
+"""Metrics without labels, in the order in which they are tried."""
+
+
+def init(settings: InitSettings, progress: ProgressCallback = ignore_progress) -> InitResult:
+    """The configuration for a model and its samples; nothing is written here.
+
+    Raises:
+        QdebugError: they cannot be read, or do not fit each other.
+    """
+    sources = given_specs(settings.compared)
+    file = read_model(settings.model)
+    chosen = [ChosenSetting("model", _text(settings.model), "The FP32 model.")]
+    further: tuple[str, ...] = ()
+    if settings.inputs is None:
+        chosen.append(
+            ChosenSetting("# inputs", "photos/", "The samples: remove the # and give their path.")
+        )
+    else:
+        model = open_model(settings.model, QDQ_OPSET, sources, DEFAULT_SESSIONS, progress)
+        found, further = _with_samples(settings, model, settings.inputs, progress)
+        chosen += found
+    chosen.append(ChosenSetting("precision", "int8", "What is compared with FP32."))
+    return InitResult(
+        model=ModelRef(settings.model, file.sha256),
+        file=Path(settings.output),
+        settings=tuple(chosen),
+        further=further,
+        data=read_data(*sources),
+    )
+
+
+def _text(value: str) -> str:
+    """A value as YAML has it: quoted where it could be read as something else."""
+    plain = value.replace("/", "").replace(".", "").replace("-", "").replace("_", "").isalnum()
+    return value if plain and not value[0].isdigit() else json.dumps(value, ensure_ascii=False)
+
+
+def _with_samples(
+    settings: InitSettings, model: Model, data: str, progress: ProgressCallback
+) -> tuple[list[ChosenSetting], tuple[str, ...]]:
+    assert settings.compared is not None
+    samples = settings.compared.open(model.graph.inputs)
+    count = samples.count
+    calibration = min(int(count * _CALIBRATION_SHARE), _MOST_CALIBRATION)
+    calibration -= calibration % (1 if samples.batch_is_free else samples.batch_size)
+    divided = count >= _FEWEST and calibration > 0 and not isinstance(data, InMemory)
+    divided = divided and split_part(data)[1] is None
+    compared, calib = data, ""
+    chosen = []
+    if divided:
+        calib, compared = f"{data}[0:{calibration}]", f"{data}[{calibration}:{count}]"
+        chosen.append(
+            ChosenSetting(
+                "calib-data",
+                _text(calib),
+                f"The first {calibration} of {counted(count, 'sample')}, to calibrate on. "
+                "Ranges that were fitted to what\nis compared would flatter the result.",
+            )
+        )
+    why = samples.told or counted(count, "sample")
+    chosen.append(ChosenSetting("inputs", _text(compared), f"What is compared on: {why}"))
+    chosen += _about_pictures(settings, samples)
+    start = calibration if divided else 0
+    scored, metric = _gate(settings, model, samples, start, progress)
+    chosen += scored
+    return chosen, tuple(_further(settings, metric, compared, calib))
+
+
+def _about_pictures(settings: InitSettings, samples: Samples) -> Iterator[ChosenSetting]:
+    how = samples.spec.preprocessing
+    if settings.preprocess and not isinstance(settings.preprocess, InMemory):
+        yield ChosenSetting("preprocess", _text(settings.preprocess), "How pictures are read.")
+    elif how is not None and how.guess:
+        yield ChosenSetting(
+            "# preprocess",
+            "imagenet",
+            "Nothing says how the model was trained, so this is a guess: "
+            "`qdebug check` tests it. To say it\nyourself, remove the #: a preset or a YAML file.",
+        )
+    if settings.shape:
+        listed = ", ".join(json.dumps(shape) for shape in settings.shape)
+        yield ChosenSetting("shape", f"[{listed}]", "The shapes of inputs whose axes are free.")
+
+
+def _gate(
+    settings: InitSettings, model: Model, samples: Samples, start: int, progress: ProgressCallback
+) -> tuple[list[ChosenSetting], str]:
+    """The metric and what must hold; "" where the outputs alone are compared."""
+    names = class_names(read_metadata(settings.model))
+    subset = _from(whole(finely(samples, _SCORED)), start)
+    scored = first(subset, _SCORED)
+    asked = [settings.metric, *_TO_REFERENCE] if settings.metric is None else [settings.metric]
+    context = simulation_context(parallelism(), progress, DEFAULT_SESSIONS)
+    for name in asked:
+        try:
+            judge = judge_of(_as_check(settings, name), samples, model, len(names))
+            if judge.metric is None:
+                continue
+            run = execute(context, model.graph, scored, None)
+            value = judge.value(run)
+        except MetricError:
+            if settings.metric is not None:
+                raise
+            continue
+        if value is not None:
+            return _gated(judge, value, scored.count), judge.name
+    why = (
+        "What must hold, or the command ends with exit code 1. No metric was found that fits: "
+        "`metric: file.py:function`\nadds one of your own."
+    )
+    return [ChosenSetting("fail-on", f"[{json.dumps(_COSINE)}]", why)], ""
+
+
+def _gated(judge: Judged, value: float, samples: int) -> list[ChosenSetting]:
+    assert judge.metric is not None
+    drop = max(_DROP, 1 / samples)
+    worse = value - drop if judge.metric.higher_is_better else value + drop
+    sign = ">=" if judge.metric.higher_is_better else "<="
+    # Rounded towards what is worse, so that FP32 itself always passes.
+    bound = (math.floor if sign == ">=" else math.ceil)(worse * 1e4) / 1e4
+    to_itself = judge.metric.name.endswith(("reference", "agreement"))
+    told = "1 by definition" if to_itself else f"{value:.4f} in FP32 on {samples} samples"
+    return [
+        ChosenSetting("metric", _text(judge.name), f"The accuracy of the task: {told}."),
+        ChosenSetting(
+            "fail-on",
+            f"[{json.dumps(f'metric{sign}{bound:g}')}]",
+            f"What must hold, or the command ends with exit code 1: {drop:.2g} less than FP32 at "
+            "most.",
+        ),
+    ]
+
+
+def _as_check(settings: InitSettings, metric: str | None) -> CheckSettings:
+    return spec_from(CheckSettings, settings, metric=metric)
+
+
+def _from(subset: SampleSubset, start: int) -> SampleSubset:
+    batches = tuple(batch for batch in subset.batches if batch.start >= start)
+    return SampleSubset(subset.samples, batches or subset.batches)
+
+
+def _further(settings: InitSettings, metric: str, compared: str, calib: str) -> Iterator[str]:
+    model = shlex.quote(settings.model)
+    if not calib:
+        return
+    data = f"--calib-data {shlex.quote(calib)} --inputs {shlex.quote(compared)}"
+    preprocess = ""
+    if settings.preprocess and not isinstance(settings.preprocess, InMemory):
+        preprocess = f" --preprocess {shlex.quote(settings.preprocess)}"
+    target = f"--metric {metric} --max-drop {_DROP}" if metric else f"--target {_COSINE!r}"
+    yield f"qdebug check {model} {data}{preprocess}"
+    yield f"qdebug repair {model} {data}{preprocess} {target} -o model.int8.onnx"

@@ -1,0 +1,44 @@
+"""`qdebug init`: what it writes runs at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from PIL import Image
+
+
+def test_what_is_written_is_run(desk: Any, pictures: Any) -> None:
+    desk.data("data.npz", x=pictures(24), labels=np.arange(24) % 5)
+    done = desk.run("init", "net.onnx", "data.npz", "--metric", "agreement")
+    assert done.code == 0 and "Next: qdebug compare --config qdebug.yaml" in done.out
+    written = yaml.safe_load(Path("qdebug.yaml").read_text())
+    assert written["calib-data"] == "data.npz[0:6]" and written["inputs"] == "data.npz[6:24]"
+    assert written["metric"] == "agreement" and written["fail-on"] == ["metric>=0.9444"]
+    run = desk.run("compare", "--config", "qdebug.yaml", "--json", "-")
+    assert run.code in (0, 1) and run.json["samples"] == 18
+    desk.refused("init", "net.onnx", "data.npz", says=["QD-STORE-OUTPUT-EXISTS"])
+    lines = [
+        line[4:] for line in Path("qdebug.yaml").read_text().splitlines() if "#   qdebug" in line
+    ]
+    assert [line.split()[1] for line in lines] == ["compare", "check", "repair"]
+
+
+def test_pictures_without_labels(desk: Any, cnn: Any) -> None:
+    rng = np.random.default_rng(0)
+    Path("pics").mkdir()
+    for number in range(9):
+        pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(f"pics/{number}.png")
+    desk.run("init", "net.onnx", "pics", "-o", "own.yaml")
+    text = Path("own.yaml").read_text()
+    assert "a guess" in text and "# preprocess: imagenet" in text
+    assert yaml.safe_load(text)["metric"] == "agreement"
+    assert desk.run("compare", "--config", "own.yaml").code in (0, 1)
+
+
+def test_a_model_alone(desk: Any) -> None:
+    assert desk.run("init", "net.onnx").code == 0
+    assert yaml.safe_load(Path("qdebug.yaml").read_text())["model"] == "net.onnx"
