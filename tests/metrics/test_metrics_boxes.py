@@ -16,7 +16,6 @@ from qdebug.metrics.tasks.boxes.decoders import BY_NAME, DECODERS, fitting_decod
 from qdebug.metrics.tasks.boxes.detections import (
     Candidates,
     Detections,
-    detected,
     ious,
     labelled,
     suppressed,
@@ -70,12 +69,12 @@ def test_suppression_is_the_greedy_one_class_by_class(seed: int, overlap: float)
 def test_found_are_the_highest_scores_of_every_class_of_a_place() -> None:
     boxes = np.array([[[0, 0, 10, 10], [0, 0, 10, 9], [30, 30, 40, 40], [0, 0, 0, 0]]], float)
     scores = np.array([[[0.5, 0.3], [0.9, 0.0], [0.0, np.nan], [0.0, 0.0]]])
-    own, values, classes = detected(Candidates(boxes, scores)).of(0)
+    own, values, classes = Candidates(boxes, scores).found.of(0)
     assert values.tolist() == [0.9, 0.3] and classes.tolist() == [0, 1]
     assert own.tolist() == [[0, 0, 10, 9], [0, 0, 10, 10]]
-    _, values, _ = detected(Candidates(boxes, scores, distinct=True)).of(0)
+    _, values, _ = Candidates(boxes, scores, distinct=True).found.of(0)
     assert values.tolist() == [0.9, 0.5, 0.3]
-    assert detected(Candidates(boxes, 0 * scores)).classes.shape == (1, 0)
+    assert Candidates(boxes, 0 * scores).found.classes.shape == (1, 0)
 
 
 def outputs_of(name: str, boxes: Any, scores: Any) -> dict[str, Any]:

@@ -14,11 +14,9 @@ from qdebug.errors import MetricError
 from qdebug.metrics.tasks.base import Outputs, TaskMetric, first_output, labels_of
 from qdebug.metrics.tasks.boxes.decoders import BY_NAME, DECODERS, fitting_decoder, undecided
 from qdebug.metrics.tasks.boxes.detections import (
-    DECISION,
     THRESHOLDS,
     Candidates,
     Detections,
-    detected,
     labelled,
 )
 from qdebug.metrics.tasks.classes import chosen_classes
@@ -147,7 +145,7 @@ def _boxes(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -
 
 
 def _found_boxes(candidates: Candidates) -> Detections:
-    return detected(candidates, DECISION)
+    return candidates.sure
 
 
 def _candidates(returned: Any, decode: str) -> Candidates:

@@ -88,31 +88,34 @@ def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None
     own = {"at": entry.parameter} if entry.parameter else {}
     score, per_sample, loss, counts = map(entry.function, ("score", "per_sample", "loss", "counts"))
 
+    of_reference = _Kept(read.found)
+    truth_of_reference = _Kept(lambda reference: read.from_reference(of_reference(reference)))
+
     def found(outputs: Outputs, labels: Outputs, reference: Outputs) -> tuple[Any, Any]:
         """What is found in the outputs, and the truth."""
-        mine = read.found(outputs)
+        mine = of_reference(outputs) if outputs is reference else read.found(outputs)
         if entry.truth == "labels":
             return mine, read.from_labels(labels, mine)
-        return mine, read.from_reference(mine if outputs is reference else read.found(reference))
+        return mine, truth_of_reference(reference)
 
     def scored(mine: Any, truth: Any) -> Any:
         return score(mine, truth, **own) if score else np.mean(per_sample(mine, truth, **own))
 
     def losses(outputs: Outputs, labels: Outputs, reference: Outputs) -> Any:
         mine, truth = found(outputs, labels, reference)
-        return loss(mine, truth, mine if outputs is reference else read.found(reference))
+        return loss(mine, truth, of_reference(reference))
 
     def judge(
         sets: Sequence[Rows], outputs: Outputs, labels: Outputs, reference: Outputs
     ) -> Judged:
         mine, truth = found(outputs, labels, reference)
-        before = mine if outputs is reference else read.found(reference)
+        whole = float(scored(mine, truth))  # first: what it works out is taken for the parts
         parts = [scored(_taken(mine, rows), _taken(truth, rows)) for rows in sets]
         return Judged(
-            float(scored(mine, truth)),
+            whole,
             np.array(parts, np.float64),
             per_sample(mine, truth, **own) if per_sample else None,
-            loss(mine, truth, before) if loss else None,
+            loss(mine, truth, of_reference(reference)) if loss else None,
             counts(mine, truth) if counts else None,
         )
 
@@ -136,6 +139,25 @@ def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None
         facts=facts,
         described=read.described,
     )
+
+
+class _Kept:
+    """A function of outputs that keeps its last results: those of the reference are asked for with
+    every candidate, and with every part of the samples that is left out in turn."""
+
+    _MOST = 16
+
+    def __init__(self, function: Callable[[Outputs], Any]) -> None:
+        self._function = function
+        self._kept: tuple[tuple[Outputs, Any], ...] = ()  # replaced as a whole: threads share it
+
+    def __call__(self, outputs: Outputs) -> Any:
+        for known, value in self._kept:
+            if known is outputs:
+                return value
+        value = self._function(outputs)
+        self._kept = (*self._kept[1 - self._MOST :], (outputs, value))
+        return value
 
 
 def _taken(what: Any, rows: Rows) -> Any:

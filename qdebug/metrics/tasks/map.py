@@ -16,7 +16,7 @@ def score(found: Candidates, truth: Detections) -> float:
 
 def counts(found: Candidates, truth: Detections) -> BoxCounts:
     """See box_counts."""
-    return box_counts(found.found, truth)
+    return box_counts(found.sure, truth)
 
 
 def loss(found: Candidates, _: Detections, reference: Candidates) -> Float64:
