@@ -49,6 +49,7 @@ def test_seven_boxes_are_seven_steps() -> None:
     found = coarse(target, 1.0, lambda: grain, [(9, "samples searched")])
     assert found is not None and found.grain == pytest.approx(1 / 7)
     assert f"about {int(np.ceil(9 / 7 / 0.02))} samples" in found.note
+    assert "from chance" not in found.note  # that is known of shares only
 
 
 def test_what_counts_nothing_has_no_steps() -> None:
@@ -84,6 +85,9 @@ def test_a_share_is_judged_by_its_smallest_set(
     sets = [(counts[0], "samples searched"), (counts[1], "held-out samples")]
     found = coarse_share(target, sets)
     assert (found and found.grain) == (grain and pytest.approx(grain))
+    if found is not None:
+        needed = int(np.ceil(1 / allowed - 1e-6))
+        assert f"{needed} samples" in found.note and f"{5 * needed} to tell" in found.note
 
 
 def test_it_is_said_before_the_work_begins(caplog: pytest.LogCaptureFixture) -> None:

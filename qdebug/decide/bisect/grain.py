@@ -18,6 +18,10 @@ from qdebug.wording import printable
 
 _LOG = logging.getLogger(__name__)
 
+_SURELY_LOST = 5
+"""Samples that are lost, with none won, which chance gives in 1 of 32 cases: McNemar's test, exact
+and one-sided."""
+
 
 @dataclass(frozen=True)
 class Coarse:
@@ -58,10 +62,13 @@ def coarse(
     step = "one sample is" if is_share(target.metric) else "its smallest step seen is about"
     on = " and ".join(f"{score(size)} on the {count} {what}" for size, count, what in larger)
     needed = math.ceil(step_down * first / allowed - 1e-6)
+    sure = ""
+    if is_share(target.metric):
+        sure = f", and {_SURELY_LOST * needed} to tell it from chance"
     return Coarse(
         max(size for size, _, _ in larger),
         f"The target lets {name} be worse by {score(allowed)}, but {step} {on}: a single one "
-        f"misses the target. It takes about {needed} samples to tell so small a difference.",
+        f"misses the target. It takes about {needed} samples to tell so small a difference{sure}.",
     )
 
 
