@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 import onnx
 
+from qdebug.analyse.causes.at_outputs import AtOutputs
 from qdebug.analyse.causes.calibration import Fitted, RangeFit
 from qdebug.analyse.causes.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer, without
 from qdebug.analyse.causes.overflow import pinned_together
@@ -27,7 +28,9 @@ from qdebug.network.samples.subset import SampleSubset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.rewrite.bypass import Pair, bypass, pairs_of
 from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
+from qdebug.plan.rewrite.tail import tail_of
 from qdebug.results.compare import Cause, LayerResult, TensorResult
+from qdebug.results.summary import MOST_LEADERS
 from qdebug.types import Fp16Kernels, Precision
 
 MOST_LAYERS = 16
@@ -36,6 +39,8 @@ _MOST_SAMPLES, _LEAST_SAMPLES = 16, 2
 _ENOUGH_VALUES = 4 << 20
 """This many values suffice to explain an error, but at least two samples are examined. Of small
 activations more are, since they cost nothing."""
+_MOST_WEIGHED = MOST_LEADERS
+"""Of so many layers, those that cost most, the parts are weighed at the outputs."""
 _SAME_VALUES = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 _GOOD_DB = 60.0
 """A layer whose own error is smaller needs no explanation."""
@@ -55,7 +60,8 @@ def diagnosed(
     """`layers`, worst first, with the causes of their errors.
 
     The `most` worst ones are run isolated on a few samples, fed with reference activations, with
-    and without each Q/DQ pair. `trusted`: see RangeFit.
+    and without each Q/DQ pair; of the leading ones whose effects are known, what follows from that
+    is taken to the outputs. `trusted`: see RangeFit.
     """
     wanted = [pair.layers.by_name[r.name] for r in layers if _needs_reason(r)][:most]
     few = max(1, _MOST_SAMPLES // samples.batch_size)
@@ -64,7 +70,8 @@ def diagnosed(
     largest |= {t.name: t.metrics.ref_amax for t in tensors}
     own = {}
     if wanted:
-        isolated, fed = _isolated(context, pair, samples, chosen, wanted)
+        leading = [r.name for r in layers if r.effect is not None][:_MOST_WEIGHED]
+        isolated, fed = _isolated(context, pair, samples, chosen, wanted, leading)
         fit = RangeFit(_fitted(pair, largest, fed), samples.count, trusted)
         own = {name: layer.causes(fit) for name, layer in isolated.items()}
     own = {name: pinned_together(pair, name, found, largest, layers) for name, found in own.items()}
@@ -97,8 +104,10 @@ def _isolated(
     samples: Samples,
     batches: Sequence[Batch],
     wanted: Sequence[Layer],
+    leading: Collection[str],
 ) -> tuple[dict[str, IsolatedLayer], dict[str, float]]:
-    """The layers that were run isolated, and the largest magnitudes of the inputs."""
+    """The layers that were run isolated, and the largest magnitudes of the inputs. The variants of
+    those that are `leading` are taken to the outputs."""
     local = cut_layers(pair.reference, pair.candidate, wanted)
     if local is None:
         return {}, {}
@@ -108,7 +117,14 @@ def _isolated(
         for layer in wanted
         if layer.name in local.outputs
     }
+    tails = {
+        name: tail
+        for name, layer in isolated.items()
+        if name in leading and pair.precisions[name] in SCALED and layer.pairs
+        if (tail := tail_of(pair.reference, layer.layer.output, pair.candidate.outputs))
+    }
     captured = {*(a.layer.output for a in isolated.values()), *local.inputs}
+    captured |= {t for tail in tails.values() for t in (*tail.reads, *tail.outputs)}
     captured &= set(pair.reference.producers)
     variants = _variants(local, pairs)
     models = [(context.simulation, proto, ()) for proto in variants.values()]
@@ -118,9 +134,12 @@ def _isolated(
         names.append(EXACT)
     with ExitStack() as stack:
         reference = (context.backend, pair.reference.proto, sorted(captured))
-        first, *others = open_all(stack, [reference, *models])
+        behind = [(context.backend, tail.proto, ()) for tail in tails.values()]
+        first, *others = open_all(stack, [reference, *models, *behind])
+        for (name, tail), session in zip(tails.items(), others[len(models) :], strict=True):
+            isolated[name].at_outputs = AtOutputs(tail, session, pair.parts)
         runs: dict[str, Run] = {REFERENCE: run_of(first)}
-        for name, session in zip(names, others, strict=True):
+        for name, session in zip(names, others, strict=False):  # the tails' come behind them
             runs[name] = fed_by_reference(local, session)
         seen = values = 0
         fed: dict[str, float] = {}

@@ -36,6 +36,7 @@ HARMLESS_DB = 40.0
 
 
 OWN_ERROR = "its own error"
+AT_OUTPUTS = "what it alone costs at the outputs"
 OUTPUT_ERROR = "the error at its output"
 DECISIONS = "the decisions"
 VALUES = "the values"
@@ -107,8 +108,9 @@ class Cause:
             energy to have a part of. Only shares of the same whole add up.
         evidence: the measured numbers, for people.
         remedy: what to do.
-        share_of: its own error (the layer's local error energy), the error at its output (the
-            cumulative one), the decisions, or the values.
+        share_of: what it alone costs at the outputs (the noise of the model's outputs with only
+            this layer quantized), its own error (the layer's local error energy), the error at its
+            output (the cumulative one), the decisions, or the values.
         brief: the evidence in a few words, as what opens a report; "" where there are none.
     """
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from qdebug.analyse.causes.at_outputs import AtOutputs
 from qdebug.analyse.causes.calibration import RangeFit
 from qdebug.analyse.causes.mixed_scales import MixedScale, PartSums, is_mixed
 from qdebug.analyse.causes.quantization import (
@@ -30,7 +31,7 @@ from qdebug.plan.quantize import Grid, dynamic_grid
 from qdebug.plan.rewrite.bypass import Pair
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.plan.rewrite.refine import normalization_behind
-from qdebug.results.compare import Cause
+from qdebug.results.compare import AT_OUTPUTS, OWN_ERROR, Cause
 from qdebug.types import Array, Precision, Tensors
 
 WHOLE, NO_PAIRS, EXACT = "whole", "no pairs", "exact sums"
@@ -170,6 +171,7 @@ class IsolatedLayer:
         values: of the tensors its pairs quantize, by name; of all it reads and writes where it is
             in FP16 or BF16.
         parts: of those tensors that its pairs quantize and that a Concat joins.
+        at_outputs: what its variants make of the outputs; None where that is not looked at.
     """
 
     subject: ModelPair
@@ -180,16 +182,14 @@ class IsolatedLayer:
     rounded: float = 0.0
     values: dict[str, _Values] = field(default_factory=dict)
     parts: dict[str, PartSums | None] = field(default_factory=dict)
+    at_outputs: AtOutputs | None = None
 
     def add(self, truth: Tensors, results: Mapping[str, Tensors], output: str) -> None:
         """Add one batch: the reference's tensors, and what each variant made of them."""
         reference = truth[self.layer.output]
         self.signal += error_energy(reference, np.zeros_like(reference))
         self._add_behind(reference)
-        for variant, tensors in results.items():
-            if tensors[output].shape == reference.shape:
-                energy = self._error(reference, tensors[output])
-                self.energies[variant] = self.energies.get(variant, 0.0) + energy
+        self._add_variants(truth, results, output)
         grids = self.subject.grids
         bare = results.get(NO_PAIRS, {})
         for pair in self.pairs:
@@ -207,6 +207,15 @@ class IsolatedLayer:
             for tensor in (*self._reads(), self.layer.output):
                 if tensor in truth:
                     self._values(tensor).add(truth[tensor], None)
+
+    def _add_variants(self, truth: Tensors, results: Mapping[str, Tensors], output: str) -> None:
+        reference = truth[self.layer.output]
+        for variant, tensors in results.items():
+            if tensors[output].shape == reference.shape:
+                energy = self._error(reference, tensors[output])
+                self.energies[variant] = self.energies.get(variant, 0.0) + energy
+                if self.at_outputs is not None and self._matters(variant):
+                    self.at_outputs.add(truth, variant, tensors[output])
 
     def _add_behind(self, reference: Array) -> None:
         grid, shown = self._behind, self._shown
@@ -261,17 +270,31 @@ class IsolatedLayer:
                 return bf16_causes(largest, tiny) if self.energies.get(WHOLE) else ()
             broken = math.isnan(self.energies.get(WHOLE, 0.0))
             return half_causes(largest, tiny, *self._sums(), broken=broken)
-        whole = self.energies.get(WHOLE, 0.0)
-        bare = self.energies.get(NO_PAIRS, 0.0 if self.pairs else whole)
+        energies, share_of = self._weighed()
+        whole = energies.get(WHOLE, 0.0)
+        bare = energies.get(NO_PAIRS, 0.0 if self.pairs else whole)
         parts = []
         for k, pair in enumerate(self.pairs):
-            rest = bare if len(self.pairs) == 1 else self.energies.get(without(k), 0.0)
+            rest = bare if len(self.pairs) == 1 else energies.get(without(k), 0.0)
             parts.append(self._part(pair, max(0.0, whole - rest), fit))
         parts = _with_masked(parts, whole - bare)
         if self.rounded:
             output = self.layer.output
             parts.append(self._part(Pair(output, output, output, True), self.rounded, fit))
-        return rounding_causes(parts, self._weight(bare), fit)
+        return rounding_causes(parts, self._weight(bare), fit, share_of)
+
+    def _matters(self, variant: str) -> bool:
+        """Whether the variant differs from the others in this layer."""
+        places = [without(k) for k in range(len(self.pairs))] if len(self.pairs) > 1 else []
+        return variant in (WHOLE, NO_PAIRS, *places)
+
+    def _weighed(self) -> tuple[Mapping[str, float], str]:
+        """The energy of each variant at the outputs, or at the layer's own where that is not known;
+        and what they are parts of. What the pair behind a Concat adds is no variant."""
+        found = self.at_outputs.energies() if self.at_outputs and not self.rounded else {}
+        if found and all(map(math.isfinite, found.values())) and found[WHOLE] > 0:
+            return found, AT_OUTPUTS
+        return self.energies, OWN_ERROR
 
     def _sums(self) -> tuple[float, float]:
         """The share of the error that inexact sums make, and the SQNR without them."""
@@ -379,7 +402,9 @@ class IsolatedLayer:
         scales, form, along, block = self._scales()
         across = along if along != axis else None
         divisible = axis is not None and values.shape[axis] > 1
-        return WeightPart(energy, scales, spread, changed, planned, form, across, block, divisible)
+        return WeightPart(
+            energy, scales, spread, changed, planned, form, axis, across, block, divisible
+        )
 
     def _changed(self) -> str:
         proof = self.subject.proof

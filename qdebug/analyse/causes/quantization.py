@@ -12,16 +12,21 @@ from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.formats.base import Format, Kind
 from qdebug.formats.registry import BF16, FP16, INT8, is_planned
 from qdebug.plan.quantize import MASK
-from qdebug.results.compare import OUTPUT_ERROR, VALUES, Cause
+from qdebug.results.compare import OUTPUT_ERROR, OWN_ERROR, VALUES, Cause
 from qdebug.wording import option, part_of
 
 ACCUMULATION = "accumulation"
 LEAST_SHARE = 0.1
 """Parts below a tenth of the error are not worth a reader's time."""
+_NO_FAULTS = ("rounding", "weight-rounding")
+_GOOD_PART = 0.3
+"""A fault of such a share is told before rounding of a larger one: 1.5 dB may be had."""
 _FEWEST_TINY = 0.01
 """Underflow is reported where more than this fraction of the non-zero values is tiny."""
 _UNEQUAL = 8.0
 """Channels whose ranges differ by more share a scale badly: the narrow ones keep 4 bits or less."""
+_LEAST_ACROSS = 2.0
+"""The same where the scales lie along another axis, which nobody chooses: a bit is lost."""
 _MOST_OF_THEM = 0.99
 """An eighth of a range that holds so many of the values leaves them 4 bits or less."""
 _OF_SOMETHING_ELSE = "so it seems to come from other data or another network"
@@ -38,7 +43,7 @@ class OperandPart:
 
     Attributes:
         tensor: the activation.
-        energy: its part of Σerr² at the layer's output.
+        energy: its part of Σerr² at the layer's output, or of the noise of the model's outputs.
         bounds: where the pair clips.
         step: between two values that the pair can give, around a typical value.
         format: of the pair's codes.
@@ -117,14 +122,14 @@ class WeightPart:
     """What the rounding of a weight adds.
 
     Attributes:
-        energy: its part of Σerr² at the layer's output.
+        energy: its part of Σerr² at the layer's output, or of the noise of the model's outputs.
         channels: scales it has; 1 for one per tensor.
         spread: largest over median range of its channels; 1 without channels.
         changed: what is no rounding among the layer's constants, for people; "" for nothing.
         planned: it is quantized here, so that its scales are a setting.
         format: of its codes.
-        across: the axis that its scales lie along, where that is not the one of its output
-            channels.
+        axis: that of its output channels; None where it has none.
+        across: the axis that its scales lie along, where that is another one.
         block: how many neighbours share a scale; 0 for a whole channel or tensor.
         divisible: it has more than one output channel, so that there could be more scales.
     """
@@ -135,6 +140,7 @@ class WeightPart:
     changed: str = ""
     planned: bool = True
     format: Format = INT8
+    axis: int | None = None
     across: int | None = None
     block: int = 0
     divisible: bool = True
@@ -148,14 +154,18 @@ class WeightPart:
 
 
 def rounding_causes(
-    parts: Sequence[OperandPart], weight: WeightPart | None, fit: RangeFit
+    parts: Sequence[OperandPart],
+    weight: WeightPart | None,
+    fit: RangeFit,
+    share_of: str = OWN_ERROR,
 ) -> tuple[Cause, ...]:
-    """The causes of the local error of a layer that reads Q/DQ pairs, the largest share first.
+    """The causes of the error of a layer that reads Q/DQ pairs, what is to be mended first.
 
     Shares are energies measured with and without each pair, as parts of their sum.
 
     Args:
         fit: how the ranges of the whole network fit their values.
+        share_of: what the energies are parts of.
     """
     total = sum(p.energy for p in parts) + (weight.energy if weight else 0.0)
     if total <= 0:
@@ -172,8 +182,16 @@ def rounding_causes(
         ]
     if weight is not None:
         causes.append(_weight(weight, weight.energy / total))
-    kept = [c for c in _merged(causes) if (c.share or 0) >= LEAST_SHARE]
-    return tuple(sorted(kept, key=lambda c: -(c.share or 0)))
+    kept = [replace(c, share_of=share_of) for c in _merged(causes) if (c.share or 0) >= LEAST_SHARE]
+    return tuple(sorted(kept, key=_order))
+
+
+def _order(cause: Cause) -> tuple[bool, float]:
+    """Sort key, what to mend first: a fault of a good part of the error comes before the rounding
+    that every layer has."""
+    share = cause.share or 0.0
+    fault = cause.label not in _NO_FAULTS and share >= _GOOD_PART
+    return not fault, -share
 
 
 def _merged(causes: Sequence[Cause]) -> list[Cause]:
@@ -492,15 +510,15 @@ def _weight(weight: WeightPart, share: float) -> Cause:
             "If that is intended, as after a repair or training, judge by the outputs; otherwise "
             "compare with the FP32 model that these very weights were quantized from.",
         )
-    if weight.channels > 1 and weight.across is not None and weight.spread > _UNEQUAL:
+    if weight.channels > 1 and weight.across is not None and weight.spread > _LEAST_ACROSS:
         lie = (
             f"its {weight.channels} weight scales lie along axis {weight.across}, which is not "
             f"that of its output channels, and the widest of these has {weight.spread:.3g} times "
             "the range of the median channel"
         )
-        remedy = "Quantize the FP32 model again, with the scales along the output channels: "
-        axes = "axis 0 of Conv, axis 1 of ConvTranspose."
-        return Cause("weight-range", share, lie, remedy + axes, brief=lie)
+        along = f" (axis {weight.axis})" if weight.axis is not None else ""
+        remedy = f"Quantize the FP32 model again, with the scales along the output channels{along}."
+        return Cause("weight-range", share, lie, remedy, brief=lie)
     if weight.channels == 1 and weight.spread > _UNEQUAL:
         return Cause(
             "weight-range",
