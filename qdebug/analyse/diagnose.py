@@ -71,7 +71,8 @@ def diagnosed(
     own = {}
     if wanted:
         leading = [r.name for r in layers if r.effect is not None][:_MOST_WEIGHED]
-        isolated, fed = _isolated(context, pair, samples, chosen, wanted, leading)
+        isolated = _isolated(context, pair, samples, chosen, wanted, leading)
+        fed = input_amax(pair, samples, batches)
         fit = RangeFit(_fitted(pair, largest, fed), samples.count, trusted)
         own = {name: layer.causes(fit) for name, layer in isolated.items()}
     own = {name: pinned_together(pair, name, found, largest, layers) for name, found in own.items()}
@@ -105,12 +106,12 @@ def _isolated(
     batches: Sequence[Batch],
     wanted: Sequence[Layer],
     leading: Collection[str],
-) -> tuple[dict[str, IsolatedLayer], dict[str, float]]:
-    """The layers that were run isolated, and the largest magnitudes of the inputs. The variants of
-    those that are `leading` are taken to the outputs."""
+) -> dict[str, IsolatedLayer]:
+    """The layers that were run isolated. The variants of those that are `leading` are taken to the
+    outputs."""
     local = cut_layers(pair.reference, pair.candidate, wanted)
     if local is None:
-        return {}, {}
+        return {}
     pairs = pairs_of(local)
     isolated = {
         layer.name: IsolatedLayer(pair, layer, pairs[layer.name])
@@ -142,13 +143,10 @@ def _isolated(
         for name, session in zip(names, others, strict=False):  # the tails' come behind them
             runs[name] = fed_by_reference(local, session)
         seen = values = 0
-        fed: dict[str, float] = {}
         few = SampleSubset(samples, tuple(batches))
         for executed in executed_batches(few, runs, 1, ends_at=context.ends_at):
             truth = {**executed.feeds, **executed.reference}
             results = {name: executed.of(name) for name in names}
-            for name, array in executed.feeds.items():
-                fed[name] = max(fed.get(name, 0.0), float(np.abs(array).max(initial=0)))
             for name, layer in isolated.items():
                 layer.add(truth, results, local.outputs[name])
             seen += executed.batch.count
@@ -156,7 +154,24 @@ def _isolated(
             del executed, truth, results  # before the next ones exist
             if seen >= _LEAST_SAMPLES and values >= _ENOUGH_VALUES:
                 break
-    return isolated, fed
+    return isolated
+
+
+def input_amax(pair: ModelPair, samples: Samples, batches: Sequence[Batch]) -> dict[str, float]:
+    """The largest magnitudes of the float inputs of the model that are quantized, as they are or
+    reshaped, in these batches.
+
+    Raises:
+        SampleError: samples cannot be read.
+    """
+    floats = {spec.name for spec in pair.reference.inputs if spec.dtype.kind == "f"}
+    wanted = floats & {_origin(pair.reference, tensor) for tensor in pair.grids}
+    found = dict.fromkeys(wanted, 0.0)
+    for batch in batches if wanted else ():
+        feeds = samples.feeds(batch.start, batch.count)
+        for name in wanted & feeds.keys():
+            found[name] = max(found[name], float(np.abs(feeds[name]).max(initial=0)))
+    return found
 
 
 def _fitted(

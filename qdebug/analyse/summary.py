@@ -233,7 +233,7 @@ class _RestoredRun:
         cls, compared: Compared, names: Sequence[str], outputs: tuple[str, ...]
     ) -> _RestoredRun:
         """The run with the layers `names` in FP32. Raises as Executor.map."""
-        subset, known = _fp32_outputs(compared)
+        subset, known = fp32_outputs(compared)
         keep = tuple(compared.sinks.keepers[0].outputs) if compared.metric else ()
         task = PinnedTask(compared.pair, subset, known, outputs, keep)
         return cls(compared, task, begin_pinned(compared.context, task, [names]))
@@ -260,7 +260,7 @@ class _RestoredRun:
         return _Restored(errors.noise(), errors.worst_noise(), task(outputs), tuple(found))
 
 
-def _fp32_outputs(compared: Compared) -> tuple[SampleSubset, Mapping[Batch, Tensors]]:
+def fp32_outputs(compared: Compared) -> tuple[SampleSubset, Mapping[Batch, Tensors]]:
     """The samples, and what FP32 made of them, where that was kept."""
     known, samples = compared.sinks.keepers[0].by_batch, compared.samples
     if known and samples.batch_is_free:

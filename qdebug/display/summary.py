@@ -53,6 +53,7 @@ def sentence(result: CompareResult) -> str:
     suspect = _stale(result)
     said = [_chance(result), _lost(result, summary, where), suspect]
     if summary.layers:
+        said.append(_cured(result))
         said.append(_restored(result, summary))
         if not suspect or summary.cause != _STALE:
             said.append(_cause(result, summary))
@@ -130,6 +131,26 @@ def _worst_part(result: CompareResult) -> str:
     if len(result.outputs) > 1:
         return ", each by its worst part"
     return f", in the worst part of them ({printable(worst[0].branch)}, {worst[0].places})"
+
+
+def _cured(result: CompareResult) -> str:
+    """What another way to quantize the model gives, with every layer still quantized: it costs less
+    than any layer in FP32."""
+    cure = next(iter(result.cures), None)
+    if cure is None or not cure.helps:
+        return ""
+    task, after, metric = result.metric, in_decibels(cure.sqnr_db), ""
+    if task is not None and cure.metric is not None:
+        if abs(cure.metric - task.reference) > abs(task.candidate - task.reference):
+            return ""
+        metric = f"takes {printable(task.name)} to {cure.metric:.4f} and "
+    what = f"The cheapest fix, {cure.what},"
+    on = f" ({counted(cure.samples, 'sample')})" if cure.samples < result.samples else ""
+    kept = f", with every layer still in {result.precision.upper()}"
+    if math.isnan(cure.before_sqnr_db):
+        return f"{what} {metric}makes them finite, at {after}{on}{kept}."
+    told = task is None and not on
+    return f"{what} {metric}{_moved(cure.before_sqnr_db, cure.sqnr_db, told=told)}{on}{kept}."
 
 
 def _joined(layers: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ from qdebug.results.conditions import Checked
 from qdebug.results.curve import Curve
 from qdebug.results.engine import EngineReport
 from qdebug.results.summary import RELEVANT_DB, Summary
+from qdebug.results.words import in_decibels
 from qdebug.types import Fp16Kernels, Precision, Skipped
 
 HARMLESS_DB = 40.0
@@ -143,6 +144,44 @@ class TriedRemedy:
     helps: bool
     gain_db: float
     metric: float | None
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A change of how the model is quantized that keeps every layer in its format, and what it gave
+    at the outputs, in the simulation.
+
+    Attributes:
+        name: which: "weights per-channel", "method entropy", "ranges of these samples", or two of
+            them joined by " + ".
+        what: the same for people: an option for a plan, words for a model that others quantized.
+        causes: the labels that it answers.
+        layers: how many it changes.
+        samples: what the figures are of.
+        before_sqnr_db, sqnr_db: of the outputs without it and with it, as Summary.sqnr_db; NaN
+            where they hold NaN or Inf.
+        helps: the outputs are better by more than chance, and by 1 dB or more, or finite at last.
+        metric: the end-to-end metric with it; null without one, and of all but the first.
+    """
+
+    name: str
+    what: str
+    causes: tuple[str, ...]
+    layers: int
+    samples: int
+    before_sqnr_db: float
+    sqnr_db: float
+    helps: bool
+    metric: float | None
+
+    @property
+    def advice(self) -> str:
+        """What to do and what it gives, as a sentence."""
+        before = in_decibels(self.before_sqnr_db)
+        return (
+            f"Measured with {self.what}, every layer still quantized: "
+            f"{in_decibels(self.sqnr_db)} at the outputs in place of {before}."
+        )
 
 
 @dataclass(frozen=True)
@@ -398,6 +437,8 @@ class CompareResult(Result):
         reference_in_fp16: FP32 is not known, because the model is in FP16 itself: all errors are
             those against it as ONNX Runtime computes it.
         effect: how the layers' effects at the outputs were measured; null where they were not.
+        cures: other ways to quantize the model that were tried, the one that restores most first;
+            none where there is nothing to restore, or nothing to change.
         remedy_samples: what remedies were judged on; 0 where none were tried.
         remedy_metric: the end-to-end metric of the candidate on these; null without one.
         summary: what the leading layers cost together, in the simulation; null where that was not
@@ -428,6 +469,7 @@ class CompareResult(Result):
     effect: EffectSummary | None = None
     summary: Summary | None = None
     curve: Curve | None = None
+    cures: tuple[Cure, ...] = ()
     remedy_samples: int = 0
     remedy_metric: float | None = None
     skipped: tuple[Skipped, ...]

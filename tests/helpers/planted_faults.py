@@ -23,6 +23,7 @@ from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import Layer, Layers, find_layers
 from qdebug.network.load import read_model
 from qdebug.network.prepare import Model, prepare_model
+from qdebug.network.weights import with_data
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.results.compare import CompareResult
@@ -125,7 +126,7 @@ def _noise(result: CompareResult) -> float:
 def load(name: str, path: Path, calibration: Path, samples: Path, count: int) -> Network:
     """A network, its plan, and `count` of its samples; of the samples what is an input."""
     prepared = prepare_model(read_model(str(path)))
-    proto = prepared.graph.proto
+    proto = with_data(prepared.graph.proto)
     inputs = {value.name for value in proto.graph.input}
     calib = _arrays(calibration, inputs)
     plan = PrecisionPlan(Precision.INT8, tensors=calibrated(proto, calib))

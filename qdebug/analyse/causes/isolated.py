@@ -359,6 +359,7 @@ class IsolatedLayer:
             tiny_energy=found.tiny_error / found.error if found.error else 0.0,
             other_db=_gain_db(found.error, found.other_error) if planned else 0.0,
             mixed=self._mixed(pair),
+            planned=plan is not None,
         )
 
     def _mixed(self, pair: Pair) -> MixedScale | None:

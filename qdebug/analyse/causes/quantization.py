@@ -34,6 +34,7 @@ _NEAR = 0.9
 """A range of which the values reach so much fits them."""
 _CLEARLY_BETTER_DB = 3.0
 """The other format of 8 bits is advised where it halves a tensor's noise."""
+_REPAIR_OF_OTHERS = "`qdebug repair --reference FP32.onnx` corrects the model as it is"
 _LAST = "Keep the layer in FP32 only if neither is enough."
 
 
@@ -64,6 +65,7 @@ class OperandPart:
         method: the calibrator that gave the range, "" where that is not known.
         calibrated: the range was found on this model just now.
         compared: the largest magnitude of the tensor in all samples compared.
+        planned: the pair is of a plan of qdebug's own, whose ranges are settings.
         in_eighth: share of the values other than 0 that an eighth of the range holds.
         spread: largest over median range of its channels; 1 without channels.
     """
@@ -89,6 +91,7 @@ class OperandPart:
     tiny_energy: float = 0.0
     other_db: float = 0.0
     mixed: MixedScale | None = None
+    planned: bool = True
 
     @property
     def amax(self) -> float:
@@ -376,8 +379,9 @@ def _clipping(part: OperandPart, share: float, fit: RangeFit) -> Cause:
         evidence,
         "Choose a wider range, such as that of minmax or a higher percentile: `qdebug calibrate` "
         "compares them."
-        if is_planned(part.format)
-        else "Choose a wider range where the model is quantized.",
+        if part.planned and is_planned(part.format)
+        else "Quantize the FP32 model again, with a wider range: that of all values, or of a "
+        "higher percentile.",
         brief=f"{100 * part.clipped:.2g}% of the values of its input are beyond the range, up to "
         f"{part.largest:.3g}",
     )
@@ -427,10 +431,11 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     if part.inner:
         fold = ", or fold BatchNormalization before quantizing" if part.before_normalization else ""
         remedy = f"It is rounded between the nodes of one layer: leave it in floating point{fold}."
-    elif not is_planned(part.format):
-        remedy = (
-            "Choose another range where the model is quantized, or keep the layer in higher "
-            "precision."
+    elif not (part.planned and is_planned(part.format)):
+        clips = "that clips outliers" if stretched else "by another calibrator"
+        repair = is_planned(part.format)
+        remedy = f"Quantize the FP32 model again, with a range {clips}" + (
+            f"; {_REPAIR_OF_OTHERS}. {_LAST}" if repair else ", or keep the layer in FP32."
         )
     elif stretched:
         remedy = (
@@ -535,7 +540,7 @@ def _weight(weight: WeightPart, share: float) -> Cause:
             share,
             f"its weight is rounded to {weight.format.label} with one scale for all channels",
             f"{weight.more_scales}; then try `qdebug repair`."
-            if is_planned(weight.format)
+            if weight.planned
             else f"{weight.more_scales}.",
             brief=f"its weight is rounded to {weight.format.label} with one scale for all channels",
         )
@@ -552,6 +557,9 @@ def _weight(weight: WeightPart, share: float) -> Cause:
         rounded,
         "Keep the layer in higher precision, or train the network with its weights quantized."
         if not is_planned(weight.format)
+        else f"{_REPAIR_OF_OTHERS}: it rounds and corrects weights. Keep the layer in FP32 only if "
+        "that is not enough."
+        if not weight.planned
         else "`qdebug repair` rounds and corrects weights so that the layer's output suffers less "
         "(`qdebug calibrate` changes the ranges of activations only). Keep the layer in FP32 only "
         "if that is not enough.",

@@ -17,6 +17,7 @@ from qdebug.analyse.compared import (
     scored,
     with_metric_notes,
 )
+from qdebug.analyse.cures import cured
 from qdebug.analyse.effect.curves import curved
 from qdebug.analyse.effect.effects import NoiseSink
 from qdebug.analyse.engine import with_engine
@@ -131,7 +132,7 @@ def compare(
         prepared = _prepared(stack, settings, progress)
         compared = _measured(prepared)
         # The tensors are measured: whatever fails from here on, they are shown and written.
-        compared = _analysed(settings, compared)
+        compared = _analysed(prepared, compared)
         if prepared.engine is not None:
             execute = partial(with_engine, engine=prepared.engine, settings=settings)
             compared = compared.attempt("engine", execute)
@@ -145,9 +146,10 @@ def compare(
     return compared.result
 
 
-def _analysed(settings: CompareSettings, compared: Compared) -> Compared:
-    """All that follows from the simulation: the metric, effects, the verdict, causes, what the
-    leading layers cost together, and remedies."""
+def _analysed(prepared: _Prepared, compared: Compared) -> Compared:
+    """All that follows from the simulation: the metric, effects, the verdict, causes, what another
+    quantization gives, what the leading layers cost together, and remedies."""
+    settings = prepared.settings
     compared = compared.attempt("metric", scored)
     compared = with_metric_notes(compared)
     rank = partial(ranked, mode=EffectMode(settings.effect))
@@ -157,6 +159,7 @@ def _analysed(settings: CompareSettings, compared: Compared) -> Compared:
     # Workers run the model while this process looks for the causes.
     compared = compared.attempt(_TOGETHER, begin_restoration)
     compared = compared.attempt("causes", explained)
+    compared = compared.attempt("cures", partial(cured, gathered=prepared.built.gathered))
     compared = compared.attempt(_TOGETHER, summarized)
     if settings.try_remedies:
         calibrates_on = settings.quantization.calibrates_on

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from qdebug.network.graph import Graph
-from qdebug.network.weights import renamed
+from qdebug.network.weights import renamed, without_graph
 from qdebug.plan.rewrite.edit import check
 
 
@@ -62,22 +62,14 @@ def tail_of(graph: Graph, tensor: str, outputs: Collection[str]) -> Tail | None:
     values = [_value(graph, t) for t in (tensor, *sorted(reads))]
     if None in values:
         return None
-    model = _without_graph(graph.proto)
+    model = without_graph(graph.proto)
     inner = model.graph
+    inner.name = graph.proto.graph.name
     inner.node.extend(reversed(wanted))
     inner.initializer.extend(renamed(constants[t], t) for t in sorted(needed & set(constants)))
     inner.input.extend(v for v in values if v is not None)
     inner.output.extend(v for v in graph.proto.graph.output if v.name in ends and v.name != tensor)
     return Tail(check(model, f"the model behind '{tensor}'"), tensor, frozenset(reads), ends)
-
-
-def _without_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """All of a model but its graph; of that its name."""
-    bare = onnx.ModelProto(ir_version=proto.ir_version)
-    bare.opset_import.extend(proto.opset_import)
-    bare.functions.extend(proto.functions)
-    bare.graph.name = proto.graph.name
-    return bare
 
 
 def _value(graph: Graph, tensor: str) -> onnx.ValueInfoProto | None:

@@ -1,0 +1,440 @@
+"""Change how a model is quantized, and measure what that gives at the outputs: what to try before
+any layer is kept in FP32.
+
+A plan is changed in its own settings: a scale for each channel of its weights, the ranges of
+another calibrator, ranges of samples like the compared ones. Of a model that others have quantized
+it is measured what it would be with these, as far as its FP32 model tells. Each change is made in
+all layers at once, as the setting does it, and runs on a few samples; the best one on all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeVar
+
+import numpy as np
+import onnx
+
+from qdebug.analyse.compared import Compared
+from qdebug.analyse.diagnose import input_amax
+from qdebug.analyse.summary import fp32_outputs
+from qdebug.calibrators.registry import NEVER_CLIPPING, default_calibrators
+from qdebug.errors import BackendError, MetricError, ModelError, PlanError
+from qdebug.execute.context import emulates_fp16
+from qdebug.execute.evaluator import (
+    KeptReference,
+    MetricEvaluator,
+    OutputKeeper,
+    Run,
+    Sink,
+    evaluate,
+    run_of,
+)
+from qdebug.execute.gather import Gathered, calibrated
+from qdebug.execute.lockstep import output_options
+from qdebug.formats.registry import SCALED
+from qdebug.metrics.accumulate import (
+    CANDIDATE,
+    REFERENCE,
+    Comparison,
+    ErrorTotals,
+    ExecutedBatch,
+)
+from qdebug.metrics.effect import noise_by_sample, output_energies
+from qdebug.metrics.tensor import sqnr_db
+from qdebug.network.graph import Graph
+from qdebug.network.macs import macs_per_sample
+from qdebug.network.samples.subset import SampleSubset, finely, spread, whole
+from qdebug.plan.lower import lower
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.plan import BoundPlan, Granularity, TensorRange, bind_plan
+from qdebug.plan.rewrite.qdq import weight_axis
+from qdebug.plan.rewrite.requantize import with_channel_scales, with_ranges
+from qdebug.results.compare import Cause, CompareResult, Cure
+from qdebug.results.summary import MOST_LEADERS, RELEVANT_DB
+from qdebug.types import Array, Progress
+from qdebug.wording import option
+
+_SAMPLES, _LEAST_SAMPLES = 16, 2
+"""What each change is run on, at the most and at the least."""
+_MOST_MACS = 3e11
+"""The work of all runs, about, if that many samples are to be taken: a tenth of that of the
+effects."""
+_EMULATED = 8.0
+"""How much longer a run takes whose FP16 kernels are emulated: 3 to 16 times, see
+docs/validation/public-networks.md."""
+_LEAST_DB = 1.0
+"""A change that gives less is not worth making."""
+_WORTH_ANOTHER_DB = 3.0
+"""A second change has to halve the noise again."""
+_SURELY = 2.0
+"""Standard errors by which the noise of the samples must fall."""
+_FITS = 1.25
+"""A range that is off by a smaller factor is left alone: it costs 2 dB at the most."""
+_WEIGHTS = ("weight-range", "weight-rounding")
+_OTHER_DATA = ("stale-calibration", "unrepresentative-calibration")
+_RANGES = (*_OTHER_DATA, "clipping", "coarse-step", "rounding")
+
+State = TypeVar("State", BoundPlan, Graph)
+
+
+@dataclass(frozen=True)
+class _Change(Generic[State]):
+    """A change of how a model is quantized.
+
+    Attributes:
+        name, what, causes, layers: see Cure.
+        kind: "weights" or "ranges"; only changes of different kinds are combined.
+        apply: makes it.
+    """
+
+    name: str
+    what: str
+    causes: tuple[str, ...]
+    layers: int
+    kind: str
+    apply: Callable[[State], State]
+
+
+@dataclass(frozen=True)
+class _Quantization(Generic[State]):
+    """What may be changed.
+
+    Attributes:
+        start: a plan, or the model of others.
+        lowered: the model of such a state.
+    """
+
+    start: State
+    changes: tuple[_Change[State], ...]
+    lowered: Callable[[State], onnx.ModelProto]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Noise of the outputs Σerr²/Σref²: by sample, the mean over their parts; and in all, the mean
+    over the worst part of each."""
+
+    by_sample: Array
+    worst: float
+
+    @property
+    def sqnr_db(self) -> float:
+        return math.nan if math.isinf(self.worst) else sqnr_db(1.0, self.worst)
+
+
+def cured(compared: Compared, gathered: Gathered | None) -> Compared:
+    """With what other ways to quantize the model give, the one that restores most first.
+
+    Args:
+        gathered: the histograms that its ranges were calibrated from; None where they were not.
+
+    Raises:
+        QdebugError: samples cannot be read, or FP32 does not run.
+    """
+    result, pair = compared.result, compared.pair
+    if result.effect is None or not _loses(result):
+        return compared
+    if pair.plan is not None:
+        found = _tried(compared, _of_plan(compared, gathered))
+    else:
+        found = _tried(compared, _of_quantized(compared))
+    layers = compared.result.layers
+    if found and found[0].helps:
+        layers = tuple(replace(x, causes=_advised(x.causes, found[0])) for x in layers)
+    return compared.found(cures=found, layers=layers)
+
+
+def _advised(causes: Sequence[Cause], cure: Cure) -> tuple[Cause, ...]:
+    """`causes` with what the cure gives, before all else, where it answers them."""
+    return tuple(
+        replace(c, remedy=f"{cure.advice} {c.remedy}") if c.label in cure.causes else c
+        for c in causes
+    )
+
+
+def _loses(result: CompareResult) -> bool:
+    """Whether there is anything to restore: outputs or a metric that suffer."""
+    worst = min((min(o.part_sqnrs_db) for o in result.outputs), default=math.inf)
+    kept = result.metric is None or result.metric.candidate == result.metric.reference
+    return bool(result.outputs) and (not worst >= RELEVANT_DB or not kept)
+
+
+def _tried(compared: Compared, quantization: _Quantization[State]) -> tuple[Cure, ...]:
+    """What each change gives, the best first, and the best with another one on top of it."""
+    if not quantization.changes:
+        return ()
+    subset = _few(compared, len(quantization.changes))
+    with closing(compared.context.backend.open(compared.pair.reference.proto, ())) as session:
+        kept = KeptReference(
+            compared.context, compared.pair.reference, session, subset, None, "", resize=False
+        )
+    start = _measured(compared, quantization.lowered(quantization.start), subset, kept.run)
+    if start is None:
+        return ()
+    found: list[tuple[tuple[_Change[State], ...], Cure]] = []
+
+    def attempt(*chosen: _Change[State]) -> None:
+        state = quantization.start
+        try:
+            for change in chosen:
+                state = change.apply(state)
+            after = _measured(compared, quantization.lowered(state), subset, kept.run)
+        except PlanError:  # of a model that was made of one that is odd already
+            return
+        if after is not None:
+            found.append((chosen, _cure(chosen, start, after, subset.count)))
+
+    for number, change in enumerate(quantization.changes, start=1):
+        attempt(change)
+        compared.context.progress(Progress("cures", number, len(quantization.changes)))
+    found.sort(key=lambda x: (not x[1].helps, -x[1].sqnr_db if math.isfinite(x[1].sqnr_db) else 0))
+    helping = [chosen[0] for chosen, cure in found if cure.helps]
+    if helping and (other := next((c for c in helping if c.kind != helping[0].kind), None)):
+        single = found[0][1].sqnr_db
+        attempt(helping[0], other)
+        found.sort(key=lambda x: len(x[0]) == 1 or x[1].sqnr_db < single + _WORTH_ANOTHER_DB)
+    cures = [cure for _, cure in found]
+    if helping:
+        cures[0] = _on_all(compared, quantization, found[0][0], cures[0])
+    return tuple(cures)
+
+
+def _cure(
+    chosen: Sequence[_Change[State]], before: _Measured, after: _Measured, samples: int
+) -> Cure:
+    fell = before.by_sample - after.by_sample
+    certain = True
+    if len(fell) > 1 and np.isfinite(fell).all():
+        certain = bool(fell.mean() > _SURELY * fell.std(ddof=1) / math.sqrt(len(fell)))
+    gain = after.sqnr_db - before.sqnr_db
+    finite = math.isnan(before.sqnr_db) and math.isfinite(after.sqnr_db)
+    return Cure(
+        name=" + ".join(change.name for change in chosen),
+        what=" and ".join(change.what for change in chosen),
+        causes=tuple(dict.fromkeys(c for change in chosen for c in change.causes)),
+        layers=max(change.layers for change in chosen),
+        samples=samples,
+        before_sqnr_db=before.sqnr_db,
+        sqnr_db=after.sqnr_db,
+        helps=finite or (gain >= _LEAST_DB and certain),
+        metric=None,
+    )
+
+
+def _on_all(
+    compared: Compared,
+    quantization: _Quantization[State],
+    chosen: Sequence[_Change[State]],
+    cure: Cure,
+) -> Cure:
+    """A cure that helps on a few samples, measured on all, and by the metric."""
+    if cure.samples >= compared.samples.count and compared.metric is None:
+        return cure
+    state = quantization.start
+    for change in chosen:
+        state = change.apply(state)
+    pair, metric = compared.pair, compared.metric
+    subset, known = fp32_outputs(compared)
+    with ExitStack() as stack:
+        session = None
+        if not known:
+            opened = compared.context.backend.open(pair.reference.proto, ())
+            session = stack.enter_context(closing(opened))
+        reference = run_of(session) if session else lambda executed: known[executed.batch]
+        keeper = OutputKeeper(CANDIDATE, pair.reference.outputs if metric else ())
+        after = _measured(compared, quantization.lowered(state), subset, reference, keeper)
+    if after is None:
+        return cure
+    value = None
+    if metric is not None:
+        try:
+            task = MetricEvaluator.of(metric, compared.samples, compared.sinks.keepers[0])
+            value = task(keeper.joined())
+        except MetricError:
+            return cure
+    noise = [10 ** (-min(o.part_sqnrs_db) / 10) for o in compared.result.outputs]
+    return replace(
+        cure,
+        samples=subset.count,
+        before_sqnr_db=sqnr_db(1.0, sum(noise) / len(noise)),
+        sqnr_db=after.sqnr_db,
+        metric=value,
+    )
+
+
+def _few(compared: Compared, changes: int) -> SampleSubset:
+    """What each change is run on."""
+    pair = compared.pair
+    samples = finely(compared.samples, _SAMPLES)
+    slow = _EMULATED if emulates_fp16(compared.context, pair.precisions.values()) else 1.0
+    each = macs_per_sample(pair.layers, whole(samples)) * slow * (changes + 2)
+    count = max(_LEAST_SAMPLES, min(_SAMPLES, int(_MOST_MACS / max(1.0, each))))
+    return spread(whole(samples), count)
+
+
+def _measured(
+    compared: Compared,
+    proto: onnx.ModelProto,
+    subset: SampleSubset,
+    reference: Run,
+    *sinks: Sink,
+) -> _Measured | None:
+    """What a model makes of the outputs; None where the runtime does not take it."""
+    pair, context = compared.pair, compared.context
+    outputs = tuple(o.name for o in compared.result.outputs if o.name in pair.candidate.outputs)
+    each: list[Array] = []
+
+    def add(executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
+        both = executed.reference, executed.of(CANDIDATE)
+        each.append(output_energies(*both, outputs, executed.batch.count, pair.parts))
+
+    options = output_options(pair.reference)
+    try:
+        with closing(context.simulation.open(proto, ())) as session:
+            runs = {REFERENCE: reference, CANDIDATE: run_of(session)}
+            comparisons = {CANDIDATE: Comparison(tensors=outputs, options=options)}
+            totals = evaluate(subset, runs, comparisons, context, sinks=[add, *sinks])
+    except (ModelError, BackendError):
+        return None
+    return _Measured(noise_by_sample(np.concatenate(each, axis=2)), totals[CANDIDATE].worst_noise())
+
+
+def _leading_causes(result: CompareResult) -> frozenset[str]:
+    """The labels that the leading layers' causes have."""
+    leaders = [x for x in result.layers if x.precision in SCALED][:MOST_LEADERS]
+    return frozenset(c.label for x in leaders for c in x.causes)
+
+
+def _largest(compared: Compared) -> dict[str, float]:
+    """Magnitudes in FP32 on the compared samples, by tensor, those of the inputs too."""
+    inputs = input_amax(compared.pair, compared.samples, compared.subset.batches)
+    return {t.name: t.metrics.ref_amax for t in compared.result.tensors} | inputs
+
+
+def _of_plan(compared: Compared, gathered: Gathered | None) -> _Quantization[BoundPlan]:
+    pair = compared.pair
+    assert pair.plan is not None
+    bound = bind_plan(pair.plan, pair.model, pair.layers)
+    changes = [*_channel_scales(bound), *_other_calibrators(pair, bound, gathered)]
+    if not _leading_causes(compared.result).isdisjoint((*_OTHER_DATA, "clipping")):
+        changes += _fitted_ranges(bound, _largest(compared))
+    return _Quantization(bound, tuple(changes), lambda state: lower(state).graph.proto)
+
+
+def _channel_scales(bound: BoundPlan) -> list[_Change[BoundPlan]]:
+    graph, tensors = bound.layers.graph, bound.plan.tensors
+    divided = [
+        x
+        for x in bound.quantized_layers()
+        if x.weight is not None and x.weight not in tensors
+        if weight_axis(graph.by_name[x.name], graph, x.weight) is not None
+    ]
+    if bound.plan.weights is Granularity.PER_CHANNEL or not divided:
+        return []
+
+    def apply(state: BoundPlan) -> BoundPlan:
+        return replace(state, plan=replace(state.plan, weights=Granularity.PER_CHANNEL))
+
+    what = option("weights", str(Granularity.PER_CHANNEL))
+    return [_Change("weights per-channel", what, _WEIGHTS, len(divided), "weights", apply)]
+
+
+def _other_calibrators(
+    pair: ModelPair, bound: BoundPlan, gathered: Gathered | None
+) -> list[_Change[BoundPlan]]:
+    """The ranges that each other calibrator finds for what was calibrated."""
+    used = {bound.plan.tensors[t].method for t in pair.calibrated}
+    if gathered is None or not pair.calibrated:
+        return []
+    tensors = sorted(pair.calibrated)
+    readers = sum(not pair.calibrated.isdisjoint(x.quantized_inputs) for x in pair.layers)
+    found = []
+    for calibrator in default_calibrators():
+        if calibrator.name in used:
+            continue
+        ranges = {
+            t: TensorRange(amax, calibrator.name)
+            for t, amax in calibrated(gathered.histograms, tensors, calibrator).items()
+        }
+        causes = ("clipping",) if calibrator.name in NEVER_CLIPPING else ("coarse-step", "rounding")
+        found.append(
+            _Change(
+                f"method {calibrator.name}",
+                option("method", calibrator.name),
+                causes,
+                readers,
+                "ranges",
+                partial(_with_ranges, ranges=ranges),
+            )
+        )
+    return found
+
+
+def _with_ranges(state: BoundPlan, ranges: Mapping[str, TensorRange]) -> BoundPlan:
+    return replace(state, plan=replace(state.plan, tensors={**state.plan.tensors, **ranges}))
+
+
+def _fitted_ranges(bound: BoundPlan, largest: Mapping[str, float]) -> list[_Change[BoundPlan]]:
+    """The ranges of the compared samples, where the plan's are far from them."""
+    ranges = {
+        t: TensorRange(largest[t], "minmax")
+        for t in bound.needed_ranges()
+        if _is_off(float(np.max(bound.plan.tensors[t].amax)), largest.get(t, 0.0))
+    }
+    if not ranges:
+        return []
+    readers = sum(not ranges.keys().isdisjoint(x.quantized_inputs) for x in bound.layers)
+    return [
+        _Change(
+            "ranges of these samples",
+            "ranges calibrated on samples like these",
+            (*_OTHER_DATA, "clipping"),
+            readers,
+            "ranges",
+            partial(_with_ranges, ranges=ranges),
+        )
+    ]
+
+
+def _is_off(amax: float, largest: float) -> bool:
+    finite = 0 < largest < math.inf and 0 < amax < math.inf
+    return finite and not 1 / _FITS <= amax / largest <= _FITS
+
+
+def _of_quantized(compared: Compared) -> _Quantization[Graph]:
+    pair = compared.pair
+    layers = [x for x in pair.layers if pair.precisions[x.name] in SCALED]
+    by_channel, changed = with_channel_scales(pair.reference, pair.candidate, layers)
+    changes: list[_Change[Graph]] = []
+    if changed:
+
+        def with_scales(state: Graph) -> Graph:
+            known = state is pair.candidate
+            return by_channel if known else with_channel_scales(pair.reference, state, layers)[0]
+
+        what = "a scale for each output channel of the weights"
+        changes.append(
+            _Change("weights per-channel", what, _WEIGHTS, len(changed), "weights", with_scales)
+        )
+    largest = _largest(compared)
+    factors = {
+        t: largest[t] / max(-grid.shown[0], grid.shown[1])
+        for t, grid in pair.grids.items()
+        if _is_off(max(-grid.shown[0], grid.shown[1]), largest.get(t, 0.0))
+    }
+    _, fitted = with_ranges(pair.candidate, factors)
+    if fitted:
+        readers = sum(not pair.reads(x.name).isdisjoint(fitted) for x in layers)
+        what = "ranges that hold the values of these samples, and no more"
+        change = partial(_fitted, factors=factors)
+        changes.append(_Change("ranges of these samples", what, _RANGES, readers, "ranges", change))
+    return _Quantization(pair.candidate, tuple(changes), lambda state: state.proto)
+
+
+def _fitted(state: Graph, factors: Mapping[str, float]) -> Graph:
+    return with_ranges(state, factors)[0]

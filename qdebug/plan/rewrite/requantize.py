@@ -1,0 +1,125 @@
+"""Quantize a model that others have quantized in another way, as far as its FP32 model is known:
+a scale for each output channel of its weights, other ranges for its activations.
+
+What is made is no file to ship but computes what such a file would: weights are constants in
+floating point, of quantized values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from qdebug.calibrators.weights import weight_amax
+from qdebug.formats.base import FloatArray
+from qdebug.formats.registry import INT8
+from qdebug.network.codes import format_of_codes
+from qdebug.network.graph import Graph, Node
+from qdebug.network.layers import Layer
+from qdebug.plan.rewrite.edit import Editor, copy_node
+from qdebug.plan.rewrite.qdq import weight_axis
+from qdebug.plan.rewrite.refine import normalization_behind, with_fp32_constants
+from qdebug.types import Array
+
+
+def with_channel_scales(
+    reference: Graph, candidate: Graph, layers: Iterable[Layer]
+) -> tuple[Graph, tuple[str, ...]]:
+    """`candidate`, a quantized model in the names of `reference`, with a scale for each output
+    channel of those weights that have one scale or have them along another axis; and the names of
+    the layers that read these. A BatchNormalization behind one is folded into it.
+
+    Weights that are no roundings of the FP32 model's stay as they are.
+
+    Raises:
+        PlanError: as `check`.
+    """
+    exact = with_fp32_constants(reference, candidate).graph
+    rounded: dict[str, tuple[int, FloatArray]] = {}
+    folded: set[str] = set()
+    for layer in layers:
+        found = _rounded_by_channel(reference, candidate, exact, layer)
+        if found is not None:
+            rounded[layer.name] = found
+            normalized = normalization_behind(candidate, candidate.by_name[layer.name])
+            folded |= {normalized.name} if normalized is not None else set()
+    editor = Editor(candidate)
+    known, read = candidate.initializers, {t for n in folded | {*rounded} for t in _reads(exact, n)}
+    exchanged = [t for t in exact.proto.graph.initializer if t.name in read and t.name not in known]
+    editor.proto.graph.initializer.extend(exchanged)
+    for proto in candidate.proto.graph.node:
+        node = copy_node(proto)
+        if proto.name in folded or proto.name in rounded:
+            node = copy_node(exact.protos[proto.name])
+        if proto.name in rounded:
+            place, values = rounded[proto.name]
+            node.input[place] = editor.initializer(values, f"{node.input[place]}_by_channel")
+        editor.emit(node)
+    return Graph(editor.finish("the model with a scale for each channel")), tuple(rounded)
+
+
+def _reads(graph: Graph, node: str) -> tuple[str, ...]:
+    return graph.by_name[node].inputs
+
+
+def _rounded_by_channel(
+    reference: Graph, candidate: Graph, exact: Graph, layer: Layer
+) -> tuple[int, FloatArray] | None:
+    """Which input of a layer is its weight, and what it is with a scale for each output channel;
+    None where it has that already, and where its FP32 weight is not known."""
+    node, original = candidate.by_name.get(layer.name), reference.by_name.get(layer.name)
+    if node is None or original is None or layer.weight is None:
+        return None
+    for place, tensor in enumerate(node.inputs[:2]):
+        producer = candidate.producers.get(tensor)
+        if producer is None or producer.op_type != "DequantizeLinear":
+            continue
+        scale = candidate.constant(producer.inputs[1])
+        weight = exact.constant(exact.by_name[layer.name].inputs[place])
+        if scale is None or weight is None:
+            continue
+        axis = weight_axis(original, reference, layer.weight)
+        if axis is None or weight.shape != tuple(reference.initializers[layer.weight].dims):
+            return None
+        along = int(candidate.attributes(producer).get("axis", 1)) % weight.ndim
+        if scale.ndim > 1 or (scale.size > 1 and along == axis) or weight.shape[axis] < 2:
+            return None
+        form = format_of_codes(candidate, producer) or INT8
+        scales = form.scale_of(weight_amax(weight, axis))
+        return place, form.quantize(weight, scales, axis)
+    return None
+
+
+def with_ranges(candidate: Graph, factors: Mapping[str, float]) -> tuple[Graph, tuple[str, ...]]:
+    """`candidate` with the ranges of some activations times a factor each, zero points as they are;
+    and the tensors whose range has changed: those with one constant scale, whose codes are read by
+    nothing but DequantizeLinear.
+
+    Raises:
+        PlanError: as `check`.
+    """
+    editor = Editor(candidate)
+    scales: dict[str, str] = {}  # codes -> their new scale
+    changed = []
+    for proto in candidate.proto.graph.node:
+        node = copy_node(proto)
+        view = candidate.by_name[proto.name]
+        factor = factors.get(view.inputs[0]) if view.op_type == "QuantizeLinear" else None
+        scale = None if factor is None else _single_scale(candidate, view)
+        if factor is not None and scale is not None:
+            wider = (scale * factor).astype(scale.dtype)
+            node.input[1] = editor.initializer(wider, f"{view.inputs[1]}_fitted")
+            scales[view.outputs[0]] = node.input[1]
+            changed.append(view.inputs[0])
+        elif view.op_type == "DequantizeLinear" and view.inputs[0] in scales:
+            node.input[1] = scales[view.inputs[0]]
+        editor.emit(node)
+    return Graph(editor.finish("the model with other ranges")), tuple(dict.fromkeys(changed))
+
+
+def _single_scale(graph: Graph, quantizer: Node) -> Array | None:
+    """The scale of a QuantizeLinear; None where there are several, or it is computed, or its codes
+    have other readers than DequantizeLinear."""
+    codes, scale = quantizer.outputs[0], graph.constant(quantizer.inputs[1])
+    readers = {reader.op_type for reader in graph.consumers.get(codes, ())}
+    plain = readers == {"DequantizeLinear"} and codes not in graph.outputs
+    return scale if plain and scale is not None and scale.size == 1 else None

@@ -1,0 +1,113 @@
+"""Another way to quantize is measured before any layer is kept in FP32: what it gives is what a run
+with that setting has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from channel_ranges import compared as of_others
+
+import qdebug
+from qdebug.display.summary import sentence
+from qdebug.plan.plan import PrecisionPlan, TensorRange
+from qdebug.types import Precision
+from qdebug.wording import option
+
+DATA = Path(__file__).parents[2] / "calib_data"
+MODEL, INPUTS = str(DATA / "digits_cnn.onnx"), str(DATA / "digits_holdout.npz")
+HOW: dict[str, Any] = {
+    "inputs": INPUTS,
+    "calib_data": str(DATA / "digits_calib.npz"),
+    "samples": 48,
+}
+
+
+def sqnr_of(result: qdebug.CompareResult) -> float:
+    return result.outputs[0].metrics.sqnr_db
+
+
+def test_a_scale_for_each_channel_is_measured_before_any_layer_is_pinned() -> None:
+    result = qdebug.compare(MODEL, **HOW, weights="per-tensor", metric="top1")
+    again = qdebug.compare(MODEL, **HOW, effect="none", metric="top1")
+    cure = result.cures[0]
+    assert (cure.name, cure.layers, cure.samples, cure.helps) == (
+        "weights per-channel",
+        14,
+        48,
+        True,
+    )
+    assert cure.what == option("weights", "per-channel")
+    assert cure.sqnr_db == pytest.approx(sqnr_of(again))
+    assert cure.before_sqnr_db == pytest.approx(sqnr_of(result))
+    assert again.metric is not None and cure.metric == again.metric.candidate
+    assert not any(c.helps and c.sqnr_db > cure.sqnr_db for c in result.cures[1:])
+    text = sentence(result)
+    assert text.index(cure.what) < text.index("eeping ")  # pinning comes last
+    main = result.layers[0].causes[0]
+    assert main.label in cure.causes and main.remedy.startswith(cure.advice)
+
+
+def test_it_is_told_only_where_it_helps() -> None:
+    result = qdebug.compare(MODEL, **HOW)  # a good range, and a scale for each channel
+    assert result.cures and not any(cure.helps for cure in result.cures)
+    assert all(option("method") in cure.what for cure in result.cures)
+    assert not any(cure.what in sentence(result) for cure in result.cures)
+    harmful = replace(result.cures[0], helps=True, sqnr_db=90.0)
+    assert harmful.what in sentence(replace(result, cures=(harmful,)))
+
+
+@pytest.mark.parametrize("effect", ["none", "fast"])
+def test_nothing_is_tried_where_nothing_is_lost_or_nothing_was_measured(effect: str) -> None:
+    precision = "int8" if effect == "none" else "fp32"
+    result = qdebug.compare(
+        MODEL, **HOW, effect=effect, precision=precision, allow_unquantized=True
+    )
+    assert result.cures == ()
+
+
+@pytest.mark.parametrize(("factor", "label"), [(8.0, "stale-calibration"), (0.1, "clipping")])
+def test_ranges_that_do_not_fit_are_compared_with_those_of_the_samples(
+    factor: float, label: str
+) -> None:
+    """Ranges of a file, all of them `factor` times as wide as those of minmax."""
+    chosen = qdebug.calibrate(MODEL, calib_data=INPUTS, samples=48, method="minmax").chosen
+    wide = {t: TensorRange(np.max(r.amax) * factor) for t, r in chosen.ranges.items()}
+    plan = PrecisionPlan(Precision.INT8, tensors=wide)
+    how = {"inputs": INPUTS, "samples": 48}
+    result = qdebug.compare(MODEL, **how, plan=plan)
+    cure = result.cures[0]
+    assert (cure.name, cure.helps) == ("ranges of these samples", True)
+    again = qdebug.compare(MODEL, **how, effect="none")
+    assert cure.sqnr_db == pytest.approx(sqnr_of(again), abs=0.5)
+    assert any(c.label in (label, "stale-calibration") for c in result.layers[0].causes)
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose", "Gemm", "MatMul"])
+@pytest.mark.parametrize("scales", ["in", "tensor"])
+def test_a_model_of_others_is_told_what_it_would_be_with_other_scales(
+    op_type: str, scales: str
+) -> None:
+    cure = of_others(op_type, scales).cures[0]
+    assert (cure.name, cure.layers, cure.helps) == ("weights per-channel", 1, True)
+    assert "per-channel" not in cure.what  # an option that is refused for it
+    right = of_others(op_type, "out")
+    assert cure.sqnr_db == pytest.approx(sqnr_of(right), abs=0.01)
+    assert all(c.name != cure.name for c in right.cures)
+
+
+def test_another_calibrator_is_the_cure_of_ranges_that_a_few_values_stretch() -> None:
+    """One pixel of one sample of 48 is a hundred times as large as any other value."""
+    images = {k: v[:48].copy() for k, v in np.load(INPUTS).items() if v.ndim == 4}
+    (name,) = images
+    images[name][7, 0, 0, 0] = 100 * np.abs(images[name]).max()
+    result = qdebug.compare(MODEL, inputs=images)
+    cure = result.cures[0]
+    assert cure.helps and cure.name.startswith("method ")
+    method = cure.name.removeprefix("method ")
+    again = qdebug.compare(MODEL, inputs=images, effect="none", method=method)
+    assert cure.sqnr_db == pytest.approx(sqnr_of(again))
+    assert cure.samples == 48 and cure.before_sqnr_db == pytest.approx(sqnr_of(result))
