@@ -33,6 +33,7 @@ LABELS = {
     "calibrate": "Calibrating",
     "compare": "Comparing",
     "engine": "Running the engine",
+    "cures": "Quantizing in other ways",
     "evaluate": "Evaluating",
     "rate layers": "Measuring layers' errors",
     "reference": "Running FP32",

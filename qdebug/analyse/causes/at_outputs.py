@@ -33,6 +33,7 @@ class AtOutputs:
 
     def add(self, truth: Tensors, variant: str, values: Array) -> None:
         """Add what follows from `values` of the tail's tensor; `truth` are the reference's."""
+        values = values.astype(truth[self.tail.tensor].dtype, copy=False)  # FP16 in some plans
         feeds = {name: truth[name] for name in self.tail.reads}
         found = {**self.session.run({**feeds, self.tail.tensor: values}), self.tail.tensor: values}
         sums = output_energies(truth, found, self._outputs(truth), 1, self.parts).sum(axis=2)
