@@ -10,7 +10,7 @@ from onnx import helper, inliner, numpy_helper, version_converter
 
 from qdebug.errors import ModelError
 from qdebug.network.graph import opset_of
-from qdebug.network.subgraphs import bodies
+from qdebug.network.subgraphs import bodies, rename_reads
 
 _OLDEST_IR = 8
 """From 4 on, weights need not be inputs; 8 goes with opset 15."""
@@ -45,6 +45,7 @@ def convert_opset(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelP
     if opset_of(proto) < opset:
         proto.ir_version = max(proto.ir_version, _OLDEST_IR)  # weights are inputs no more
         sampled = dict(_sampling(proto.graph)) if opset_of(proto) < 11 else {}
+        given = proto.graph
         try:
             proto = version_converter.convert_version(proto, opset)
         except Exception as error:  # the converter raises RuntimeError and its own kinds
@@ -54,6 +55,7 @@ def convert_opset(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelP
                 f"Export the model again at opset {opset} or later.",
                 code="QD-MODEL-CONVERT",
             ) from error
+        _keep_names(given, proto.graph)
         _keep_sampling(proto.graph, sampled)
     # Not the file's own: onnx writes an IR that ONNX Runtime may not take yet, for any opset.
     needed = helper.find_min_ir_version_for(list(proto.opset_import), ignore_unknown=True)
@@ -65,6 +67,30 @@ def reason_in(error: Exception) -> str:
     """The part of a native error that says what is wrong."""
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
+
+
+def _keep_names(given: onnx.GraphProto, converted: onnx.GraphProto) -> None:
+    """Give nodes that the converter replaced, an Upsample by a Resize say, their old names, and the
+    tensors that they write: who reads these is the same node as before, at the same place."""
+    before = {t for node in given.node for t in (*node.input, *node.output)}
+    after = {t for node in converted.node for t in (*node.input, *node.output)}
+    makers = {t: node for node in given.node for t in node.output}
+    nodes = {node.name: node for node in given.node if node.name}
+    names: dict[str, str] = {}
+    for node in converted.node:
+        old = nodes.get(node.name)
+        for was, now in zip(old.input, node.input, strict=False) if old is not None else ():
+            if was in makers and was not in after and now not in before:
+                names[now] = was
+    taken = {node.name for node in converted.node}
+    for node in converted.node:
+        rename_reads(node, names)
+        node.output[:] = [names.get(t, t) for t in node.output]
+        maker = next((makers[t] for t in node.output if t in names.values()), None)
+        if maker is not None and not node.name and maker.name not in taken:
+            node.name = maker.name
+    for value in converted.value_info:
+        value.name = names.get(value.name, value.name)
 
 
 def _sampling(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:

@@ -216,6 +216,19 @@ def test_added_nodes_belong_to_the_users_node(net: Any, same_outputs: Callable[.
     assert {model.origins[n.name] for n in tail} == {("sm",)}
 
 
+@pytest.mark.parametrize("opset", [9, 10])
+def test_what_the_converter_replaces_keeps_its_names(
+    net: Any, same_outputs: Callable[..., Model], opset: int
+) -> None:
+    """In the middle of a network the converter names the Resize of an Upsample, and its output."""
+    n = net(opset).add("Relu", "x", "r", "act").const("sc", np.array([1, 1, 2, 2], np.float32))
+    kind = "Upsample" if opset == 9 else "Resize"
+    n.add(kind, "r,sc", "wide", "upsample", mode="nearest").add("Neg", "wide", "y", "last")
+    model = same_outputs(n.model())
+    (resize,) = [node for node in model.graph.nodes if node.op_type == "Resize"]
+    assert (resize.name, resize.outputs) == ("upsample", ("wide",))
+
+
 def test_an_output_whose_type_is_given_twice(net: Any, same_outputs: Callable[..., Model]) -> None:
     """As onnxconverter-common leaves it, where an FP16 model keeps FP32 outputs."""
     proto = net(11).add("Cast", "x", "h", to=TensorProto.FLOAT16).add("Sigmoid", "h", "s")
