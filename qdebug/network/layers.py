@@ -13,6 +13,7 @@ QUANTIZABLE_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _ACTIVATIONS = frozenset(
     {"Relu", "Clip", "LeakyRelu", "PRelu", "Elu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish"}
 )
+_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _SELF_GATES = frozenset({"Sigmoid", "HardSigmoid", "Softplus", "Tanh"})
 
 
@@ -155,11 +156,14 @@ def _other(add: Node, tensor: str) -> str:
 def _is_last_branch(
     graph: Graph, add: Node, tensor: str, order: Mapping[str, int], anchor: Node
 ) -> bool:
-    """Whether the other branch is ready before `anchor` runs, so that nothing waits on it."""
+    """Whether the other branch is ready before `anchor` runs, so that nothing waits on it. A Q/DQ
+    pair of its own is where its values come from, wherever the model lists it."""
     other = _other(add, tensor)
     if other == tensor:
         return False
     producer = graph.producers.get(other)
+    while producer is not None and producer.op_type in _PAIR:
+        producer = graph.producers.get(producer.inputs[0])
     return producer is None or order[producer.name] < order[anchor.name]
 
 

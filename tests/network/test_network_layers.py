@@ -90,6 +90,15 @@ def test_residual_add(net: Any, inputs: str) -> None:
     assert layers.of_node["add"] is layers.by_name["second"]
 
 
+def test_a_residual_with_a_pair_of_its_own_is_taken_in(net: Any) -> None:
+    """The placement that NVIDIA recommends; tools list the pair right before the Add."""
+    n = residual(net).const("s1", np.float32(0.1)).const("z", np.int8(0))
+    n.add("QuantizeLinear", "b,s1,z", "q", "quantize").add("DequantizeLinear", "q,s1,z", "d", "dq")
+    n.add("Add", "c,d", "s", "add").add("Relu", "s", "y", "relu2")
+    found = {nodes[0]: nodes for nodes in groups(n.model())}
+    assert found["second"] == ("second", "add", "relu2")
+
+
 def test_the_later_of_two_convs_takes_the_add(net: Any) -> None:
     n = net().conv("x", "a", name="early").conv("x", "b", "w2", name="late")
     n.add("Add", "a,b", "s", "add").add("Relu", "s", "y", "relu")

@@ -34,6 +34,8 @@ from qdebug.network.prepare import prepare_model
 from qdebug.wording import option
 
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")
+_LOGGED = re.compile(r"\s*\[(?:[VIWEFX]|\d\d/\d\d/\d{4}-[\d:]+)\]")
+"""How a line of a log begins that has its level or its time in brackets; no JSON does."""
 _MODEL_BEGINS = b"\x08"
 """The tag of ir_version, which is first in a message that is written in the order of its fields.
 Text, run files and engines do not begin this way."""
@@ -86,7 +88,11 @@ def _refuse_run_file(data: bytes, path: Path) -> None:
 def _described(text: str, path: Path) -> EngineInfo:
     if not text.strip():
         raise _not_taken(f"{path} is empty")
-    if text.lstrip()[0] in "{[" and not is_build_log(text) and not is_polygraphy_text(text):
+    printed = times_in_log(text)
+    if printed and not is_build_log(text):
+        return info_of_profile(printed)
+    logged = _LOGGED.match(text) is not None
+    if text.lstrip()[0] in "{[" and not (logged or is_build_log(text) or is_polygraphy_text(text)):
         return _from_json(text, path)
     if is_polygraphy_text(text):
         return read_polygraphy_text(text, str(path))
@@ -103,6 +109,13 @@ def _described(text: str, path: Path) -> EngineInfo:
             f"{path} is a model of OpenVINO (its intermediate representation)",
             "Give the ONNX model that it was converted from; "
             f"{option('backend', 'openvino')} of compare runs that.",
+            code="QD-USAGE-ENGINE-FILE",
+        )
+    if logged and re.search(r"Comparing Output: |Accuracy Summary", text):
+        raise UsageError(
+            f"{path} is a comparison that Polygraphy printed: outputs, and no layers",
+            "`qdebug compare` shows which layer makes a difference; of an engine, give the text of "
+            "polygraphy inspect model ENGINE --show layers.",
             code="QD-USAGE-ENGINE-FILE",
         )
     known = recognized(path)
