@@ -42,7 +42,8 @@ class FlipSink:
     @property
     def found(self) -> list[Flips]:
         """The decisions that flip."""
-        return [flips for flips in (*self._flips, *self._suppressions) if flips.flipped]
+        each = (*self._flips, *self._suppressions)
+        return [flips for flips in each if flips.flipped or flips.reordered]
 
     @property
     def comparisons(self) -> list[ComparisonFlips]:

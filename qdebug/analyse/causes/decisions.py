@@ -12,6 +12,7 @@ import numpy.typing as npt
 from qdebug.network.graph import Graph, Node
 from qdebug.results.compare import DECISIONS, Cause
 from qdebug.types import Array
+from qdebug.wording import option
 
 INDEX_FLIP = "index-flip"
 
@@ -26,6 +27,7 @@ class Decision:
         axis: along which it chooses.
         count: how many indices of each row.
         largest: it chooses the largest scores, not the smallest.
+        ordered: it gives the indices in the order of their scores.
     """
 
     node: str
@@ -34,6 +36,7 @@ class Decision:
     axis: int
     count: int = 1
     largest: bool = True
+    ordered: bool = False
 
 
 def decisions_of(graph: Graph) -> list[Decision]:
@@ -52,6 +55,7 @@ def decisions_of(graph: Graph) -> list[Decision]:
                         attributes.get("axis", -1 if node.op_type == "TopK" else 0),
                         count,
                         node.op_type != "ArgMin" and bool(attributes.get("largest", 1)),
+                        node.op_type == "TopK" and count > 1 and bool(attributes.get("sorted", 1)),
                     )
                 )
     return found
@@ -98,20 +102,46 @@ class FlipCount:
 @dataclass
 class Flips(FlipCount):
     """How often a decision is made otherwise: the margin is by how much the last score that FP32
-    chose leads the best one that it did not; the largest difference of a score is what moved."""
+    chose leads the best one that it did not; the largest difference of a score is what moved.
+
+    Attributes:
+        reordered: how often the same indices come in another order. Where nothing else flips,
+            `sample` is the first of these, and the margin the least lead of a chosen score.
+    """
 
     decision: Decision
+    reordered: int = field(default=0, init=False)
 
     @property
     def evidence(self) -> str:
         """What flips, for people."""
         decision = self.decision
+        what, other = f"{decision.op_type} '{decision.node}'", f" of {self.total} decisions"
+        if not self.flipped:
+            return (
+                f"{what} gives the same indices as FP32, but in another order in {self.reordered}"
+                f"{other}, first in sample {self.sample}: there two chosen scores of "
+                f"'{decision.scores}' are only {self.margin:.2g} apart, and a score moved by "
+                f"{self.moved:.2g}. What reads them is compared place by place, so its error is "
+                "that of the order"
+            )
+        more = f", and gives the same ones in another order in {self.reordered}"
         return (
-            f"{decision.op_type} '{decision.node}' chooses other indices than in FP32 in "
-            f"{self.flipped} of {self.total} decisions, first in sample {self.sample}: there the "
-            f"chosen score of '{decision.scores}' leads by only {self.margin:.2g}, and a score "
-            f"moved by {self.moved:.2g}"
+            f"{what} chooses other indices than in FP32 in {self.flipped}{other}, first in sample "
+            f"{self.sample}: there the chosen score of '{decision.scores}' leads by only "
+            f"{self.margin:.2g}, and a score moved by {self.moved:.2g}"
+            f"{more if self.reordered else ''}"
         )
+
+    def merge(self, other: Self) -> bool:
+        """See FlipCount. A set that differs is told before one in another order."""
+        before = self.flipped
+        if not super().merge(other):
+            return False
+        self.reordered += other.reordered
+        if not before and other.flipped:
+            self.sample, self.margin, self.moved = other.sample, other.margin, other.moved
+        return True
 
     def add(self, reference: Array, candidate: Array, start: int) -> None:
         """Add the scores of a batch, whose first sample is number `start`; once for each batch.
@@ -127,23 +157,39 @@ class Flips(FlipCount):
             for a in (reference, candidate)
         )
         valid = ~(np.isnan(right).any(axis=-1) | np.isnan(found).any(axis=-1))
-        differs = valid & (
-            _chosen(right, self.decision.count) != _chosen(found, self.decision.count)
-        ).any(axis=-1)
+        count = self.decision.count
+        orders = [np.argsort(-x, axis=-1, kind="stable")[..., :count] for x in (right, found)]
+        differs = valid & np.any(_chosen(right, orders[0]) != _chosen(found, orders[1]), axis=-1)
+        moved = valid & ~differs & np.any(orders[0] != orders[1], axis=-1)
         self.total += int(valid.sum())
+        before = self.flipped
         self.flipped += int(differs.sum())
-        if self.sample < 0 and differs.any():
-            at = tuple(int(i[0]) for i in np.nonzero(differs))
-            ordered = -np.sort(-right[at])
-            last = self.decision.count
-            self.sample = start + (at[0] if at else 0)
-            self.margin = float(ordered[last - 1] - ordered[last]) if last < ordered.size else 0.0
-            self.moved = float(np.nanmax(np.abs(right[at] - found[at])))
+        if self.decision.ordered:
+            self.reordered += int(moved.sum())
+        if differs.any() and not before:
+            self._describe(right, found, differs, start, slice(count - 1, count + 1))
+        elif self.sample < 0 and self.decision.ordered and moved.any():
+            self._describe(right, found, moved, start, slice(0, count))
+
+    def _describe(
+        self,
+        right: npt.NDArray[np.float64],
+        found: npt.NDArray[np.float64],
+        where: npt.NDArray[np.bool_],
+        start: int,
+        places: slice,
+    ) -> None:
+        """Tell of the first row that differs; the margin is the least lead at these `places` of the
+        scores in order."""
+        at = tuple(int(i[0]) for i in np.nonzero(where))
+        leads = -np.diff(-np.sort(-right[at])[places])
+        self.sample = start + (at[0] if at else 0)
+        self.margin = float(leads.min(initial=np.inf)) if leads.size else 0.0
+        self.moved = float(np.nanmax(np.abs(right[at] - found[at])))
 
 
-def _chosen(scores: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
+def _chosen(scores: npt.NDArray[np.float64], order: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
     """Which scores are chosen; of equal ones the first, as ONNX's operators do."""
-    order = np.argsort(-scores, axis=-1, kind="stable")[..., :count]
     chosen = np.zeros(scores.shape, bool)
     np.put_along_axis(chosen, order, True, axis=-1)
     return chosen
@@ -151,11 +197,26 @@ def _chosen(scores: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_
 
 def flip_cause(flips: Flips) -> Cause:
     """The cause of an error behind a decision that flips."""
+    closer = (
+        "reduce the error of the layers that make the scores: with `qdebug calibrate` and `qdebug "
+        "repair`, and last by keeping them in FP32."
+    )
+    if not flips.flipped:
+        return Cause(
+            INDEX_FLIP,
+            flips.reordered / flips.total,
+            flips.evidence,
+            "Nothing to do where the order does not count, as of a detector's queries: judge by a "
+            f"metric that does not depend on it ({option('metric')}). Where it does, {closer}",
+            DECISIONS,
+            brief=f"{flips.decision.op_type} '{flips.decision.node}' chooses the same in another "
+            f"order in {flips.reordered} of {flips.total} decisions, which the SQNR counts as an "
+            "error: harmless where the order does not matter",
+        )
     return Cause(
         INDEX_FLIP,
         flips.flipped / flips.total,
         flips.evidence,
-        "Treat scores that are so close as a tie, or reduce the error of the layers that make the "
-        "scores: with `qdebug calibrate` and `qdebug repair`, and last by keeping them in FP32.",
+        f"Treat scores that are so close as a tie, or {closer}",
         DECISIONS,
     )

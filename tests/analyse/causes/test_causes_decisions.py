@@ -30,6 +30,34 @@ def test_the_order_of_the_chosen_does_not_matter() -> None:
     assert flips([[3, 2, 1, 0]], [[3, 1, 2, 0]], count=2).flipped == 1
 
 
+def test_another_order_of_the_same_is_told_apart() -> None:
+    right = [[3, 2, 1, 0], [3, 2.5, 1, 0]]
+    got = flips(right, [[3, 2, 1, 0], [2.4, 2.5, 1, 0]], count=2, ordered=True)
+    assert (got.total, got.flipped, got.reordered, got.sample) == (2, 0, 1, 11)
+    assert (got.margin, got.moved) == (0.5, pytest.approx(0.6, abs=1e-6))
+    cause = flip_cause(got)
+    assert cause.label == "index-flip" and cause.share == 0.5 and "order" in cause.brief
+    assert flips(right, [[2, 3, 1, 0], [3, 2.5, 1, 0]], count=2).reordered == 0  # not sorted
+    # A set that differs is what is told, whichever batch it is in.
+    got.add(np.array([[3.0, 2, 1, 0]]), np.array([[3.0, 0, 1, 2]]), 20)
+    assert (got.flipped, got.reordered, got.sample, got.margin) == (1, 1, 20, 1.0)
+    assert flip_cause(got).share == pytest.approx(1 / 3) and not flip_cause(got).brief
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_was_counted_elsewhere_is_told_alike(first: int) -> None:
+    """A set that differs is told before an order that does, whichever comes first."""
+    rows = [[[3.0, 2, 1, 0]], [[3.0, 2, 1, 0]]], [[[2.0, 3, 1, 0]], [[3.0, 0, 1, 2]]]
+    parts = []
+    for k in (first, 1 - first):
+        part = Flips(Decision("d", "TopK", "s", 1, count=2, ordered=True))
+        part.add(np.array(rows[0][k]), np.array(rows[1][k]), 10 + k)
+        parts.append(part)
+    assert parts[0].merge(parts[1])
+    got = parts[0]
+    assert (got.total, got.flipped, got.reordered, got.sample) == (2, 1, 1, 11)
+
+
 def test_smallest_and_undefined_scores() -> None:
     assert flips([[1, 0, 5]], [[1, 0, 0.5]], largest=False).flipped == 0
     assert flips([[1, 0, 5]], [[-1, 0, 5]], largest=False).flipped == 1
