@@ -10,7 +10,7 @@ all layers at once, as the setting does it, and runs on a few samples; the best 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import onnx
 
+from qdebug.analyse.causes.quantization import BIAS_SATURATION, INVALID_SCALE, WEIGHT_CAUSES
 from qdebug.analyse.compared import Compared
 from qdebug.analyse.diagnose import input_amax
 from qdebug.analyse.summary import fp32_outputs
@@ -53,7 +54,7 @@ from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import BoundPlan, Granularity, TensorRange, bind_plan
 from qdebug.plan.rewrite.qdq import weight_axis
-from qdebug.plan.rewrite.requantize import with_channel_scales, with_ranges
+from qdebug.plan.rewrite.requantize import with_channel_scales, with_exact_biases, with_ranges
 from qdebug.results.compare import Cause, CompareResult, Cure
 from qdebug.results.summary import MOST_LEADERS, RELEVANT_DB
 from qdebug.types import Array, Progress
@@ -75,7 +76,7 @@ _SURELY = 2.0
 """Standard errors by which the noise of the samples must fall."""
 _FITS = 1.25
 """A range that is off by a smaller factor is left alone: it costs 2 dB at the most."""
-_WEIGHTS = ("weight-range", "weight-rounding")
+_OF_WEIGHTS = (*WEIGHT_CAUSES, INVALID_SCALE)
 _OTHER_DATA = ("stale-calibration", "unrepresentative-calibration")
 _RANGES = (*_OTHER_DATA, "clipping", "coarse-step", "rounding")
 
@@ -88,7 +89,7 @@ class _Change(Generic[State]):
 
     Attributes:
         name, what, causes, layers: see Cure.
-        kind: "weights" or "ranges"; only changes of different kinds are combined.
+        kind: "weights", "biases" or "ranges"; only changes of different kinds are combined.
         apply: makes it.
     """
 
@@ -341,7 +342,16 @@ def _channel_scales(bound: BoundPlan) -> list[_Change[BoundPlan]]:
         return replace(state, plan=replace(state.plan, weights=Granularity.PER_CHANNEL))
 
     what = option("weights", str(Granularity.PER_CHANNEL))
-    return [_Change("weights per-channel", what, _WEIGHTS, len(divided), "weights", apply)]
+    return [
+        _Change(
+            "weights per-channel",
+            what,
+            (*WEIGHT_CAUSES, INVALID_SCALE),
+            len(divided),
+            "weights",
+            apply,
+        )
+    ]
 
 
 def _other_calibrators(
@@ -419,7 +429,21 @@ def _of_quantized(compared: Compared) -> _Quantization[Graph]:
 
         what = "a scale for each output channel of the weights"
         changes.append(
-            _Change("weights per-channel", what, _WEIGHTS, len(changed), "weights", with_scales)
+            _Change(
+                "weights per-channel",
+                what,
+                (*WEIGHT_CAUSES, INVALID_SCALE),
+                len(changed),
+                "weights",
+                with_scales,
+            )
+        )
+    saturated = [n for n in pair.saturated if n in pair.layers.of_node and pair.aligned]
+    if saturated:
+        what = "the saturated biases in floating point"
+        change = partial(_exact_biases, reference=pair.reference, nodes=saturated)
+        changes.append(
+            _Change("biases in FP32", what, (BIAS_SATURATION,), len(saturated), "biases", change)
         )
     largest = _largest(compared)
     factors = {
@@ -438,3 +462,7 @@ def _of_quantized(compared: Compared) -> _Quantization[Graph]:
 
 def _fitted(state: Graph, factors: Mapping[str, float]) -> Graph:
     return with_ranges(state, factors)[0]
+
+
+def _exact_biases(state: Graph, reference: Graph, nodes: Collection[str]) -> Graph:
+    return with_exact_biases(reference, state, nodes)

@@ -41,6 +41,8 @@ _ENOUGH_VALUES = 4 << 20
 activations more are, since they cost nothing."""
 _MOST_WEIGHED = MOST_LEADERS
 """Of so many layers, those that cost most, the parts are weighed at the outputs."""
+_DECIDING = frozenset({"ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "NonZero"})
+"""Behind these a small error is nothing or all: what a part of it costs there is chance."""
 _SAME_VALUES = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 _GOOD_DB = 60.0
 """A layer whose own error is smaller needs no explanation."""
@@ -123,6 +125,7 @@ def _isolated(
         for name, layer in isolated.items()
         if name in leading and pair.precisions[name] in SCALED and layer.pairs
         if (tail := tail_of(pair.reference, layer.layer.output, pair.candidate.outputs))
+        if _DECIDING.isdisjoint(node.op_type for node in tail.proto.graph.node)
     }
     captured = {*(a.layer.output for a in isolated.values()), *local.inputs}
     captured |= {t for tail in tails.values() for t in (*tail.reads, *tail.outputs)}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from qdebug.analyse.causes.decisions import INDEX_FLIP
 from qdebug.results.compare import CompareResult, TaskResult
 from qdebug.results.summary import Finding, Summary
 from qdebug.results.words import decibel, in_decibels
@@ -14,6 +15,7 @@ from qdebug.wording import counted, option, printable
 REASONS = {
     "accumulation": "errors come in with what the layers read",
     "amplification": "small errors in what the layers read are amplified",
+    "bias-saturation": "an INT32 bias is cut: its scale is too small",
     "clipping": "values beyond the calibrated range are clipped",
     "coarse-step": "a few large values stretch the range, so one INT8 step is coarse for the rest",
     "fp16-overflow": "values exceed the largest number of FP16, 65504",
@@ -22,6 +24,7 @@ REASONS = {
     "fp8-underflow": "values are too small for FP8 beside the range",
     "bf16-rounding": "BF16 has too few digits for the values",
     "index-flip": "other indices are chosen than in FP32",
+    "invalid-scale": "a scale is zero, negative or no number",
     "mixed-scales": "one scale serves parts of unlike scale",
     "other-weights": "the weights were changed, not only rounded",
     "rounding": "one INT8 step is large beside typical values, although the range fits",
@@ -51,7 +54,7 @@ def sentence(result: CompareResult) -> str:
         return ""
     where = " in the simulation" if result.engine and result.engine.executed else ""
     suspect = _stale(result)
-    said = [_chance(result), _lost(result, summary, where), suspect]
+    said = [_chance(result), _lost(result, summary, where), _reordered(result), suspect]
     if summary.layers:
         said.append(_cured(result))
         said.append(_restored(result, summary))
@@ -85,6 +88,13 @@ def _chance(result: CompareResult) -> str:
         f"where chance gives {task.chance:.4f}. Check the preprocessing and the labels first: "
         "`qdebug check` does."
     )
+
+
+def _reordered(result: CompareResult) -> str:
+    """That what a decision chooses only comes in another order, which the SQNR counts as an
+    error."""
+    flips = (c.brief for x in result.layers for c in x.causes if c.label == INDEX_FLIP)
+    return next((f"{printable(brief)}." for brief in flips if brief), "")
 
 
 def _stale(result: CompareResult) -> str:
@@ -141,7 +151,7 @@ def _cured(result: CompareResult) -> str:
         return ""
     task, after, metric = result.metric, in_decibels(cure.sqnr_db), ""
     if task is not None and cure.metric is not None:
-        if abs(cure.metric - task.reference) > abs(task.candidate - task.reference):
+        if _worsens(result, cure.metric, task.candidate, task.reference):
             return ""
         metric = f"takes {printable(task.name)} to {cure.metric:.4f} and "
     what = f"The cheapest fix, {cure.what},"
@@ -203,15 +213,20 @@ def _better(result: CompareResult, value: float, other: float) -> float | None:
 
 
 def _harms_metric(result: CompareResult, summary: Summary) -> bool:
-    """Whether the metric is worse with these layers in FP32; where it is not known which way is
-    better, whether it is farther from FP32's."""
+    """Whether the metric is worse with these layers in FP32."""
     task = summary.metric
     if task is None or task.restored is None or task.planned == task.reference:
         return False
-    gained = _better(result, task.restored, task.planned)
+    return _worsens(result, task.restored, task.planned, task.reference)
+
+
+def _worsens(result: CompareResult, value: float, before: float, reference: float) -> bool:
+    """Whether one value of the metric is worse than the one before; where it is not known which way
+    is better, whether it is farther from FP32's."""
+    gained = _better(result, value, before)
     if gained is not None:
         return gained < 0
-    return abs(task.restored - task.reference) > abs(task.planned - task.reference)
+    return abs(value - reference) > abs(before - reference)
 
 
 def _metric_too(result: CompareResult, summary: Summary) -> str:
@@ -263,5 +278,6 @@ def _cause(result: CompareResult, summary: Summary) -> str:
     if cause is None or not cause.brief:
         return f"{text}{REASONS[summary.cause]}."
     where = "in the first, " if name == summary.layers[0] else f"in {printable(name)}, "
-    cure = f" {cause.remedy}" if summary.finding is Finding.ONE_CAUSE else ""
+    told = _cured(result) and summary.cause in result.cures[0].causes
+    cure = f" {cause.remedy}" if summary.finding is Finding.ONE_CAUSE and not told else ""
     return f"{text}{where if len(summary.layers) > 1 else ''}{printable(cause.brief)}.{cure}"

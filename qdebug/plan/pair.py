@@ -26,7 +26,8 @@ from qdebug.plan.rewrite.cut import INSERTED_OPS
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
 from qdebug.plan.rewrite.restore import Absorbed, restore
 from qdebug.plan.rewrite.strip import strip_qdq
-from qdebug.plan.scale_notes import scale_notes
+from qdebug.plan.saturation import SaturatedBias, saturated_biases, saturation_notes
+from qdebug.plan.scale_notes import invalid_scales, scale_notes
 from qdebug.plan.unconverted import unconverted_notes
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -83,6 +84,17 @@ class ModelPair:
     def parts(self) -> Mapping[str, OutputParts]:
         """Of each output that consists of parts."""
         return output_parts(self.reference)
+
+    @cached_property
+    def saturated(self) -> Mapping[str, SaturatedBias]:
+        """The INT32 biases of the candidate that saturate, by the node that reads each."""
+        return saturated_biases(self.candidate) if self.plan is None else {}
+
+    @cached_property
+    def invalid_scales(self) -> Mapping[str, str]:
+        """Scales of the candidate that are not positive numbers, by the node that reads what they
+        dequantize, for people."""
+        return invalid_scales(self.candidate) if self.plan is None else {}
 
     @property
     def refuted(self) -> frozenset[str]:
@@ -163,6 +175,7 @@ def quantized_pair(
         candidate = Graph.inferred(restore(candidate, missing), data_prop=False)
     notes = (*scale_notes(model.graph), *_restored_note(missing, known=reference is not None))
     if reference is None:
+        notes += saturation_notes(saturated_biases(model.graph))
         raised = Graph.inferred(raise_to_fp32(candidate.proto), data_prop=False)
         reference = Graph.inferred(strip_qdq(raised), data_prop=False)
         notes += (

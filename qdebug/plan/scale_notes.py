@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from qdebug.network.graph import Graph
 from qdebug.wording import printable
 
 
-def scale_notes(graph: Graph) -> tuple[str, ...]:
-    """What to say of scales that are not positive numbers: ONNX Runtime computes with them,
-    TensorRT refuses the model ("Scale coefficients must all be positive")."""
-    return tuple(dict.fromkeys(_notes(graph)))
-
-
-def _notes(graph: Graph) -> Iterator[str]:
+def invalid_scales(graph: Graph) -> dict[str, str]:
+    """Scales that are not positive numbers, for people, by the node that reads what they dequantize
+    (the DequantizeLinear where none does): "of 8 scales, 1 zero ('s')"."""
+    found: dict[str, str] = {}
     for node in graph.nodes:
         if node.op_type != "DequantizeLinear" or len(node.inputs) < 2:
             continue
@@ -31,10 +26,17 @@ def _notes(graph: Graph) -> Iterator[str]:
         }
         told = " and ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
         if told:
-            readers = graph.consumers.get(node.outputs[0], ())
-            of = f"layer '{readers[0].name}'" if readers else f"'{node.name}'"
-            name = printable(node.inputs[1])
-            yield (
-                f"Of {values.size} scales for {printable(of)}, {told} ('{name}'): TensorRT takes "
-                "only positive scales. A channel that is all 0 needs any scale above 0."
-            )
+            readers = graph.consumers.get(node.outputs[0], ()) or (node,)
+            what = f"of {values.size} scales, {told} ({printable(repr(node.inputs[1]))})"
+            found |= {reader.name: what for reader in readers}
+    return found
+
+
+def scale_notes(graph: Graph) -> tuple[str, ...]:
+    """What to say of them: ONNX Runtime computes with them, TensorRT refuses the model ("Scale
+    coefficients must all be positive")."""
+    return tuple(
+        f"Layer {printable(repr(reader))}: {what}. TensorRT takes only positive scales; a channel "
+        "that is all 0 needs any scale above 0."
+        for reader, what in invalid_scales(graph).items()
+    )

@@ -26,4 +26,4 @@ def test_scales_that_are_not_positive(kit: SimpleNamespace, value: float, told: 
     )  # fmt: skip
     notes = scale_notes(kit.model_of(proto).graph)
     assert len(notes) == bool(told)
-    assert all(told in note and "'conv'" in note and "Of 4" in note for note in notes)
+    assert all(told in note and "'conv'" in note and "of 4" in note for note in notes)

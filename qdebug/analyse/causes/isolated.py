@@ -13,11 +13,14 @@ from qdebug.analyse.causes.at_outputs import AtOutputs
 from qdebug.analyse.causes.calibration import RangeFit
 from qdebug.analyse.causes.mixed_scales import MixedScale, PartSums, is_mixed
 from qdebug.analyse.causes.quantization import (
+    BIAS_SATURATION,
     OperandPart,
     WeightPart,
     bf16_causes,
     half_causes,
     rounding_causes,
+    saturation_cause,
+    with_invalid_scale,
 )
 from qdebug.formats.base import FloatArray, Format, Kind
 from qdebug.formats.registry import CAST, FP8_E4M3, FP16, INT8, UINT8
@@ -31,6 +34,7 @@ from qdebug.plan.quantize import Grid, dynamic_grid
 from qdebug.plan.rewrite.bypass import Pair
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.plan.rewrite.refine import normalization_behind
+from qdebug.plan.saturation import SaturatedBias
 from qdebug.results.compare import AT_OUTPUTS, OWN_ERROR, Cause
 from qdebug.types import Array, Precision, Tensors
 
@@ -281,7 +285,13 @@ class IsolatedLayer:
         if self.rounded:
             output = self.layer.output
             parts.append(self._part(Pair(output, output, output, True), self.rounded, fit))
-        return rounding_causes(parts, self._weight(bare), fit, share_of)
+        weight = self._weight(bare)
+        found = rounding_causes(parts, weight, fit, share_of)
+        if weight and weight.saturated and all(c.label != BIAS_SATURATION for c in found):
+            found = (saturation_cause(weight.saturated, weight.exceeded, None), *found)
+        scales = self.subject.invalid_scales
+        invalid = next((scales[n] for n in self.layer.nodes if n in scales), "")
+        return with_invalid_scale(found, invalid, broken=not math.isfinite(whole))
 
     def _matters(self, variant: str) -> bool:
         """Whether the variant differs from the others in this layer."""
@@ -393,6 +403,7 @@ class IsolatedLayer:
         values = graph.constant(self.layer.weight)
         if values is None:
             return None
+        saturated, exceeded = self._saturated()
         axis = weight_axis(graph.by_name[self.layer.name], graph, self.layer.weight)
         spread = 1.0
         if axis is not None:
@@ -404,8 +415,29 @@ class IsolatedLayer:
         across = along if along != axis else None
         divisible = axis is not None and values.shape[axis] > 1
         return WeightPart(
-            energy, scales, spread, changed, planned, form, axis, across, block, divisible
+            energy=energy,
+            channels=scales,
+            spread=spread,
+            changed=changed,
+            planned=planned,
+            format=form,
+            axis=axis,
+            across=across,
+            block=block,
+            divisible=divisible,
+            saturated=saturated,
+            exceeded=exceeded,
         )
+
+    def _saturated(self) -> tuple[SaturatedBias | None, float]:
+        """Its INT32 bias, where that saturates, and how many times too small its scale is."""
+        found = next((n for n in self.layer.nodes if n in self.subject.saturated), None)
+        if found is None:
+            return None, 1.0
+        graph, bias = self.subject.reference, self.subject.saturated[found]
+        node = graph.by_name.get(found)
+        exact = [graph.constant(t) for t in node.inputs if t != self.layer.weight] if node else []
+        return bias, max((bias.exceeded(x) for x in exact if x is not None), default=1.0)
 
     def _changed(self) -> str:
         proof = self.subject.proof

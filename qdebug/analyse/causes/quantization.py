@@ -12,19 +12,25 @@ from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.formats.base import Format, Kind
 from qdebug.formats.registry import BF16, FP16, INT8, is_planned
 from qdebug.plan.quantize import MASK
-from qdebug.results.compare import OUTPUT_ERROR, OWN_ERROR, VALUES, Cause
+from qdebug.plan.saturation import SaturatedBias
+from qdebug.results.compare import AT_OUTPUTS, OUTPUT_ERROR, OWN_ERROR, VALUES, Cause
 from qdebug.wording import option, part_of
 
 ACCUMULATION = "accumulation"
+BIAS_SATURATION = "bias-saturation"
+INVALID_SCALE = "invalid-scale"
+WEIGHT_CAUSES = ("weight-range", "weight-rounding")
 LEAST_SHARE = 0.1
 """Parts below a tenth of the error are not worth a reader's time."""
 _NO_FAULTS = ("rounding", "weight-rounding")
-_GOOD_PART = 0.3
-"""A fault of such a share is told before rounding of a larger one: 1.5 dB may be had."""
+_GOOD_PART = 0.4
+"""A fault of such a share is told before rounding of a larger one: 2 dB may be had."""
 _FEWEST_TINY = 0.01
 """Underflow is reported where more than this fraction of the non-zero values is tiny."""
 _UNEQUAL = 8.0
 """Channels whose ranges differ by more share a scale badly: the narrow ones keep 4 bits or less."""
+_CUT = 1.001
+"""By what factor a bias exceeds what INT32 holds of it, at the least; float32 has 7 digits."""
 _LEAST_ACROSS = 2.0
 """The same where the scales lie along another axis, which nobody chooses: a bit is lost."""
 _MOST_OF_THEM = 0.99
@@ -129,6 +135,8 @@ class WeightPart:
         channels: scales it has; 1 for one per tensor.
         spread: largest over median range of its channels; 1 without channels.
         changed: what is no rounding among the layer's constants, for people; "" for nothing.
+        saturated: its INT32 bias, where that saturates.
+        exceeded: how many times too small the scale of that is; 1 where it is not known.
         planned: it is quantized here, so that its scales are a setting.
         format: of its codes.
         axis: that of its output channels; None where it has none.
@@ -147,6 +155,8 @@ class WeightPart:
     across: int | None = None
     block: int = 0
     divisible: bool = True
+    saturated: SaturatedBias | None = None
+    exceeded: float = 1.0
 
     @property
     def more_scales(self) -> str:
@@ -190,10 +200,11 @@ def rounding_causes(
 
 
 def _order(cause: Cause) -> tuple[bool, float]:
-    """Sort key, what to mend first: a fault of a good part of the error comes before the rounding
-    that every layer has."""
+    """Sort key, what to mend first: a fault that makes a good part of what a layer costs at the
+    outputs comes before the rounding that every layer has."""
     share = cause.share or 0.0
-    fault = cause.label not in _NO_FAULTS and share >= _GOOD_PART
+    told = cause.share_of == AT_OUTPUTS and share >= _GOOD_PART
+    fault = told and cause.label not in _NO_FAULTS
     return not fault, -share
 
 
@@ -505,7 +516,52 @@ def _stale(part: OperandPart, share: float, evidence: str, fit: RangeFit) -> Cau
     return Cause("stale-calibration", share, said, fit.remedy, brief=fit.stale)
 
 
+def with_invalid_scale(
+    causes: tuple[Cause, ...], scales: str, *, broken: bool
+) -> tuple[Cause, ...]:
+    """`causes` of a layer, behind a scale that is not a positive number where that is why: the
+    layer gives NaN or Inf, or its weight is most of its error. One of a dead channel does no harm.
+
+    Args:
+        scales: which ones, for people; "" for none.
+        broken: the layer gives NaN or Inf.
+    """
+    main = causes[0] if causes else None
+    if not scales or not (broken or (main is not None and main.label in WEIGHT_CAUSES)):
+        return causes
+    evidence = f"its scales are not all positive numbers: {scales}"
+    remedy = "Quantize the FP32 model again: a channel that is all 0 needs any scale above 0."
+    share = None if broken or main is None else main.share
+    share_of = OWN_ERROR if main is None else main.share_of
+    rest = causes if broken else causes[1:]
+    return (Cause(INVALID_SCALE, share, evidence, remedy, share_of, brief=evidence), *rest)
+
+
+def saturation_cause(bias: SaturatedBias, exceeded: float, share: float | None) -> Cause:
+    """The cause of an error that an INT32 bias makes which saturates.
+
+    Args:
+        exceeded: how many times too small its scale is; 1 where the FP32 bias is not known.
+        share: of the error; None where that is not known, since the reference has the same bias.
+    """
+    evidence = f"its INT32 bias saturates: {bias.what}"
+    remedy = (
+        "Quantize the FP32 model again, with a larger scale for the weights of that channel (the "
+        "scale of a bias is that of the input times it), or with this bias in floating point."
+    )
+    if exceeded > _CUT:
+        evidence += f", and reaches {exceeded * bias.limits.min():.3g} in the FP32 model"
+        remedy = (
+            f"Quantize the FP32 model again, with a scale of the weights of that channel that is "
+            f"{exceeded:.3g} times as large (the scale of a bias is that of the input times it), "
+            "or with this bias in floating point."
+        )
+    return Cause(BIAS_SATURATION, share, evidence, remedy, brief=evidence)
+
+
 def _weight(weight: WeightPart, share: float) -> Cause:
+    if weight.saturated is not None and weight.exceeded > _CUT:
+        return saturation_cause(weight.saturated, weight.exceeded, share)
     if weight.changed:
         return Cause(
             "other-weights",

@@ -26,6 +26,8 @@ from qdebug.network.macs import Shapes, known_macs, shapes_per_sample
 from qdebug.network.subgraphs import bodies, nodes_in, size_of
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import quantized_tensors
+from qdebug.plan.saturation import saturated_biases, saturation_notes
+from qdebug.plan.scale_notes import scale_notes
 from qdebug.wording import counted
 
 _DTYPES = {
@@ -92,12 +94,16 @@ def _axis(size: int | str | None) -> int | str:
 
 def _notes(graph: Graph) -> tuple[str, ...]:
     found = quantized_tensors(graph)
-    inside = _inside([node for node in graph.proto.graph.node if is_control_flow(node)])
+    told = (
+        *scale_notes(graph),
+        *saturation_notes(saturated_biases(graph)),
+        *_inside([node for node in graph.proto.graph.node if is_control_flow(node)]),
+    )
     if not found.others:
-        return (_NOTE, *inside)
+        return (_NOTE, *told)
     return (
         _NOTE,
-        *inside,
+        *told,
         f"{len(found.others)} of {found.count} quantized tensors are not signed with zero point 0, "
         f"first {found.others[0]}. TensorRT takes no others.",
     )

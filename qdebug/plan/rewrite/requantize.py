@@ -7,10 +7,12 @@ floating point, of quantized values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+import numpy as np
 
 from qdebug.calibrators.weights import weight_amax
-from qdebug.formats.base import FloatArray
+from qdebug.formats.base import FloatArray, Kind
 from qdebug.formats.registry import INT8
 from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph, Node
@@ -18,6 +20,7 @@ from qdebug.network.layers import Layer
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.plan.rewrite.refine import normalization_behind, with_fp32_constants
+from qdebug.plan.rewrite.strip import spread
 from qdebug.types import Array
 
 
@@ -25,8 +28,9 @@ def with_channel_scales(
     reference: Graph, candidate: Graph, layers: Iterable[Layer]
 ) -> tuple[Graph, tuple[str, ...]]:
     """`candidate`, a quantized model in the names of `reference`, with a scale for each output
-    channel of those weights that have one scale or have them along another axis; and the names of
-    the layers that read these. A BatchNormalization behind one is folded into it.
+    channel of those weights that have one scale, or have them along another axis, or one that is
+    not a positive number; and the names of the layers that read these. A BatchNormalization behind
+    one is folded into it.
 
     Weights that are no roundings of the FP32 model's stay as they are.
 
@@ -81,12 +85,37 @@ def _rounded_by_channel(
         if axis is None or weight.shape != tuple(reference.initializers[layer.weight].dims):
             return None
         along = int(candidate.attributes(producer).get("axis", 1)) % weight.ndim
-        if scale.ndim > 1 or (scale.size > 1 and along == axis) or weight.shape[axis] < 2:
+        valid = bool(np.all(scale > 0) and np.all(np.isfinite(scale)))
+        by_channel = scale.size > 1 and along == axis and valid
+        if scale.ndim > 1 or by_channel or weight.shape[axis] < 2:
             return None
         form = format_of_codes(candidate, producer) or INT8
         scales = form.scale_of(weight_amax(weight, axis))
+        if form.kind is Kind.INTEGER:  # fewer bits may be stored in a wider type
+            steps = np.where(np.isfinite(scale) & (scale > 0), scale, np.inf)
+            used = np.round(np.abs(weight / spread(steps, weight, along, 0)).max())
+            scales = scales * np.float32(max(1.0, form.largest / max(1.0, used)))
         return place, form.quantize(weight, scales, axis)
     return None
+
+
+def with_exact_biases(reference: Graph, candidate: Graph, nodes: Collection[str]) -> Graph:
+    """`candidate` with the biases of the FP32 model in these nodes, in floating point.
+
+    Raises:
+        PlanError: as `check`.
+    """
+    exact = with_fp32_constants(reference, candidate, biases=True).graph
+    editor = Editor(candidate)
+    known, read = candidate.initializers, {t for n in nodes for t in _reads(exact, n)[2:]}
+    exchanged = [t for t in exact.proto.graph.initializer if t.name in read and t.name not in known]
+    editor.proto.graph.initializer.extend(exchanged)
+    for proto in candidate.proto.graph.node:
+        node = copy_node(proto)
+        if proto.name in nodes:
+            node.input[2:] = exact.protos[proto.name].input[2:]
+        editor.emit(node)
+    return Graph(editor.finish("the model with biases in floating point"))
 
 
 def with_ranges(candidate: Graph, factors: Mapping[str, float]) -> tuple[Graph, tuple[str, ...]]:
