@@ -70,6 +70,7 @@ def test_keys_and_types(desk: Any) -> None:
             "effect": dict,
             "summary": dict,
             "curve": (dict, type(None)),
+            "cures": list,
             "remedy_samples": int,
             "remedy_metric": type(None),
             "correspondence": type(None),

@@ -11,7 +11,14 @@ import yaml
 
 
 def numbers(result: Any, *, but: tuple[str, ...] = ()) -> Any:
-    return {k: v for k, v in result.items() if k not in ("timings_s", "notes", *but)}
+    """Of a comparison all that it measured of the plan itself: what else can be tried, and advised,
+    depends on what its ranges were made from."""
+    others = ("timings_s", "notes", "cures", *but)
+    kept = {k: v for k, v in result.items() if k not in others}
+    if "layers" in kept:
+        causes = [[{**cause, "remedy": ""} for cause in x["causes"]] for x in kept["layers"]]
+        kept["layers"] = [{**x, "causes": c} for x, c in zip(kept["layers"], causes, strict=True)]
+    return kept
 
 
 @pytest.mark.parametrize(
