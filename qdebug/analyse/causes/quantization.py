@@ -458,7 +458,7 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
             "`qdebug calibrate` compares other ranges, `qdebug repair` recovers accuracy within "
             f"{part.format.label}. {_LAST}"
         )
-    if is_planned(part.format) and not part.inner:
+    if part.planned and is_planned(part.format) and not part.inner:
         remedy = f"{_other_format(part)}{remedy}"
     if stretched:
         return Cause("coarse-step", share, f"{evidence}; {stretched}", remedy, brief=brief)
