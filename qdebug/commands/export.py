@@ -21,7 +21,6 @@ from qdebug.plan.plan import BoundPlan, PrecisionPlan, bind_plan
 from qdebug.plan.planfile import model_for, read_plan
 from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.results.recorded import is_run_file
-from qdebug.types import Precision
 from qdebug.wording import counted, option
 
 
@@ -36,7 +35,8 @@ def export_plan(
 ) -> ExportResult:
     """Write the plan or the calibration in the file `source`, or `InMemory`, for `target`.
 
-    A calibration (scales.yaml, a TensorRT cache) stands for INT8 in every layer that has that form.
+    A calibration (scales.yaml, a TensorRT cache) stands for INT8, or what it was calibrated for, in
+    every layer that has that form.
 
     Raises:
         UsageError: no output is given for a plan in memory, or it is a file that is read.
@@ -90,7 +90,7 @@ def _bind(
     source: str, ranges: Ranges, file: ModelFile, missing: str
 ) -> tuple[BoundPlan, Model, tuple[str, ...]]:
     if ranges.partial:
-        plan = PrecisionPlan(Precision.INT8, control_flow=ranges.control_flow)
+        plan = PrecisionPlan(ranges.precision, control_flow=ranges.control_flow)
     else:
         plan = read_plan(source)
     prepared = with_taken(prepare_model(file, required_opset(plan)), plan.control_flow)

@@ -49,6 +49,7 @@ class Ranges:
         model_sha256: of the model it was made for, "" where the file does not say.
         model_path: where that model was, "" where the file does not say.
         control_flow: see `PrecisionPlan`.
+        precision: that they were calibrated for.
     """
 
     tensors: Mapping[str, TensorRange]
@@ -58,6 +59,7 @@ class Ranges:
     model_path: str = ""
     written_by: str = ""
     control_flow: Taken = field(default_factory=dict)
+    precision: Precision = Precision.INT8
 
 
 class _ScalesFile(Strict):
@@ -66,7 +68,7 @@ class _ScalesFile(Strict):
     method: str = ""
     calibration: str = ""
     control_flow: ControlFlow = Field(default_factory=dict)
-    precision: str = ""  # written for readers; an amax is one in any
+    precision: Literal["int8", "fp8", "a16w8"] = "int8"  # an amax is one in any of them
     tensors: dict[str, TensorEntry] = Field(default_factory=dict)
 
 
@@ -111,6 +113,7 @@ def read_ranges(path: str | Path) -> Ranges:
             file.model.sha256,
             file.model.path,
             control_flow=file.control_flow,
+            precision=Precision(file.precision),
         )
     plan = read_plan(path)
     return Ranges(

@@ -159,3 +159,12 @@ def test_a_model_in_another_folder(calibrated: Any, tmp_path: Path) -> None:
     command = ("export", "plan.yaml", "--model", "models/net.onnx", "--to", "ort")
     assert calibrated.run(*command, "-o", "q.py").code == 0
     assert '"model": "models/net.onnx"' in Path("q_ort.json").read_text()
+
+
+def test_a_calibration_for_fp8_is_exported_in_fp8(calibrated: Any) -> None:
+    flags = "--calib-data", "calib.npz", "--method", "mse", "--no-progress", "-o", "fp8.yaml"
+    done = calibrated.run("calibrate", "net.onnx", *flags, "--precision", "fp8")
+    assert done.code == 0, done.err
+    assert calibrated.run("export", "fp8.yaml", "--to", "onnx", "-o", "out.onnx").code == 0
+    kinds = {t.data_type for t in onnx.load("out.onnx").graph.initializer}
+    assert onnx.TensorProto.FLOAT8E4M3FN in kinds and onnx.TensorProto.INT8 not in kinds
