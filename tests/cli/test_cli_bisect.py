@@ -176,7 +176,8 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
             [*TARGET, "--profile-layers", "x.json"],
             ["QD-USAGE-PROFILE", "--profile-layers", "--profile"],
         ),
-        ([*TARGET, "--pin-to", "int8"], ["QD-USAGE-CHOICE", "--pin-to", "fp16"]),
+        ([*TARGET, "--pin-to", "int4"], ["QD-USAGE-CHOICE", "--pin-to", "fp16"]),
+        ([*TARGET, "--pin-to", "int8"], ["QD-USAGE-NOTHING-TO-PIN", "INT8", "--pin-to"]),
         ([*TARGET, "--samples", "1"], ["QD-USAGE-HOLDOUT", "--holdout"]),
         (
             [*TARGET, "--memory-budget", "lots"],
