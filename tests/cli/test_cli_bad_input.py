@@ -165,7 +165,10 @@ def test_script_that_ends_the_program(desk: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--precision", "foo"], ["QD-USAGE-CHOICE", "--precision", "'foo'", "int8, fp16, fp32"]),
+        (
+            ["--precision", "foo"],
+            ["QD-USAGE-CHOICE", "--precision", "'foo'", "int8, fp8, a16w8, bf16, fp16, fp32"],
+        ),
         (["--precision", "fp61"], ["QD-USAGE-CHOICE", "--precision", "'fp16'"]),
         (
             ["--backend", "tensort"],
@@ -320,7 +323,13 @@ def test_plan_of_another_model(desk: Any, cnn: Any) -> None:
         ("frobnicate: 1", ["QD-USAGE-CONFIG-FILE", "c.yaml:3", "frobnicate", "fail-on"]),
         (
             "precision: foo",
-            ["QD-USAGE-CONFIG-FILE", "c.yaml:3", "precision", "'int8', 'fp16' or 'fp32'", "foo"],
+            [
+                "QD-USAGE-CONFIG-FILE",
+                "c.yaml:3",
+                "precision",
+                "'int8', 'fp8', 'a16w8', 'bf16', 'fp16' or 'fp32'",
+                "foo",
+            ],
         ),
         ("backend: cuda", ["QD-USAGE-BACKEND-UNKNOWN", "backend", "'cuda'", "simulation"]),
         ("samples: -3", ["QD-USAGE-CONFIG-FILE", "c.yaml:3", "samples", "-3"]),

@@ -45,7 +45,7 @@ from qdebug.execute.context import emulates_fp16
 from qdebug.execute.executor import workers_note
 from qdebug.results.conditions import Condition
 from qdebug.store.cache import cache_folder
-from qdebug.types import Progress
+from qdebug.types import Precision, Progress
 from qdebug.wording import counted, duration, option
 
 _LOG = logging.getLogger(__name__)
@@ -65,6 +65,8 @@ _MOST_LIKELY = 2
 _MOST_TRIED = 8
 """Sets that passed before and are tried first."""
 _FOLDER = "searches"
+_BESIDE_KERNELS = {Precision.INT8, Precision.FP16, Precision.FP32}
+"""The precisions of layers beside those on ONNX Runtime's INT8 kernels."""
 
 
 @dataclass(frozen=True)
@@ -306,7 +308,10 @@ def _checks_of(
 
 
 def _simulation(setup: Setup, options: SearchOptions) -> Evaluator:
-    literal, cache_bytes = None if options.int8_kernels else True, options.cache_bytes
+    raised = {p for item in setup.space.problem.items for p in item.costs}
+    # Sets with layers in other formats have no INT8 kernels, and all are to run alike.
+    literal = None if options.int8_kernels and raised <= _BESIDE_KERNELS else True
+    cache_bytes = options.cache_bytes
     ends_at = math.inf if options.ends_at is None else options.ends_at
     return open_evaluator(
         setup, setup.searched, literal=literal, cache_bytes=cache_bytes, ends_at=ends_at
