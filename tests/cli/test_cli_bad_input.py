@@ -548,7 +548,9 @@ def test_words_in_any_case(desk: Any) -> None:
 
 def test_a_format_that_there_is_not(desk: Any) -> None:
     flags = ["compare", "net.onnx", "--inputs", "data.npz", "--precision", "INT4"]
-    done = desk.refused(*flags, says=["QD-USAGE-CHOICE", "INT4", "int8, fp16, fp32"])
+    done = desk.refused(
+        *flags, says=["QD-USAGE-CHOICE", "INT4", "int8, fp8, a16w8, bf16, fp16, fp32"]
+    )
     assert "Did you mean" not in done.err
 
 
