@@ -25,7 +25,7 @@ from qdebug.metrics.tasks.base import (
 )
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.kinds import reading
-from qdebug.metrics.tasks.registry import BUILT_IN, NAMES, BuiltInMetric, built_in
+from qdebug.metrics.tasks.registry import NAMES, BuiltInMetric, built_in
 from qdebug.userfile import UserCodeProblem, function_of, last_line, load_file, load_module, name_of
 from qdebug.wording import option
 
@@ -185,12 +185,11 @@ def _unknown(spec: str) -> MetricError:
         )
     close = difflib.get_close_matches(spec.lower(), [*NAMES, *_ALSO_CALLED], n=1)
     meant = f"Did you mean '{_ALSO_CALLED.get(close[0], close[0])}'?\n  " if close else ""
-    listed = "; ".join(f"{metric.usage} ({metric.meaning})" for metric in BUILT_IN)
     file = option("metric", "metric.py:score")
     module = option("metric", "sklearn.metrics:balanced_accuracy_score")
     return MetricError(
         f"{option('metric')}: unknown metric '{spec}'",
-        f"{meant}Built in: {listed}.\n"
+        f"{meant}By name: {', '.join(NAMES)}.\n"
         f"  Any other is a function. In a file metric.py, for {file}:\n"
         "    def score(outputs, labels):  # dicts of arrays, samples on the first axis\n"
         "        return float((outputs['OUTPUT'].argmax(1) == labels['labels']).mean())\n"

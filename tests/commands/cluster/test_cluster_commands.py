@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import onnx
 import pytest
@@ -25,6 +26,8 @@ from qdebug.errors import ClusterError, UsageError
 from qdebug.execute.cluster import sharing
 from qdebug.execute.cluster.dispatch import DaskExecutor
 from qdebug.execute.cluster.files import SharedFile, shared_file
+from qdebug.metrics.tasks.facts import ModelFacts
+from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.weights import serialized
 from qdebug.results.compare import CompareResult
 from qdebug.results.sweep import SweepResult, SweepRow
@@ -312,3 +315,16 @@ def test_repair(address: str) -> None:
     one, other = (qdebug.repair(CNN, **how, cluster=where) for where in (None, address))
     assert repaired(one) == repaired(other)
     assert any(step.accepted and step.remedy == "channel-scales" for step in one.steps)
+
+
+def test_a_metric_of_boxes_reads_outputs_alike_on_workers(tmp_path: Path) -> None:
+    """With what it knows of the model, and with the user's function that reads its outputs."""
+    (tmp_path / "read.py").write_text(
+        "def boxes(outputs):\n    return outputs['b'], outputs['s']\n"
+    )
+    facts = ModelFacts({"x": (None, 3, 64, 64)}, {"y": (None, 7, 84)}, {"names": "['a']"})
+    for decode in (None, "rt-detr", f"{tmp_path / 'read.py'}:boxes"):
+        metric = load_metric("box-f1-to-reference", decode, facts)
+        again = cloudpickle.loads(sharing.Sharing(tmp_path).dumps(metric))
+        assert (again.name, again.facts) == (metric.name, facts)
+        assert again.described == metric.described and again.key == metric.key

@@ -1,0 +1,110 @@
+"""Metrics by name on the command line, on a small detector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+DATA = ["--inputs", "pictures.npz", "--calib-data", "pictures.npz", "--effect", "none"]
+
+
+def detector() -> onnx.ModelProto:
+    """An output as YOLOv8's, [N, 4 + 3 classes, 64 places], of pictures of 64 pixels."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w": random.standard_normal((7, 3, 8, 8)) / 4,
+        "scale": np.concatenate([[64, 64, 16, 16], [1, 1, 1]]).reshape(1, 7, 1),
+        "shape": np.array([0, 7, 64]),
+    }
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["images", "w"], ["c"], "conv", strides=[8, 8]),
+        node("Reshape", ["c", "shape"], ["r"], "reshape"),
+        node("Sigmoid", ["r"], ["s"], "sigmoid"),
+        node("Mul", ["s", "scale"], ["output0"], "scaled"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["N", 3, 64, 64])],
+        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["N", 7, 64])],
+        [
+            numpy_helper.from_array(v if n == "shape" else v.astype(np.float32), n)
+            for n, v in weights.items()
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    helper.set_model_props(model, {"names": "{0: 'a', 1: 'b', 2: 'c'}", "task": "detect"})
+    return model
+
+
+@pytest.fixture
+def detecting(desk: Any) -> Any:
+    onnx.save(detector(), desk.folder / "detector.onnx")
+    random = np.random.default_rng(1)
+    boxes = np.zeros((12, 2, 4), np.float32)
+    boxes[:, 0] = 8, 8, 24, 24
+    classes = np.tile([0, -1], (12, 1))
+    pictures = random.random((12, 3, 64, 64)).astype(np.float32)
+    np.savez(desk.folder / "pictures.npz", images=pictures)
+    np.savez(desk.folder / "labelled.npz", images=pictures, boxes=boxes, classes=classes)
+    return desk
+
+
+def test_boxes_of_fp32_are_the_truth_without_labels(detecting: Any) -> None:
+    done = detecting.run("compare", "detector.onnx", *DATA, "--metric", "box-f1-to-reference")
+    assert "1.0000 in FP32" in done.out and "boxes as yolov8" in done.out
+    assert " kept, " in done.out and "95% interval" in done.out
+
+
+def test_a_decoder_is_named_or_a_function(detecting: Any) -> None:
+    detecting.write(
+        "read.py",
+        "import numpy as np\n"
+        "def boxes(outputs):\n"
+        "    rows = np.moveaxis(outputs['output0'], 1, 2)\n"
+        "    half = rows[..., 2:4] / 2\n"
+        "    corners = np.concatenate([rows[..., :2] - half, rows[..., :2] + half], 2)\n"
+        "    return corners, rows[..., 4:]\n",
+    )
+    metric = ["--metric", "box-f1-to-reference"]
+    results = [
+        detecting.run("compare", "detector.onnx", *DATA, *metric, *decode, "--json", "-").json
+        for decode in ([], ["--decode", "yolov8"], ["--decode", "read.py:boxes"])
+    ]
+    values = [(r["metric"]["candidate"], r["metric"]["boxes"]) for r in results]
+    assert values[0] == values[1] == values[2] and values[0][0] < 1
+    assert results[0]["metric"]["uncertainty"]["p_value"] is None
+    assert sum(values[0][1].values()) > 12
+    assert "read.py:boxes" in results[2]["metric"]["described"]
+
+
+def test_labelled_boxes_are_found_in_the_data(detecting: Any) -> None:
+    data = ["--inputs", "labelled.npz", "--calib-data", "pictures.npz", "--effect", "none"]
+    metric = ["--metric", "box-f1", "--json", "-"]
+    result = detecting.run("compare", "detector.onnx", *data, *metric).json
+    boxes = result["metric"]["boxes"]
+    assert boxes["kept"] + boxes["lost"] == 12 and 0 <= result["metric"]["reference"] < 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--metric", "agreement"], ["QD-METRIC-NOT-A-CLASSIFIER", "map-to-reference"]),
+        (["--metric", "box-f1"], ["QD-METRIC-LABELS", "pictures.npz", "'boxes'"]),
+        (["--metric", "cer"], ["QD-METRIC-LABELS", "'text'"]),
+        (["--decode", "yolov8"], ["QD-METRIC-MISSING", "--decode", "--metric"]),
+        (["--metric", "mae", "--decode", "yolov8"], ["QD-METRIC-DECODE", "--decode"]),
+        (["--metric", "box-f1", "--decode", "no.py:f"], ["QD-METRIC-DECODE", "no.py"]),
+        (
+            ["--metric", "box-f1-to-reference", "--fail-on", "metric<=0.9"],
+            ["QD-USAGE-METRIC-DIRECTION", "--fail-on", "metric>=0.9"],
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(detecting: Any, flags: list[str], says: list[str]) -> None:
+    detecting.refused("compare", "detector.onnx", *DATA, *flags, says=says)
