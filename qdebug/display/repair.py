@@ -38,6 +38,7 @@ _OUTCOMES = {
 }
 _REASONS = {
     Reason.METRIC: "the metric is better",
+    Reason.TARGET: "the target holds",
     Reason.LESS_NOISE: "less error",
     Reason.LESS_LOSS: "the samples lose less",
     Reason.MORE_LOSS: "the samples lose more",

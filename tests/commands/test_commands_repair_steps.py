@@ -189,6 +189,22 @@ def test_a_target_that_holds_is_not_given_up() -> None:
     assert found_db(judge, state) < 12
 
 
+def test_what_makes_the_target_hold_is_kept_though_most_samples_gain_nothing() -> None:
+    """An SQNR of all samples may be that of one noisy sample."""
+
+    @dataclass
+    class OneNoisySample(Judge):
+        def __call__(self, network: Network) -> Judgement:
+            found = super().__call__(network)
+            return replace(found, noise_db=np.zeros(8))
+
+    judge = OneNoisySample({"one": frozenset(LAYERS)})
+    state, _, _ = run(judge, remedy("one"))
+    assert not kept(state)
+    state, _, _ = run(judge, remedy("one"), holds=lambda found: found.sqnr_db >= 18)
+    assert kept(state) == set(LAYERS) and state.steps[0].reason is Reason.TARGET
+
+
 def found_db(judge: Judge, state: State) -> float:
     network: Any = state.network
     return judge(network).sqnr_db

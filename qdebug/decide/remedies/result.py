@@ -26,6 +26,7 @@ class Reason(StrEnum):
     """Why a changed network was kept or not."""
 
     METRIC = "metric"
+    TARGET = "target"
     LESS_NOISE = "less-noise"
     LESS_LOSS = "less-loss"
     MORE_LOSS = "more-loss"

@@ -222,6 +222,10 @@ class Trying:
                 verdict = replace(verdict, better=True)
             if verdict.better and self.holds(current) and not self.holds(after):
                 verdict = replace(verdict, better=False, reason=Reason.METRIC_FELL)
+            does_harm = verdict.reason in (Reason.METRIC_FELL, Reason.MORE_LOSS, Reason.FAILS)
+            if not (verdict.better or does_harm) and self.holds(after) and not self.holds(current):
+                # Of one noisy sample a target of all samples' noise may depend.
+                verdict = replace(verdict, better=True, reason=Reason.TARGET)
             what = f"{remedy.name} ({proposal.what})" if proposal.what else remedy.name
             metric = "" if after.metric is None else f", metric {after.metric:.4g}"
             _LOG.info("%s: %.2f dB%s: %s", what, after.sqnr_db, metric, verdict.reason)
