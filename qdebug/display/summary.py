@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from qdebug.analyse.causes.decisions import INDEX_FLIP
+from qdebug.formats.registry import SCALED
 from qdebug.results.compare import CompareResult, TaskResult
 from qdebug.results.summary import Finding, Summary
 from qdebug.results.words import decibel, in_decibels
@@ -203,6 +204,8 @@ def _restored(result: CompareResult, summary: Summary) -> str:
     spread = "The error is spread over many layers"
     if summary.finding is Finding.ONE_CAUSE:
         return f"{spread}, most of it for one cause: k{keeping} {gives}"
+    if not any(layer.precision in SCALED for layer in result.layers):  # FP16 alone
+        return f"{spread}: k{keeping} {gives}"
     return f"{spread}: k{keeping} {gives} `qdebug repair` tries changes that help many at once."
 
 

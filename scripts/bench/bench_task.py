@@ -123,7 +123,8 @@ def row(one: Found) -> str:
 
 def measured(net: Net, form: str, samples: int, *, search: bool) -> Found:
     """What `compare` names on one half of the samples, and what it gives on the other."""
-    metric = f"{zoo_metrics.__file__}:{zoo_metrics.BY_NETWORK.get(net.name, 'top1')}"
+    function = zoo_metrics.BY_NETWORK.get(net.name)
+    metric = f"{zoo_metrics.__file__}:{function}" if function else "top1"
     with TemporaryDirectory() as folder:
         how: dict[str, Any] = {"metric": metric, **FORMS[form]}
         if form == "others":

@@ -40,6 +40,7 @@ ARGUMENTS = {
     "--forms qdq --commands compare report",
     "bench_unseen": "--nets digits_cnn --samples 16",
     "bench_yardsticks": "--nets digits_cnn --samples 24 --variants 4",
+    "bench_task": "--nets digits_cnn --form per-tensor --samples 60",
     "bench_store": f"{DATA}/digits_cnn.onnx {DATA}/digits_holdout.npz --samples 1 --rounds 1",
 }
 SHOWS = {
@@ -63,6 +64,7 @@ SHOWS = {
     "bench_repair_cost": ["CPU s, peak", "bias-correction"],
     "bench_report": ["Frames/s", "| digits_cnn |"],
     "bench_screening": ["| cnn 1 | 152 |"],
+    "bench_task": ["| digits_cnn | 14 |", " of 1 right"],
     "bench_store": ["float16 write", "chunks up to"],
     "bench_strangers": ["| qdq | 1 | 1 done |"],
     "bench_unseen": ["| digits_cnn | FP32 | 1.000 |", "| best calibrator | "],

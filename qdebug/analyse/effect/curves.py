@@ -21,7 +21,14 @@ import numpy as np
 
 from qdebug.analyse.causes.overflow import with_overflow_groups
 from qdebug.analyse.compared import Choice, Compared
-from qdebug.analyse.effect.effects import CHEAP_MACS, Effects, float_outputs, sized, spread
+from qdebug.analyse.effect.effects import (
+    CACHE_SHARE,
+    CHEAP_MACS,
+    Effects,
+    float_outputs,
+    sized,
+    spread,
+)
 from qdebug.analyse.effect.leave_out import High, candidates_of
 from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
 from qdebug.analyse.layer_results import ranked_by_effect
@@ -41,10 +48,11 @@ _DECIDING = (1, 3, 5, 13)
 """So many first layers tell how fast a curve rises, ..."""
 _SHOWN = (1, 2, 3, 5, 8, 13)
 """... and so many draw it."""
-_MOST_RUNS = 40
+_MOST_RUNS = 28
 """Of sets of layers: up to six orders at the deciding points share many, to merge them takes about
 ten, a curve two more, and what is left makes the answer smaller."""
-_LEAST_RUNS = 8
+_RUNS_PER_LAYER, _LEAST_RUNS = 2, 8
+"""Of few layers there are few sets: the runs are more samples instead."""
 _OF_EFFECTS = 1 / 3
 """Of the work of the effects, what all of it may take, ..."""
 _OF_THEIR_TIME, _ANY_TIME_S = 1 / 2, 10.0
@@ -127,7 +135,10 @@ class _Trials:
         self._context, self._reference = compared.context, reference
         keep = tuple(reference.outputs.outputs) if reference.task else ()
         known = reference.outputs.by_batch
-        self._task = PinnedTask(compared.pair, reference.subset, known, tuple(outputs), keep)
+        cache = int(compared.memory_budget * CACHE_SHARE)
+        self._task = PinnedTask(
+            compared.pair, reference.subset, known, tuple(outputs), keep, cache_bytes=cache
+        )
         self.samples = reference.subset.count
         self.metric = compared.metric
         self.known: dict[High, _Value] = {}
@@ -149,7 +160,7 @@ class _Trials:
         """
         due = [h for h in dict.fromkeys(map(frozenset, sets)) if h not in self.known]
         due = due[: max(0, self.most - len(self.known))]
-        runs = begin_pinned(self._context, self._task, due)
+        runs = begin_pinned(self._context, self._task, due) if due else iter(())
         try:
             for high, run in zip(due, runs, strict=True):
                 self.known[high] = _Value(math.inf) if run is None else self._value(run)
@@ -189,18 +200,19 @@ def curved(compared: Compared) -> Compared:
     timed = replace(compared, context=replace(compared.context, ends_at=ends_at))
     trials = None
     with suppress(OutOfTimeError):
-        trials = _trials(timed, effects)
+        trials = _trials(timed, effects, len(orders[Order.EFFECT]))
     return compared if trials is None else _curved(compared, trials, orders, effects)
 
 
-def _trials(compared: Compared, effects: Effects) -> _Trials | None:
-    """What runs sets of layers on as many samples as the work pays for; None where that is too
-    little."""
+def _trials(compared: Compared, effects: Effects, layers: int) -> _Trials | None:
+    """What runs sets of so many layers on as many samples as the work pays for; None where that is
+    too little."""
+    most = min(_MOST_RUNS, _RUNS_PER_LAYER * layers + _LEAST_RUNS)
     context, pair = compared.context, compared.pair
     macs = max(1.0, macs_per_sample(pair.layers, compared.subset))
-    cheap = min(_OF_EFFECTS * CHEAP_MACS / macs, _MOST_RUNS * _ENOUGH_SAMPLES)
+    cheap = min(_OF_EFFECTS * CHEAP_MACS / macs, most * _ENOUGH_SAMPLES)
     passes = max(_OF_EFFECTS * effects.passes, cheap)
-    count = min(compared.samples.count, max(_LEAST_SAMPLES, int(passes / _MOST_RUNS)))
+    count = min(compared.samples.count, max(_LEAST_SAMPLES, int(passes / most)))
     with closing(context.backend.open(pair.reference.proto, ())) as session:
         outputs = float_outputs(pair, session)
         subset = spread(sized(context, session, compared.subset), count)
@@ -208,7 +220,7 @@ def _trials(compared: Compared, effects: Effects) -> _Trials | None:
             context, pair.reference, session, subset, compared.metric, stage="", resize=False
         )
     trials = _Trials(compared, reference, outputs)
-    trials.most = min(_MOST_RUNS, int(passes / subset.count))
+    trials.most = min(most, int(passes / subset.count))
     return trials if trials.most >= _LEAST_RUNS else None
 
 
@@ -277,9 +289,10 @@ def _curved(
     count = len(orders[Order.EFFECT])
     trials([names[:k] for k in _DECIDING if k < count for names in orders.values()])
     rises = {order: _rise(names, restored) for order, names in orders.items()}
-    first = sorted(orders, key=lambda order: -rises[order])
-    orders = {**orders, Order.MERGED: _merged([orders[x] for x in first], trials, restored)}
-    rises[Order.MERGED] = _rise(orders[Order.MERGED], restored)
+    if max(rises.values()) < 1 - _FASTER:
+        first = sorted(orders, key=lambda order: -rises[order])
+        orders = {**orders, Order.MERGED: _merged([orders[x] for x in first], trials, restored)}
+        rises[Order.MERGED] = _rise(orders[Order.MERGED], restored)
     order = _fastest(rises, _margin(trials, yardstick))
     names = orders[order]
     trials([names[:k] for k in _SHOWN if k < count])
@@ -402,9 +415,9 @@ def _grown(compared: Compared, names: Sequence[str]) -> list[Sequence[str]]:
 
 def _shrunk(names: Sequence[str], restored: Callable[[Sequence[str]], float]) -> tuple[str, ...]:
     """`names` without those that are not needed to give back most: halves, then smaller parts, the
-    last ones first."""
+    last ones first. A few first ones of an order are as few as give that back already."""
     left, size = list(names), len(names) // 2
-    while size >= 1:
+    while size >= 1 and len(names) > MOST_LEADERS:
         for start in reversed(range(0, len(left), size)):
             rest = left[:start] + left[start + size :]
             if rest and restored(rest) >= HOLDS:

@@ -86,7 +86,7 @@ _FRONT = 3
 """How many of the first layers are measured by the user's metric too."""
 _GROUPS = 8
 """Data may be sorted: samples are taken from so many places."""
-_CACHE_SHARE = 1 / 4
+CACHE_SHARE = 1 / 4
 """Of the memory budget, for activations to start from."""
 
 
@@ -221,7 +221,7 @@ def measure_effects(
         if every_layer:
             amounts = replace(amounts, groups=None)
 
-        cache_bytes = int(memory_budget * _CACHE_SHARE)
+        cache_bytes = int(memory_budget * CACHE_SHARE)
 
         def on(chosen: Drawn) -> Runs:
             reference = Reference(pair, session, outputs, metric)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from qdebug.analyse.effect.leave_out import High, candidates_of
+from qdebug.backends.ort_fast.prefix_cache import ResumedSession
 from qdebug.errors import BackendError, ModelError
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import OutputKeeper, evaluate, run_of
@@ -27,6 +28,8 @@ class PinnedTask:
     Attributes:
         known: what FP32 made of the batches of `subset`; where there is nothing it runs again.
         outputs: to compare; `keep` are those to return.
+        cache_bytes: memory for activations that a set starts from where an earlier one has the same
+            first layers in FP32; with workers none is kept.
     """
 
     pair: ModelPair
@@ -34,6 +37,7 @@ class PinnedTask:
     known: Mapping[Batch, Tensors]
     outputs: tuple[str, ...]
     keep: tuple[str, ...]
+    cache_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ def begin_pinned(
         outputs=task.outputs,
         keep=task.keep,
         runs_reference=not task.known,
+        cache_bytes=0 if context.executor.workers else task.cache_bytes,
     )
     shards = context.executor.shards(len(task.subset.batches))
     shares = [part_of(task.subset, shard).batches for shard in shards]
@@ -109,6 +114,7 @@ def open_pinned(
     outputs: tuple[str, ...],
     keep: tuple[str, ...],
     runs_reference: bool,
+    cache_bytes: int,
 ) -> Callable[[PinnedPart], PinnedRun | None]:
     """Runs with some layers in FP32, for an executor. The arguments are those of PinnedTask;
     `runs_reference`: FP32 runs again."""
@@ -118,13 +124,14 @@ def open_pinned(
     if runs_reference:
         session = stack.enter_context(closing(context.backend.open(pair.reference.proto, ())))
 
+    prefixes = candidates.prefixes(cache_bytes) if cache_bytes else None
     comparison = Comparison(tensors=outputs, options=output_options(pair.reference))
 
     def run(part: PinnedPart) -> PinnedRun | None:
         reference = run_of(session) if session else lambda one: part.batches[one.batch] or {}
         kept = OutputKeeper(CANDIDATE, keep)
         try:
-            with closing(candidates.open(part.high, None, keep=False)) as candidate:
+            with closing(candidates.open(part.high, prefixes, keep=True)) as candidate:
                 totals = evaluate(
                     SampleSubset(subset.samples, tuple(part.batches)),
                     {REFERENCE: reference, CANDIDATE: run_of(candidate)},
@@ -132,6 +139,8 @@ def open_pinned(
                     context,
                     sinks=[kept] if keep else [],
                 )
+                if isinstance(candidate, ResumedSession):
+                    candidate.keep()
         except (ModelError, BackendError):
             return None
         return PinnedRun(totals[CANDIDATE], kept.by_batch)
