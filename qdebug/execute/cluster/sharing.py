@@ -22,7 +22,7 @@ from qdebug.backends.segmentation import Segmentation
 from qdebug.backends.sizing import Parallelism
 from qdebug.execute.cluster.files import SharedFile, shared_file
 from qdebug.execute.context import Context, simulation_context
-from qdebug.inmemory import InMemory
+from qdebug.inmemory import InMemory, path_in
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
@@ -73,7 +73,15 @@ class Sharing:
             segments = what.sessions.segmentation
             return _context, (what.batch_size, what.fp16_kernels, operators, segments)
         if kind is Samples:
-            spec = replace(what.spec, data="", limit=what.count, batch_size=what.batch_size)
+            # Objects in memory stay here: what they say was found when the samples were opened.
+            spec = replace(
+                what.spec,
+                data="",
+                limit=what.count,
+                batch_size=what.batch_size,
+                model=path_in(what.spec.model),
+                preprocess=None,
+            )
             return _opened_samples, (self._sample_file(what), spec, what.inputs)
         if kind is TaskMetric and what.function is None:
             file = shared_file(what.file) if what.file else None
