@@ -144,6 +144,15 @@ FORMATS = (
         raw=True,
     ),
     DataFormat(
+        "webdataset",
+        "WebDataset's .tar",
+        "pictures, and their classes in `.cls` files: a shard, or a folder of shards",
+        (".tar",),
+        in_folders=True,
+        beside_others=True,
+        raw=True,
+    ),
+    DataFormat(
         "pictures",
         "pictures",
         "one, a folder of them, or a folder with one folder for each class",

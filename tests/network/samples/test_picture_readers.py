@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,29 @@ def test_a_part_of_the_data(save: Any, tmp_path: Path) -> None:
         assert caught.value.code == "QD-SAMPLES-EMPTY"
     save("odd[0:1]/a.png", 7)
     assert values(opened(tmp_path / "odd[0:1]")) == [7]
+
+
+def test_shards_of_webdataset(save: Any, tmp_path: Path) -> None:
+    """In the order of the shards and of what is in them; the same as the pictures themselves."""
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for number in range(6):
+        save(f"p/{number}.png", number)
+        (tmp_path / "p" / f"{number}.cls").write_text(str(9 - number))
+    for name, numbers in (("s-10.tar", (5, 2)), ("s-9.tar", (4, 1, 3))):
+        with tarfile.open(shards / name, "w") as tar:
+            for number in numbers:
+                for ending in ("png", "cls"):
+                    tar.add(tmp_path / "p" / f"{number}.{ending}", f"d/{number}.{ending}")
+    samples = opened(shards)
+    assert values(samples) == [4, 1, 3, 5, 2]
+    assert samples.extras["labels"].tolist() == [5, 8, 6, 4, 7]
+    assert values(opened(shards / "s-10.tar")) == [5, 2]
+    with tarfile.open(shards / "s-9.tar", "w") as tar:
+        tar.add(tmp_path / "p" / "0.png", "0.png")
+    with pytest.raises(SampleError, match=r"1 of 3 pictures have no \.cls"):
+        opened(shards)
+    with tarfile.open(tmp_path / "packed.tar", "w:gz") as tar:
+        tar.add(tmp_path / "p" / "0.png", "0.png")
+    with pytest.raises(SampleError, match="compressed"):
+        opened(tmp_path / "packed.tar")
