@@ -119,7 +119,8 @@ def _with_samples(
         if settings.metric is not None:
             tried = _NOTHING
             findings.append(uncomputed(error))
-        else:  # the labels looked like those of another task
+        else:  # the labels are of another task, or a package is not installed
+            findings.append(replace(uncomputed(error), severity="note"))
             judge = Judged("confidence", None, classes)
             tried = try_variants(context, model.graph, subset, judge, "inputs")
     value = tried.variants[0].value if tried.variants else None
