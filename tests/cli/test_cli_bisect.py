@@ -36,7 +36,7 @@ KEYS = {
     "baseline", "ceiling", "reference_metric", "pinned", "layers", "candidates", "evaluations",
     "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks", "execution",
     "notes", "engine", "selected_point", "fp16_kernels", "pinned_by_plan", "target_text", "metric",
-    "held_out_samples", "grain", "earlier_evaluations", "failed",
+    "held_out_samples", "grain", "earlier_evaluations", "failed", "data",
 }  # fmt: skip
 
 
