@@ -66,7 +66,7 @@ _MOST_MACS = 3e11
 """The work of all runs, about, if that many samples are to be taken: a tenth of that of the
 effects."""
 _EMULATED = 8.0
-"""How much longer a run takes whose FP16 kernels are emulated: 3 to 16 times, see
+"""How much longer a run takes whose FP16 kernels are emulated: 1 to 16 times, see
 docs/validation/public-networks.md."""
 _LEAST_DB = 1.0
 """A change that gives less is not worth making."""
