@@ -74,6 +74,8 @@ _WORTH_ANOTHER_DB = 3.0
 """A second change has to halve the noise again."""
 _SURELY = 2.0
 """Standard errors by which the noise of the samples must fall."""
+_CONFIRMED = 2
+"""So many of those that help on a few samples are run on all, until one helps there too."""
 _FITS = 1.25
 """A range that is off by a smaller factor is left alone: it costs 2 dB at the most."""
 _OF_WEIGHTS = (*WEIGHT_CAUSES, INVALID_SCALE)
@@ -199,10 +201,24 @@ def _tried(compared: Compared, quantization: _Quantization[State]) -> tuple[Cure
         single = found[0][1].sqnr_db
         attempt(helping[0], other)
         found.sort(key=lambda x: len(x[0]) == 1 or x[1].sqnr_db < single + _WORTH_ANOTHER_DB)
+    return _confirmed(compared, quantization, found)
+
+
+def _confirmed(
+    compared: Compared,
+    quantization: _Quantization[State],
+    found: Sequence[tuple[tuple[_Change[State], ...], Cure]],
+) -> tuple[Cure, ...]:
+    """All that were tried, in front the first of them that helps on all samples too."""
     cures = [cure for _, cure in found]
-    if helping:
-        cures[0] = _on_all(compared, quantization, found[0][0], cures[0])
-    return tuple(cures)
+    for place in range(min(_CONFIRMED, len(cures))):
+        if not cures[place].helps:
+            break
+        confirmed = _on_all(compared, quantization, found[place][0], cures[place])
+        cures[place] = confirmed
+        if confirmed.helps:
+            return (confirmed, *cures[:place], *cures[place + 1 :])
+    return tuple(sorted(cures, key=lambda cure: not cure.helps))
 
 
 def _cure(
@@ -259,11 +275,13 @@ def _on_all(
         except MetricError:
             return cure
     noise = [10 ** (-min(o.part_sqnrs_db) / 10) for o in compared.result.outputs]
+    before = sqnr_db(1.0, sum(noise) / len(noise))
     return replace(
         cure,
         samples=subset.count,
-        before_sqnr_db=sqnr_db(1.0, sum(noise) / len(noise)),
+        before_sqnr_db=before,
         sqnr_db=after.sqnr_db,
+        helps=math.isnan(before) or after.sqnr_db - before >= _LEAST_DB,
         metric=value,
     )
 

@@ -6,7 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from qdebug.engine_info.layers import BuildEvent, EngineInfo, EngineLayer, EventKind, OnnxNode
+from qdebug.engine_info.layers import (
+    BuildEvent,
+    EngineInfo,
+    EngineLayer,
+    EventKind,
+    InfoSource,
+    OnnxNode,
+)
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED
 from qdebug.formats.registry import SCALED
 from qdebug.network.layers import QUANTIZABLE_OPS
@@ -42,6 +49,13 @@ def explain_mismatch(
             )
         said = next((e.text for e in info.events if _about(e, node.name)), "")
         told = f"the builder said: {said}" if said else "no reason is in the file"
+        if info.source is InfoSource.RUNTIME and not _quantizes_result(node, info):
+            return (
+                "its operands are quantized, but no QuantizeLinear reads its result directly: ONNX "
+                "Runtime, for one, multiplies in INT8 only between Q/DQ pairs on both sides",
+                "Quantize what it writes too, as quantize_static of ONNX Runtime does, or run the "
+                "plan on TensorRT, whose INT8 kernels write floating point. No need to pin it.",
+            )
         return (
             f"{told}; its operands are quantized in the model",
             f"Pin it to {plain}: it runs so anyway, and its Q/DQ only cost accuracy.",
@@ -90,6 +104,12 @@ def _dequantized(node: OnnxNode, info: EngineInfo) -> bool:
         for layer in info.layers
         for t in (*layer.inputs, *layer.outputs, *layer.constants)
     )
+
+
+def _quantizes_result(node: OnnxNode, info: EngineInfo) -> bool:
+    """Whether all that read what a node writes are QuantizeLinear."""
+    readers = [n for n in info.nodes if set(n.inputs) & set(node.outputs)]
+    return bool(readers) and all(r.op_type == "QuantizeLinear" for r in readers)
 
 
 def _casts(node: OnnxNode, info: EngineInfo) -> Iterator[OnnxNode]:

@@ -47,7 +47,7 @@ def ways(model: str, calibration: dict[str, Array]) -> Iterator[Bad]:
         yield Bad(f"ranges × {factor:g}", {"plan": plan})
 
 
-def named(cure: Cure, bad: Bad) -> dict[str, Any]:
+def named(cure: Cure, bad: Bad, seen: dict[str, Array]) -> dict[str, Any]:
     """The settings that a fix stands for, beside those that stay bad."""
     settings = dict(bad.settings)
     for change in cure.name.split(" + "):
@@ -55,8 +55,9 @@ def named(cure: Cure, bad: Bad) -> dict[str, Any]:
             settings["weights"] = "per-channel"
         elif change.startswith("method "):
             settings["method"] = change.removeprefix("method ")
-        else:  # ranges calibrated again
-            settings.pop("plan", None)
+        else:  # ranges calibrated again, on samples like those that were compared
+            settings = {k: v for k, v in settings.items() if k not in ("plan", "method")}
+            settings["calib_data"] = seen
     return settings
 
 
@@ -85,8 +86,7 @@ def main() -> None:
             cure = result.cures[0] if result.cures and result.cures[0].helps else None
             cells = [name, bad.name, f"{sqnr(result):.1f}", "none", "–", "–"]
             if cure is not None:
-                settings = named(cure, bad)
-                settings |= {"calib_data": data} if "plan" not in settings else {}
+                settings = how | named(cure, bad, seen)
                 after = qdebug.compare(str(model), inputs=unseen, effect="none", **settings)
                 cells[3:] = [cure.name, f"{cure.sqnr_db:.1f}", f"{sqnr(after):.1f}"]
             print(f"| {' | '.join(cells)} |", flush=True)

@@ -12,8 +12,10 @@ import pytest
 from channel_ranges import compared as of_others
 
 import qdebug
+from qdebug.analyse import cures
 from qdebug.display.summary import sentence
 from qdebug.plan.plan import PrecisionPlan, TensorRange
+from qdebug.results.compare import Cure
 from qdebug.types import Precision
 from qdebug.wording import option
 
@@ -111,3 +113,19 @@ def test_another_calibrator_is_the_cure_of_ranges_that_a_few_values_stretch() ->
     again = qdebug.compare(MODEL, inputs=images, effect="none", method=method)
     assert cure.sqnr_db == pytest.approx(sqnr_of(again))
     assert cure.samples == 48 and cure.before_sqnr_db == pytest.approx(sqnr_of(result))
+
+
+def test_what_helps_on_a_few_samples_only_is_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is best on the few is run on all, and must help there."""
+    asked = []
+
+    def refuted(_: object, __: object, ___: object, cure: Cure) -> Cure:
+        asked.append(cure.name)
+        return replace(cure, helps=False)
+
+    monkeypatch.setattr(cures, "_on_all", refuted)
+    result = qdebug.compare(MODEL, **HOW, weights="per-tensor")
+    assert asked[0] == "weights per-channel" and not result.cures[0].helps
+    assert "weights per-channel" in [cure.name for cure in result.cures]
+    assert "cheapest" not in sentence(result)
+    assert not any("Measured" in c.remedy for x in result.layers for c in x.causes)
