@@ -210,14 +210,13 @@ def _confirmed(
     found: Sequence[tuple[tuple[_Change[State], ...], Cure]],
 ) -> tuple[Cure, ...]:
     """All that were tried, in front the first of them that helps on all samples too."""
-    cures = [cure for _, cure in found]
-    for place in range(min(_CONFIRMED, len(cures))):
-        if not cures[place].helps:
+    cures: list[Cure] = [cure for _, cure in found]
+    for place, (chosen, cure) in enumerate(found[:_CONFIRMED]):
+        if not cure.helps:
             break
-        confirmed = _on_all(compared, quantization, found[place][0], cures[place])
-        cures[place] = confirmed
-        if confirmed.helps:
-            return (confirmed, *cures[:place], *cures[place + 1 :])
+        cures[place] = _on_all(compared, quantization, chosen, cure)
+        if cures[place].helps:
+            return (cures.pop(place), *cures)
     return tuple(sorted(cures, key=lambda cure: not cure.helps))
 
 
