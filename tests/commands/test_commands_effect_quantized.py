@@ -13,7 +13,6 @@ from producers import ONNX_RUNTIME, TOOLS, quantized_by_onnx_runtime
 
 import qdebug
 from qdebug.analyse.effect import effects as effect
-from qdebug.analyse.effect.screening import Screened
 
 ROOT = Path(__file__).parents[2]
 CNN = ROOT / "calib_data" / "digits_cnn.onnx"
@@ -70,9 +69,9 @@ def test_models_of_other_tools_without_rounding_are_their_fp32_models(
     nothing = []
     plain = effect._alone_of
 
-    def watched(runs: effect.Runs, groups: int | None) -> Screened | None:
+    def watched(runs: effect.Runs, groups: int | None) -> effect._Alone | None:
         found = plain(runs, groups)
-        nothing.append(runs.known[runs.everything].noise.sum())
+        nothing.append(runs.known[runs.everything].noise().sum())
         return found
 
     monkeypatch.setattr(effect, "_alone_of", watched)
