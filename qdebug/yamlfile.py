@@ -247,8 +247,8 @@ def _expected(schema: type[BaseModel]) -> tuple[str, ...]:
 
 
 _COMMANDS = (
-    *("bisect", "calibrate", "compare", "export", "inspect"),
-    *("ranges", "repair", "report", "sweep"),
+    *("bisect", "calibrate", "check", "compare", "export", "init"),
+    *("inspect", "ranges", "repair", "report", "sweep"),
 )
 """Those that read a configuration."""
 _OTHER_FILES = {

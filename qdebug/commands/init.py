@@ -11,7 +11,7 @@ from pathlib import Path
 from qdebug.backends.options import DEFAULT_SESSIONS
 from qdebug.backends.sizing import parallelism
 from qdebug.commands.check.samples import Judged, execute, judge_of
-from qdebug.commands.reading import read_data
+from qdebug.commands.reading import read_data, require_samples
 from qdebug.config.check import CheckSettings
 from qdebug.config.init import InitSettings
 from qdebug.config.specs import spec_from
@@ -50,6 +50,7 @@ def init(settings: InitSettings, progress: ProgressCallback = ignore_progress) -
     Raises:
         QdebugError: they cannot be read, or do not fit each other.
     """
+    require_samples(settings.inputs, metric=settings.metric)
     sources = given_specs(settings.compared)
     file = read_model(settings.model)
     chosen = [ChosenSetting("model", _text(settings.model), "The FP32 model.")]

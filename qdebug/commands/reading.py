@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 
+from qdebug.errors import UsageError
 from qdebug.inmemory import InMemory
 from qdebug.network.dataformats import format_of_file
 from qdebug.network.graph import Graph
@@ -16,6 +17,7 @@ from qdebug.network.samples.readers.python import split_spec
 from qdebug.network.samplespec import SampleSpec
 from qdebug.result import ReadData
 from qdebug.types import TensorSpec
+from qdebug.wording import option
 
 
 def read_data(*specs: SampleSpec) -> tuple[ReadData, ...]:
@@ -67,3 +69,18 @@ def inputs_of(spec: SampleSpec) -> tuple[TensorSpec, ...]:
     fix_shapes(file.path, proto.graph, spec.shapes)
     weights = {tensor.name for tensor in proto.graph.initializer}
     return tuple(x for x in Graph(proto).inputs if x.name not in weights)
+
+
+def require_samples(inputs: object, **settings: object) -> None:
+    """Refuse settings, by name, that say something of samples where there are none.
+
+    Raises:
+        UsageError: one of them has a value.
+    """
+    given = [name for name, value in settings.items() if value is not None]
+    if inputs is None and given:
+        raise UsageError(
+            f"{option(given[0])} needs samples, and none are given",
+            f"Add {option('inputs', 'DATA')}, or drop {option(given[0])}.",
+            code="QD-USAGE-REQUIRED",
+        )

@@ -46,6 +46,7 @@ LABELS = {
     "weight ranges": "Choosing ranges of weights",
     "least squares": "Refitting weights",
     "bias correction": "Correcting biases",
+    "head shift": "Shifting the outputs of heads",
     "rounding": "Rounding weights",
     "split": "Splitting channels",
     "search": "Searching",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binomtest, norm
-from scipy.stats import t as student
 
 from qdebug.result import MaybeText
 
@@ -43,11 +42,13 @@ def of_share(reference: Float64, candidate: Float64) -> Uncertainty:
     """Of samples that are right (1) or wrong (0): the score interval (Wilson 1927), the interval of
     a difference of paired shares (Newcombe 1998, method 10), and the exact test of McNemar
     (1947)."""
+    from scipy.special import bdtr  # here, as scipy takes its time at every start
+
     n = len(candidate)
     lost = int(((reference == 1) & (candidate == 0)).sum())
     won = int(((reference == 0) & (candidate == 1)).sum())
     before, after = float(reference.mean()), float(candidate.mean())
-    p_value = float(binomtest(lost, lost + won).pvalue) if lost + won else 1.0
+    p_value = min(1.0, 2 * float(bdtr(min(lost, won), lost + won, 0.5)))
     own, first = _wilson(after, n), _wilson(before, n)
     agreed = _correlation(reference, candidate)
 
@@ -83,14 +84,16 @@ def of_groups(
         left_out: the score without each group in turn, float64 [groups].
         reference_left_out: the reference's likewise.
     """
+    from scipy.special import stdtr, stdtrit
+
     groups = len(left_out)
     if groups < 2:
         return None
-    within = float(student.ppf((1 + _LEVEL) / 2, groups - 1))
+    within = float(stdtrit(groups - 1, (1 + _LEVEL) / 2))
     error = _jackknife(left_out)
     of_change = _jackknife(left_out - reference_left_out)
     if of_change:
-        p_value = float(2 * student.sf(abs(change) / of_change, groups - 1))
+        p_value = float(2 * stdtr(groups - 1, -abs(change) / of_change))
     else:
         p_value = 1.0 if change == 0 else 0.0
     return Uncertainty(
@@ -116,7 +119,7 @@ def _jackknife(left_out: Float64) -> float:
 
 
 def _wilson(share: float, n: int) -> Interval:
-    z = float(norm.ppf((1 + _LEVEL) / 2))
+    z = NormalDist().inv_cdf((1 + _LEVEL) / 2)
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(0.0, middle - half), min(1.0, middle + half)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,8 @@ def keywords(command: str, setting: str, given: dict[str, list[Any]], folder: Pa
             "only": "bias-correction",
         },
         "sweep": {**both, "backend": "onnxruntime"},
+        "check": {"model": model, "inputs": data},
+        "init": {"model": model, "inputs": data, "output": folder / "qdebug.yaml", "force": True},
         "inspect": {"file": given["quantized"][0], "model": model},
         "view": {"files": given["run"][0], "browser": False},
         "report": {"runs": given["run"][0], "output": folder / "page.html", "force": True},
@@ -103,6 +105,13 @@ def runs_shown(view: Any) -> Any:
     return json.loads(data)["runs"]
 
 
+SAID: dict[str, Callable[[Any], Any]] = {
+    "BisectResult": lambda result: (result.pinned, result.cost),
+    "CheckResult": lambda result: (result.inputs, result.ranges, result.findings),
+    "InitResult": lambda result: result.settings[1:],  # the first one is the model's path
+}
+
+
 def figures(result: Any) -> Any:
     """What a result must say, however the files were given."""
     match type(result).__name__:
@@ -111,8 +120,8 @@ def figures(result: Any) -> Any:
         case "CalibrateResult" | "RangesResult":
             data = result.to_dict()
             return data.get("tensors"), data.get("methods"), data.get("cache_difference")
-        case "BisectResult":
-            return result.pinned, result.cost
+        case "BisectResult" | "CheckResult" | "InitResult":
+            return SAID[type(result).__name__](result)
         case "RepairResult":
             proto = result.model_proto()
             del proto.metadata_props[:]  # for people they name the file

@@ -250,9 +250,13 @@ def test_a_value_of_any_length_is_refused_or_taken(
     declared = {s.name: s for s in settings_of(COMMANDS[command].settings)}
     given: dict[str, Any] = {name: CNN for name, s in declared.items() if s.required}
     given |= {n: HOLDOUT for n in ("inputs", "calib_data") if n in given}
-    given |= {"bisect": {"target": "output.sqnr_db>=0"}, "ranges": {"calib_data": HOLDOUT}}.get(
-        command, {}
-    )
+    beside: dict[str, dict[str, Any]] = {
+        "bisect": {"target": "output.sqnr_db>=0"},
+        "check": {"inputs": HOLDOUT},
+        "init": {"inputs": HOLDOUT},
+        "ranges": {"calib_data": HOLDOUT},
+    }
+    given |= beside.get(command, {})
     given["plan" if "plan" in declared else setting] = "no such plan"  # nothing is run
     for value in ("x" * 10_000, "9" * 5_000, "worst:" + "9" * 5_000):
         with pytest.raises(qdebug.QdebugError) as caught:

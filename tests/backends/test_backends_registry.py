@@ -17,6 +17,7 @@ from qdebug.backends.registry import (
     specs,
 )
 from qdebug.errors import BackendError, UsageError
+from qdebug.types import Precision
 
 BUILT_IN = ("simulation", "onnxruntime", "openvino", "tensorrt-rtx", "tensorrt")
 MINE = BackendSpec("mine", "of another package", "math:sqrt")
@@ -42,7 +43,7 @@ def test_only_the_simulation_builds_nothing() -> None:
 @pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.name)
 def test_each_says_what_there_is_to_know(spec: BackendSpec) -> None:
     assert spec.help and spec.install and spec.modules and spec.distributions
-    assert set(spec.precisions) <= {"fp32", "fp16", "int8"} and "fp32" in spec.precisions
+    assert set(spec.precisions) <= {*Precision} and "fp32" in spec.precisions
     assert callable(spec.resolve(spec.factory))
     assert not spec.probe or callable(spec.resolve(spec.probe))
 

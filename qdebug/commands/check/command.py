@@ -16,7 +16,7 @@ from qdebug.commands.check.samples import (
     uncomputed,
 )
 from qdebug.commands.check.structure import findings_of, macs_of, tensors_of
-from qdebug.commands.reading import read_data
+from qdebug.commands.reading import read_data, require_samples
 from qdebug.config.check import CheckSettings
 from qdebug.errors import MetricError
 from qdebug.execute.context import session_settings, simulation_context
@@ -46,6 +46,7 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
     Raises:
         QdebugError: one of them cannot be read, or they do not fit each other.
     """
+    require_samples(settings.inputs, metric=settings.metric, decode=settings.decode)
     file = read_model(settings.model)
     sources = given_specs(settings.compared, settings.calibrates_on)
     sessions = session_settings(settings)
@@ -102,6 +103,14 @@ def _macs(settings: CheckSettings, model: Model) -> float | None:
     return macs_of(prepare_model(read_model(settings.model), QDQ_OPSET, shapes).graph)
 
 
+def _is_misspelt(error: MetricError, settings: CheckSettings) -> bool:
+    """Whether it is about what was asked for, and not about the model or the samples."""
+    if settings.decode is not None and error.code == "QD-METRIC-DECODE":
+        return True
+    unknown = error.code in ("QD-METRIC-UNKNOWN", "QD-METRIC-FUNCTION")
+    return settings.metric is not None and unknown
+
+
 def _with_samples(
     settings: CheckSettings, model: Model, classes: int, progress: ProgressCallback
 ) -> tuple[Tried, list[Finding], int]:
@@ -116,6 +125,8 @@ def _with_samples(
         judge = judge_of(settings, compared, model, classes)
         tried = try_variants(context, model.graph, subset, judge, "inputs")
     except MetricError as error:
+        if _is_misspelt(error, settings):
+            raise
         if settings.metric is not None:
             tried = _NOTHING
             findings.append(uncomputed(error))

@@ -415,4 +415,4 @@ def _values(samples: Samples) -> dict[str, Array]:
 
 def uncomputed(error: MetricError) -> Finding:
     """That a metric cannot be computed is found, and ends nothing."""
-    return Finding("error", "metric", f"{error.message}.", error.hint)
+    return Finding("error", "metric", f"{error.message}.", " ".join(error.hint.split()))

@@ -4,7 +4,6 @@ score of it than a sample of another class, ties counting half."""
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import rankdata
 
 from qdebug.errors import MetricError
 from qdebug.metrics.tasks.classes import Classed, class_scores
@@ -38,5 +37,7 @@ def _area(scores: Array, own: Array) -> float:
             "Give samples of several classes.",
             code="QD-METRIC-LABELS",
         )
+    from scipy.stats import rankdata
+
     ranks = rankdata(scores)[own].sum()
     return float((ranks - positive * (positive + 1) / 2) / (positive * negative))

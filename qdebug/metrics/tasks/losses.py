@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
 from qdebug.metrics.tasks.base import Float64
 from qdebug.metrics.tasks.classes import class_scores
@@ -51,6 +50,8 @@ def soft_wrong(margins: Float64, before: Float64, slope: float = MARGIN_SLOPE) -
     """σ(−slope · margin / spread), where spread is the standard deviation of the reference's
     margins, which are `before`."""
     spread = float(np.std(_finite(before))) or 1.0
+    from scipy.special import expit
+
     return np.asarray(expit(-slope * margins / spread), np.float64)
 
 

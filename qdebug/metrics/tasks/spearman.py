@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from qdebug.metrics.tasks.rmse import loss
 from qdebug.types import Array
@@ -13,4 +12,6 @@ __all__ = ["loss", "score"]
 
 def score(found: Array, truth: Array) -> float:
     """scipy's spearmanr; NaN, and so refused, where all values are equal."""
+    from scipy.stats import spearmanr
+
     return float(spearmanr(np.ravel(found), np.ravel(truth)).statistic)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.ndimage import gaussian_filter
 
 from qdebug.metrics.tasks.base import Float64
 from qdebug.metrics.tasks.psnr import peak_of
@@ -38,6 +37,8 @@ def _planes(pictures: Array) -> Float64:
 def _similarity(one: Float64, other: Float64, peak: float) -> float:
     def smooth(values: Float64) -> Float64:
         sigma = (0, _SIGMA, _SIGMA)
+        from scipy.ndimage import gaussian_filter
+
         return np.asarray(gaussian_filter(values, sigma, truncate=_TRUNCATE), np.float64)
 
     mean, mean_other = smooth(one), smooth(other)

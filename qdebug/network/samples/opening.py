@@ -67,12 +67,12 @@ def opened(spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:
 
 
 def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
-    whole, part = (spec, None) if Path(spec).exists() else split_part(spec)
-    if part is not None:
-        return part_of(_open_source(whole, inputs), part, spec)
     named = split_spec(spec)
     path = named[0] if named else Path(spec)
     try:
+        whole, part = (spec, None) if Path(spec).exists() else split_part(spec)
+        if part is not None:
+            return part_of(_open_source(whole, inputs), part, spec)
         if not path.exists():
             raise SampleError(
                 f"{path}: no such file or directory.",

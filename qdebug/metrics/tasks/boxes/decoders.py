@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit
 
 from qdebug.errors import MetricError
 from qdebug.metrics.tasks.base import Outputs, first_output
@@ -106,6 +105,8 @@ def rt_detr(outputs: Outputs, facts: ModelFacts) -> Candidates:
         boxes, scores = rows[..., :4], rows[..., 4:]
     else:
         boxes, logits = _boxes_and_scores(outputs)
+        from scipy.special import expit
+
         scores = expit(logits)
     return Candidates(_in_pixels(_corners(boxes), facts), scores, distinct=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import expit
 
 from qdebug.metrics.tasks.base import Float64
 from qdebug.metrics.tasks.boxes.detections import (
@@ -56,6 +55,8 @@ Part = tuple[Float64, Float64, Float64]
 
 
 def _decision(values: Float64, threshold: float) -> Float64:
+    from scipy.special import expit
+
     return np.asarray(expit(_SLOPE * (np.nan_to_num(values) - threshold)), np.float64)
 
 
