@@ -35,6 +35,11 @@ def close(a: Any, b: Any, rel: float = 1e-6) -> None:
                     assert value == expected, (name, metric)
 
 
+def without_losses(metric: Any) -> Any:
+    """A score, without the samples' losses: these are as exact as the outputs."""
+    return {name: value for name, value in metric.items() if name != "worst"}
+
+
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tensors each pass over the samples compared."""
@@ -59,7 +64,8 @@ def test_memory_budget_changes_nothing(desk: Any, passes: list[int]) -> None:
         parts = desk.result(*flags, "--memory-budget", budget)
         assert len(passes) >= least and sum(passes) == 8
         close(parts, whole, rel=1e-4)
-        assert parts["verdict"] == whole["verdict"] and parts["metric"] == whole["metric"]
+        assert parts["verdict"] == whole["verdict"]
+        assert without_losses(parts["metric"]) == without_losses(whole["metric"])
         assert [x["name"] for x in parts["layers"]] == [x["name"] for x in whole["layers"]]
 
 
@@ -71,6 +77,8 @@ def test_memory_budget_on_a_chain_that_nothing_fuses_is_exact(desk: Any, make: A
     desk.data("c.npz", t0=np.random.default_rng(1).normal(size=(40, 8)).astype(np.float32))
     run = ("compare", "chain.onnx", "--inputs", "c.npz", "--metric", "agreement", "--json", "-")
     whole, parts = desk.run(*run).json, desk.run(*run, "--memory-budget", "1").json
+    for result in (whole, parts):  # outputs of all samples that do not fit order no layers
+        assert result["curve"].pop("rises")["effect"] > 0
     assert numbers(whole) == numbers(parts)
 
 

@@ -138,6 +138,8 @@ def test_an_fp32_model_is_compared_alike(
     request.getfixturevalue("large")
     found = compared()
     _agree(found, expected)
+    for result in (found, expected):  # the samples' losses are as exact as the outputs
+        assert result["metric"].pop("worst")
     assert found["metric"] == expected["metric"]
 
 

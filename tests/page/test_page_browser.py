@@ -350,9 +350,16 @@ def test_the_table(chromium: Any, pages: Callable[[str], Path]) -> None:
             f"document.querySelectorAll('#layers .tabulator-row').length < {everything}"
         )
         assert rows.count() == 6
-        page.get_by_role("button", name="cum. dB").click()
         head = ".tabulator-col[tabulator-field=cumulative]"
-        page.locator(f"{head}[aria-sort=ascending], {head}[aria-sort=descending]").wait_for()
+        page.wait_for_function(
+            """head => {  // until the table, which is drawn anew for the filter, takes a click
+                const column = document.querySelector(head);
+                if (column.getAttribute("aria-sort") !== "none") return true;
+                column.querySelector("button").click();
+                return false; }""",
+            arg=head,
+            polling=1000,
+        )
         page.get_by_role("button", name="Copy as CSV").click()
         page.wait_for_function("navigator.clipboard.readText().then(t => t.includes('layer'))")
         text = page.evaluate("navigator.clipboard.readText()")

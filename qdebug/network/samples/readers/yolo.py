@@ -46,7 +46,7 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
         raise SampleError(
             f"{path}: not a data.yaml of YOLO's format: it has 'names', and 'val' or 'train'.",
             "Give the folder of the pictures, where 'labels' lies beside 'images'.",
-            code="QD-SAMPLES-DAMAGED",
+            code="QD-SAMPLES-FORMAT",
         )
     root = path.parent / str(data.get("path") or "")
     folders = [root / str(data[split]), path.parent / str(data[split])]
