@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qdebug.errors import MetricError
+from qdebug.errors import MetricError, required
 from qdebug.inmemory import InMemory
 from qdebug.metrics.tasks.base import (
     Compute,
@@ -84,6 +84,9 @@ def load_metric(
 
 
 def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None) -> TaskMetric:
+    if entry.package:  # now, and not when all outputs are there
+        what = f"metric {entry.name}"
+        required(entry.package, what, code="QD-METRIC-EXTRA", error=MetricError)
     read = reading(entry, facts, decode)
     own = {"at": entry.parameter} if entry.parameter else {}
     score, per_sample, loss, counts = map(entry.function, ("score", "per_sample", "loss", "counts"))

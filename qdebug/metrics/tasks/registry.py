@@ -46,6 +46,7 @@ class BuiltInMetric:
         file: in this package; "" for the name, with underscores for hyphens.
         parameter: the number that it takes after an @, where none is given; None for none. The
             functions get it as the keyword `at`.
+        package: the module of an optional package that it is computed with; "" for none.
     """
 
     name: str
@@ -56,6 +57,7 @@ class BuiltInMetric:
     is_share: bool = False
     file: str = ""
     parameter: int | None = None
+    package: str = ""
 
     @property
     def needs_labels(self) -> bool:
@@ -104,10 +106,18 @@ BUILT_IN = (
         "scores",
     ),
     BuiltInMetric(
-        "map", "mean average precision of boxes, IoU 0.50 to 0.95, as COCO's AP", "labels", "boxes"
+        "map",
+        "mean average precision of boxes, IoU 0.50 to 0.95, as COCO's AP",
+        "labels",
+        "boxes",
+        package="faster_coco_eval",
     ),
     BuiltInMetric(
-        "map50", "mean average precision of boxes at IoU 0.50, as COCO's AP50", "labels", "boxes"
+        "map50",
+        "mean average precision of boxes at IoU 0.50, as COCO's AP50",
+        "labels",
+        "boxes",
+        package="faster_coco_eval",
     ),
     BuiltInMetric(
         "map-to-reference",
@@ -115,6 +125,7 @@ BUILT_IN = (
         "reference",
         "boxes",
         file="map",
+        package="faster_coco_eval",
     ),
     BuiltInMetric(
         "map50-to-reference",
@@ -122,6 +133,7 @@ BUILT_IN = (
         "reference",
         "boxes",
         file="map50",
+        package="faster_coco_eval",
     ),
     BuiltInMetric("box-f1", "F1 of boxes, which are right from IoU 0.50 on", "labels", "boxes"),
     BuiltInMetric(
@@ -140,7 +152,12 @@ BUILT_IN = (
         file="miou",
     ),
     BuiltInMetric(
-        "cer", "character error rate of read lines", "labels", "text", higher_is_better=False
+        "cer",
+        "character error rate of read lines",
+        "labels",
+        "text",
+        higher_is_better=False,
+        package="jiwer",
     ),
     BuiltInMetric(
         "cer-to-reference",
@@ -149,8 +166,16 @@ BUILT_IN = (
         "text",
         higher_is_better=False,
         file="cer",
+        package="jiwer",
     ),
-    BuiltInMetric("wer", "word error rate of read lines", "labels", "text", higher_is_better=False),
+    BuiltInMetric(
+        "wer",
+        "word error rate of read lines",
+        "labels",
+        "text",
+        higher_is_better=False,
+        package="jiwer",
+    ),
     BuiltInMetric(
         "wer-to-reference",
         "the same with what FP32 reads as truth",
@@ -158,6 +183,7 @@ BUILT_IN = (
         "text",
         higher_is_better=False,
         file="wer",
+        package="jiwer",
     ),
     BuiltInMetric(
         "cosine", "mean cosine similarity of embeddings with the reference's", "reference", "values"
