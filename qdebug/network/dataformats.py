@@ -178,7 +178,10 @@ def format_of_file(path: Path) -> DataFormat | None:
     """The format of a file, by its ending in any case, and where several have that by what it
     holds."""
     formats = [each for each in FORMATS if path.suffix.lower() in each.endings]
-    return next((f for f in formats if not f.shares_endings or f.reader.recognizes(path)), None)
+    looks = path.is_file()  # a pipe has no end that would come
+    return next(
+        (f for f in formats if not f.shares_endings or (looks and f.reader.recognizes(path))), None
+    )
 
 
 def data_usage() -> str:
