@@ -210,8 +210,10 @@ def test_selecting_is_linked(chromium: Any, pages: Callable[[str], Path]) -> Non
         finder.fill("classifier")
         finder.press("Enter")
         page.wait_for_function(
-            "[...document.querySelectorAll('#card, #layers .tabulator-row.selected')]"
-            ".filter(part => part.textContent.includes('/classifier/Gemm')).length === 2"
+            # A row that is out of sight is not in the document.
+            "[document.querySelector('#card'),"
+            " ...document.querySelectorAll('#layers .tabulator-row.selected')]"
+            ".every(part => part.textContent.includes('/classifier/Gemm'))"
         )
         watched.quiet()
 
