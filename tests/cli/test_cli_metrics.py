@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,6 @@ def test_labelled_boxes_are_found_in_the_data(detecting: Any) -> None:
     [
         (["--metric", "agreement"], ["QD-METRIC-NOT-A-CLASSIFIER", "map-to-reference"]),
         (["--metric", "box-f1"], ["QD-METRIC-LABELS", "pictures.npz", "'boxes'"]),
-        (["--metric", "cer"], ["QD-METRIC-LABELS", "'text'"]),
         (["--decode", "yolov8"], ["QD-METRIC-MISSING", "--decode", "--metric"]),
         (["--metric", "mae", "--decode", "yolov8"], ["QD-METRIC-DECODE", "--decode"]),
         (["--metric", "box-f1", "--decode", "no.py:f"], ["QD-METRIC-DECODE", "no.py"]),
@@ -108,3 +108,9 @@ def test_labelled_boxes_are_found_in_the_data(detecting: Any) -> None:
 )
 def test_what_does_not_fit_is_refused(detecting: Any, flags: list[str], says: list[str]) -> None:
     detecting.refused("compare", "detector.onnx", *DATA, *flags, says=says)
+
+
+def test_what_computes_a_metric_is_missed_before_anything_is_run(detecting: Any) -> None:
+    there = importlib.util.find_spec("jiwer")
+    says = ["QD-METRIC-LABELS", "'text'"] if there else ["QD-METRIC-EXTRA", "pip install", "jiwer"]
+    detecting.refused("compare", "detector.onnx", *DATA, "--metric", "cer", says=says)

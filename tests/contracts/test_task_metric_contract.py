@@ -14,7 +14,7 @@ from qdebug.errors import MetricError
 from qdebug.metrics.tasks.base import Outputs, TaskMetric
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import bound, load_metric
-from qdebug.metrics.tasks.registry import NAMES, Takes
+from qdebug.metrics.tasks.registry import BUILT_IN, NAMES, Takes, built_in
 
 SAMPLES = 24
 
@@ -124,13 +124,18 @@ PICTURES = ("psnr", "ssim", "cosine")
 metrics = pytest.mark.parametrize("name", NAMES)
 
 
+def names_with(function: str) -> list[str]:
+    """The metrics whose files hold a function, whether what computes them is installed or not."""
+    return [entry.usage for entry in BUILT_IN if entry.function(function)]
+
+
 def prepared(name: str) -> tuple[TaskMetric, Case]:
     """A metric that knows the model of its case; skipped without the library that computes it."""
+    entry = built_in(name)
+    assert entry is not None
+    if entry.package:
+        pytest.importorskip(entry.package)
     metric = load_metric(name)
-    if name.startswith("map"):
-        pytest.importorskip("faster_coco_eval")
-    if name.startswith(("cer", "wer")):
-        pytest.importorskip("jiwer")
     case = pictures() if name in PICTURES else CASES[metric.takes]()
     return bound(metric, case.facts) if case.facts else metric, case
 
@@ -167,7 +172,7 @@ def test_the_order_of_the_samples_does_not_matter(name: str) -> None:
             np.testing.assert_allclose(values(*turned), values(*parts)[order])
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if load_metric(n).per_sample])
+@pytest.mark.parametrize("name", names_with("per_sample"))
 def test_the_score_is_the_mean_of_what_each_sample_has(name: str) -> None:
     metric, case = prepared(name)
     parts = noisy(case.reference, 0.5), case.labels, case.reference
@@ -175,7 +180,7 @@ def test_the_score_is_the_mean_of_what_each_sample_has(name: str) -> None:
     assert metric(*parts) == pytest.approx(metric.per_sample(*parts).mean())
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if load_metric(n).loss])
+@pytest.mark.parametrize("name", names_with("loss"))
 def test_the_loss_grows_with_noise_and_moves_with_little_of_it(name: str) -> None:
     metric, case = prepared(name)
 

@@ -158,10 +158,10 @@ def test_what_nothing_tells_is_asked_for() -> None:
     outputs = {"logits": (None, 300, 80), "pred_boxes": (None, 300, 4)}
     facts = ModelFacts(SIZE, outputs)
     with refused("QD-METRIC-DECODE", "pred_boxes [?, 300, 4]", "rt-detr", "decode"):
-        load_metric("map-to-reference", None, facts)
-    assert "rt-detr" in load_metric("map-to-reference", "RT_DETR", facts).described
+        load_metric("box-f1-to-reference", None, facts)
+    assert "rt-detr" in load_metric("box-f1-to-reference", "RT_DETR", facts).described
     with refused("QD-METRIC-DECODE", "'yolo99'", "yolov8"):
-        load_metric("map-to-reference", "yolo99", facts)
+        load_metric("box-f1-to-reference", "yolo99", facts)
     with refused("QD-METRIC-DECODE", "top1"):
         load_metric("top1", "yolov8")
 

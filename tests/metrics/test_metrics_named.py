@@ -240,6 +240,7 @@ def test_the_loss_of_embeddings_is_the_margin_between_neighbours() -> None:
 
 
 def test_text_without_labels_or_characters() -> None:
+    pytest.importorskip("jiwer")
     outputs = {"y": np.eye(4)[np.newaxis]}
     with refused("QD-METRIC-LABELS", "'text'", "cer-to-reference"):
         load_metric("cer")(outputs, {}, outputs)
