@@ -63,6 +63,10 @@ class Preprocessing:
         mean, std: of each channel in the order of `colour`, after `scale`; one value is for all.
         source: where it was found, for people.
         guess: it is a guess, and not read anywhere.
+
+    Raises:
+        ValueError: nothing can be divided by `scale`, `crop` or `std`, or `mean` or `std` has
+            neither one value nor one for each channel of `colour`.
     """
 
     resize: ResizeName = "exact"
@@ -80,6 +84,17 @@ class Preprocessing:
     source: str = field(default="", compare=False)
     guess: bool = field(default=False, compare=False)
 
+    def __post_init__(self) -> None:
+        for name, values in (("scale", (self.scale,)), ("crop", (self.crop,)), ("std", self.std)):
+            if not all(0 < value < math.inf for value in values):
+                raise ValueError(f"{name} is {_listed(values)}, and must be above 0")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.channels):
+                raise ValueError(
+                    f"{name} has {len(values)} values, where colour '{self.colour}' takes 1"
+                    + (f" or {self.channels}" if self.channels > 1 else "")
+                )
+
     @property
     def edge(self) -> int:
         """The shortest edge before the crop, where `size` is known."""
@@ -91,6 +106,12 @@ class Preprocessing:
     def channels(self) -> int:
         """Of the network's input."""
         return 1 if self.colour == "gray" else 3
+
+    @property
+    def divisor(self) -> int | None:
+        """The whole number that `scale` is one over, such as 255; None where it is none, or 1."""
+        inverse = 1 / self.scale
+        return round(inverse) if inverse > 1 and abs(inverse - round(inverse)) < _WHOLE else None
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -119,10 +140,9 @@ class Preprocessing:
         )
 
     def _values(self) -> str:
-        divisor = 1 / self.scale
         scaled = "0 to 255" if self.scale == 1 else f"* {self.scale:.6g}"
-        if self.scale != 1 and abs(divisor - round(divisor)) < _WHOLE:
-            scaled = f"/ {round(divisor)}"
+        if self.divisor is not None:
+            scaled = f"/ {self.divisor}"
         mean = "" if set(self.mean) == {0.0} else f", mean {_listed(self.mean)}"
         std = "" if set(self.std) == {1.0} else f", std {_listed(self.std)}"
         return scaled + mean + std
@@ -208,16 +228,22 @@ def given_preprocessing(given: str) -> Preprocessing:
         UsageError: the file cannot be read, or says what cannot be.
     """
     if isinstance(given, InMemory):
-        found: Preprocessing = given.value
-        return replace(found, source=found.source or "given in memory")
+        in_memory: Preprocessing = given.value
+        return replace(in_memory, source=in_memory.source or "given in memory")
     if given in PRESETS:
         return replace(PRESETS[given], source=f"the preset '{given}'")
     from qdebug.yamlfile import read_yaml  # which imports pydantic
 
-    read = read_yaml(Path(given), _schema(), UsageError)
-    base = PRESETS[as_known(read.preset, PRESETS)] if read.preset else Preprocessing()  # type: ignore[attr-defined]
-    values = {name: getattr(read, name) for name in read.model_fields_set - {"preset"}}
-    return replace(base, **values, source=given)
+    values = read_yaml(Path(given), _schema(), UsageError).model_dump(exclude_unset=True)
+    preset = values.pop("preset", None)
+    try:
+        return replace(PRESETS[preset] if preset else Preprocessing(), **values, source=given)
+    except ValueError as error:
+        raise UsageError(
+            f"{given}: {error}",
+            "Correct it; a preset that the file starts from has values of its own.",
+            code="QD-USAGE-CONFIG-FILE",
+        ) from error
 
 
 def _schema() -> type[BaseModel]:
@@ -247,6 +273,7 @@ def _schema() -> type[BaseModel]:
     known |= {name: (kind, None) for name, kind in kinds.items()}
     options = ConfigDict(
         extra="forbid",
+        allow_inf_nan=False,
         alias_generator=lambda name: name.replace("_", "-"),
         populate_by_name=True,
     )
@@ -264,6 +291,8 @@ def _pair(value: object) -> object:
 def _fraction(value: object) -> object:
     """1/255 as it is usually written, or a number."""
     above, slash, below = value.partition("/") if isinstance(value, str) else ("", "", "")
+    if slash and float(below) == 0:
+        raise ValueError("nothing can be divided by 0")
     return float(above) / float(below) if slash else value
 
 

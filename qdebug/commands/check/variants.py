@@ -109,10 +109,11 @@ def of_pictures(how: Preprocessing) -> Iterator[Variant]:
         colour: ColourName = "bgr" if how.colour == "rgb" else "rgb"
         other = replace(how, colour=colour)
         yield Variant("channel-order", f"colour: {colour}", preprocessing=other)
-    for name, values in _RANGES.items():
-        other = replace(how, scale=values[0], mean=values[1], std=values[2])
-        if other != how and (how.colour != "gray" or len(values[1]) == 1):
-            yield Variant("value-range", name, preprocessing=other)
+    for name, (scale, mean, std) in _RANGES.items():
+        if len(mean) in (1, how.channels):
+            other = replace(how, scale=scale, mean=mean, std=std)
+            if other != how:
+                yield Variant("value-range", name, preprocessing=other)
 
 
 _RANGES: Mapping[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {

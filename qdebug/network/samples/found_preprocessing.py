@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from configparser import ConfigParser
 from configparser import Error as ConfigError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,10 @@ from qdebug.inputfiles import open_file, read_text
 from qdebug.network.onefile import without_weights
 from qdebug.network.preprocessing import (
     PRESETS,
+    ColourName,
     Preprocessing,
     ResamplingName,
+    ResizeName,
     fixed_channels,
     fixed_size,
     given_preprocessing,
@@ -86,7 +88,7 @@ def fitted_preprocessing(
     layout = how.layout or layout_of(taken) or "nchw"
     height, width = fixed_size(taken, layout)
     channels = fixed_channels(taken, layout)
-    if channels == 1 and how.colour != "gray" and (how.guess or len(how.mean) == 1):
+    if channels == 1 and len(how.mean) == len(how.std) == 1:
         how = replace(how, colour="gray")
     how = replace(how, layout=layout)
     if channels not in (None, how.channels):
@@ -132,22 +134,19 @@ def _guessed(how: Preprocessing, size: tuple[int, int]) -> Preprocessing:
     return replace(how, size=size, resize=resize, source=source, guess=how.guess)
 
 
-def find_preprocessing(
-    model: str, given: str | None, taken: TensorSpec, setting: str = "preprocess"
-) -> Preprocessing:
+def find_preprocessing(model: str, given: str | None, taken: TensorSpec) -> Preprocessing:
     """What is given, found beside or in the model, or guessed; its size may be unknown.
 
     Args:
         model: the path of the model, or a model in memory; "" for none.
         given: by the user.
         taken: the model's input.
-        setting: that `given` is.
 
     Raises:
         UsageError: the user's file cannot be read.
     """
     if given is not None:
-        with given_by(setting):
+        with given_by("preprocess"):
             return given_preprocessing(given)
     if model and not isinstance(model, InMemory):
         found = beside_model(Path(model))
@@ -173,13 +172,13 @@ class Metadata:
         last_axes: the last axis of each output, as far as fixed.
     """
 
-    properties: Mapping[str, str] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     last_axes: tuple[int, ...] = ()
 
     def get(self, key: str) -> str:
         """A property; "" where there is none."""
-        return (self.properties or {}).get(key, "")
+        return self.properties.get(key, "")
 
 
 def read_metadata(model: str) -> Metadata:
@@ -302,6 +301,7 @@ _PILLOW: Sequence[ResamplingName] = (
     "pillow-hamming",
 )
 """By Pillow's number, which Hugging Face writes."""
+_PILLOW_BY_NAME = {name.removeprefix("pillow-"): name for name in _PILLOW}
 _LOW_RES = 384
 """Hugging Face's ConvNext: below it the shortest edge is divided by crop_pct."""
 
@@ -358,14 +358,10 @@ def _of_timm(text: str, _: Path) -> Preprocessing | None:
         "exact" if squash else "shortest-edge",
         (int(height), int(width)),
         crop=float(cfg.get("crop_pct") or 0.875),
-        resampling=_pillow(cfg.get("interpolation", "bicubic")),
+        resampling=_PILLOW_BY_NAME[cfg.get("interpolation", "bicubic")],
         mean=tuple(map(float, cfg["mean"])),
         std=tuple(map(float, cfg["std"])),
     )
-
-
-def _pillow(name: str) -> ResamplingName:
-    return next(known for known in _PILLOW if known == f"pillow-{name}")
 
 
 def _of_nvinfer(text: str, model: Path) -> Preprocessing | None:
@@ -384,13 +380,13 @@ def _of_nvinfer(text: str, model: Path) -> Preprocessing | None:
     scale = float(group["net-scale-factor"])
     offsets = tuple(float(v) * scale for v in group.get("offsets", "0").split(";") if v.strip())
     keeps = group.getint("maintain-aspect-ratio", 0)
-    colours = {0: "rgb", 1: "bgr", 2: "gray"}
+    colours: Mapping[int, ColourName] = {0: "rgb", 1: "bgr", 2: "gray"}
     return Preprocessing(
         "letterbox" if keeps else "exact",
         pad="both" if group.getint("symmetric-padding", 0) else "end",
         pad_value=0.0,
         resampling="opencv-bilinear",
-        colour=colours[group.getint("model-color-format", 0)],  # type: ignore[arg-type]
+        colour=colours[group.getint("model-color-format", 0)],
         scale=scale,
         mean=offsets,
     )
@@ -407,7 +403,7 @@ def _of_openvino(text: str, _: Path) -> Preprocessing | None:
     said = {entry.tag: entry.get("value", "") for entry in info}
     if not {"mean_values", "scale_values", "resize_type"} & said.keys():
         return None
-    resize = {
+    resize: Mapping[str, ResizeName] = {
         "": "exact",
         "standard": "exact",
         "crop": "shortest-edge",
@@ -417,7 +413,7 @@ def _of_openvino(text: str, _: Path) -> Preprocessing | None:
     how = said.get("resize_type", "")
     size = _numbers(said.get("orig_height", ""))[:1] + _numbers(said.get("orig_width", ""))[:1]
     return Preprocessing(
-        resize[how],  # type: ignore[arg-type]
+        resize[how],
         (int(size[0]), int(size[1])) if len(size) == 2 else None,
         crop=1.0,
         pad="both" if how.endswith("letterbox") else "end",
@@ -445,8 +441,7 @@ def _of_triton(text: str, _: Path) -> Preprocessing | None:
     found = re.search(r"format\s*:\s*FORMAT_(NHWC|NCHW)", text)
     if found is None:
         return None
-    layout = found[1].lower()
-    return Preprocessing(layout=layout, guess=True)  # type: ignore[arg-type]
+    return Preprocessing(layout="nhwc" if found[1] == "NHWC" else "nchw", guess=True)
 
 
 def _of_rknn(text: str, model: Path) -> Preprocessing | None:

@@ -281,21 +281,15 @@ def _scaled(pixels: Array, how: Preprocessing) -> Array:
     """(pixel * scale - mean) / std, each step rounded to float32, as PyTorch and OpenCV do it."""
     values = pixels[:, :, ::-1] if how.colour == "bgr" else pixels
     values = values.astype(np.float32)
-    divisor = 1 / how.scale
-    if how.scale != 1:
-        if abs(divisor - round(divisor)) < _WHOLE:
-            values /= np.float32(round(divisor))
-        else:
-            values *= np.float32(how.scale)
+    if how.divisor is not None:
+        values /= np.float32(how.divisor)
+    elif how.scale != 1:
+        values *= np.float32(how.scale)
     if set(how.mean) != {0.0}:
         values -= np.array(how.mean, np.float32)
     if set(how.std) != {1.0}:
         values /= np.array(how.std, np.float32)
     return values
-
-
-_WHOLE = 1e-3
-"""As in `Preprocessing.told`: 1 / 255 as it is written in files is a division by 255."""
 
 
 def _fitted(values: Array, how: Preprocessing, place: Placement, size: tuple[int, int]) -> Array:

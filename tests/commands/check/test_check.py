@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import qdebug
-from qdebug.commands.check.variants import chance_of_gain
+from qdebug.commands.check.variants import chance_of_gain, of_pictures
+from qdebug.network.preprocessing import Preprocessing
 
 DATA = Path(__file__).parents[3] / "calib_data"
 MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(1, 3, 1, 1)
@@ -210,3 +211,9 @@ def test_the_chance_of_a_gain() -> None:
     other = [True] * 9 + [False] + [True] * 20
     assert chance_of_gain(given, other) == pytest.approx(11 / 1024)
     assert chance_of_gain(given, given) == 1.0
+
+
+def test_gray_pictures_are_tried_with_values_of_one_channel_only() -> None:
+    tried = [v.preprocessing for v in of_pictures(Preprocessing(colour="gray"))]
+    assert {how.channels for how in tried if how} == {1}
+    assert {how.mean for how in tried if how} == {(0.0,), (0.5,)}

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from qdebug.errors import SampleError
 from qdebug.network.preprocessing import PRESETS, Preprocessing
 from qdebug.network.samples.found_preprocessing import find_preprocessing, fitted_preprocessing
 from qdebug.network.samplespec import SampleSpec
@@ -143,6 +144,44 @@ def test_rknn_and_triton(model: Path) -> None:
     )
     how = found(model)
     assert (how.std, how.colour) == ((255.0, 255.0, 255.0), "bgr")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("preprocessor_config.json", "[]", "list"),
+        ("preprocessor_config.json", '{"image_mean": [0, 0, 0], "image_std": [0, 0, 0]}', "std is"),
+        (
+            "config.json",
+            '{"pretrained_cfg": {"input_size": [3, 8, 8], "interpolation": "random", '
+            '"mean": [0, 0, 0], "std": [1, 1, 1]}}',
+            "random",
+        ),
+        ("config_a.txt", "[property]\nnet-scale-factor=0\n", "scale is 0"),
+        (
+            "net.xml",
+            '<n><rt_info><model_info><resize_type value="x"/></model_info></rt_info></n>',
+            "x",
+        ),
+    ],
+)
+def test_what_is_not_understood_is_refused(model: Path, name: str, text: str, says: str) -> None:
+    (model.parent / name).write_text(text)
+    with pytest.raises(SampleError, match=says) as caught:
+        found(model)
+    assert caught.value.code == "QD-SAMPLES-PREPROCESSING" and name in caught.value.message
+
+
+def test_one_value_for_all_channels_is_for_gray_ones_too(model: Path) -> None:
+    """But not three values, of which it is not known which one would be the gray one's."""
+    gray = TensorSpec("x", ("N", 1, 8, 8), np.dtype(np.float32))
+    file = model.parent / "how.yaml"
+    file.write_text("mean: 0.5\nstd: 0.5\n")
+    spec = SampleSpec("pics", preprocess=str(file))
+    assert fitted_preprocessing(spec, gray, [(8, 8)]).colour == "gray"
+    file.write_text("mean: 0.5\nstd: [1, 2, 3]\n")
+    with pytest.raises(SampleError, match="3 channels"):
+        fitted_preprocessing(spec, gray, [(8, 8)])
 
 
 def test_ultralytics(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from qdebug.errors import UsageError
 from qdebug.network.preprocessing import PRESETS, Preprocessing, given_preprocessing
 from qdebug.network.samples import opencv_resize
 from qdebug.network.samples.pictures import (
@@ -196,3 +197,41 @@ def test_a_file_of_preprocessing(tmp_path: Path) -> None:
     assert (found.resize, found.size, found.scale) == ("shortest-edge", (320, 320), 1 / 128)
     assert (found.mean, found.std, found.colour) == ((0.5,), (1.0, 2.0, 3.0), "bgr")
     assert "BGR" in found.told() and "/ 128" in found.told()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("scale: 1/0\n", "divided by 0"),
+        ("scale: .inf\n", "finite"),
+        ("std: 0\n", "greater than 0"),
+        ("mean: [1, 2]\n", "one for each of three"),
+        ("preset: imagenet\ncolour: gray\n", "mean has 3 values, where colour 'gray' takes 1"),
+        ("colour: gray\nstd: [1, 2, 3]\n", "std has 3 values"),
+    ],
+)
+def test_a_file_that_says_what_cannot_be(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "how.yaml").write_text(text)
+    with pytest.raises(UsageError, match=says) as caught:
+        given_preprocessing(str(tmp_path / "how.yaml"))
+    assert caught.value.code == "QD-USAGE-CONFIG-FILE"
+
+
+@pytest.mark.parametrize(
+    ("scale", "divisor", "told"),
+    [
+        (1 / 255, 255, "/ 255"),
+        (0.0039215697906911373, 255, "/ 255"),  # as nvinfer's files write it
+        (0.017, None, "* 0.017"),
+        (1.0, None, "0 to 255"),
+        (2.0, None, "* 2"),
+    ],
+)
+def test_a_scale_that_is_a_division(scale: float, divisor: int | None, told: str) -> None:
+    """A division is rounded otherwise than the product with its inverse."""
+    how = Preprocessing("none", scale=scale, layout="nhwc")
+    assert how.divisor == divisor and told in how.told()
+    pixel = Image.new("RGB", (1, 1), (77, 78, 79))
+    expected = np.array([77, 78, 79], np.float32)
+    expected = expected / np.float32(divisor) if divisor else expected * np.float32(scale)
+    assert np.array_equal(as_input(encoded(pixel), how, FLOAT)[0, 0], expected)
