@@ -7,6 +7,7 @@ folder called as it is. Classes are numbered from 0 in the order of their ids, a
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -86,9 +87,9 @@ def _picture_set(path: Path, data: Any) -> PictureSet:
         if not annotation.get("iscrowd"):
             on_picture[annotation["image_id"]].append(annotation)
     known = {image["id"] for image in data["images"]}
-    _refuse_unknown(path, "a picture", set(on_picture) - known, "image_id")
+    _refuse_unknown(path, "pictures", set(on_picture) - known, "image_id")
     used = {a["category_id"] for each in on_picture.values() for a in each}
-    _refuse_unknown(path, "a category", used - set(number), "category_id")
+    _refuse_unknown(path, "categories", used - set(number), "category_id")
     files = find_pictures(path, [image["file_name"] for image in data["images"]])
     boxes = tuple(_boxes(on_picture[image["id"]], number) for image in data["images"])
     count = sum(len(each.classes) for each in boxes)
@@ -101,19 +102,27 @@ def _picture_set(path: Path, data: Any) -> PictureSet:
 
 
 def _boxes(annotations: Iterable[Any], number: dict[Any, int]) -> Boxes:
-    """x, y, width and height as corners."""
-    found = [(*map(float, a["bbox"]), number[a["category_id"]]) for a in annotations]
-    table = np.array(found, np.float64).reshape(-1, 5)
-    corners = table[:, :4].copy()
-    corners[:, 2:] += corners[:, :2]
-    return Boxes(corners, table[:, 4].astype(np.int64))
+    """x, y, width and height as corners.
+
+    Raises:
+        ValueError: they are not four finite numbers.
+    """
+    corners, classes = [], []
+    for annotation in annotations:
+        x, y, width, height = map(float, annotation["bbox"])
+        if not all(map(math.isfinite, (x, y, width, height))):
+            raise ValueError(f"'bbox' is {annotation['bbox']}")
+        corners.append((x, y, x + width, y + height))
+        classes.append(number[annotation["category_id"]])
+    return Boxes(np.array(corners, np.float64).reshape(-1, 4), np.array(classes, np.int64))
 
 
 def _refuse_unknown(path: Path, what: str, unknown: set[Any], key: str) -> None:
     if unknown:
         raise SampleError(
-            f"{path}: {counted(len(unknown), 'annotation key')} name {what} that is not in the "
-            f"file: {key} {', '.join(map(str, sorted(unknown, key=str)[:_NAMED]))}.",
+            f"{path}: annotations name {what} that the file does not hold: {key} "
+            f"{', '.join(map(str, sorted(unknown, key=str)[:_NAMED]))}"
+            f"{', …' if len(unknown) > _NAMED else ''}.",
             "Export the annotations again, with all their pictures and categories.",
             code="QD-SAMPLES-ANNOTATIONS",
         )

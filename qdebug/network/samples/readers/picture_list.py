@@ -34,19 +34,18 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
     rows = _rows(path)
     column = next((name for name in _FILE if rows and name in rows[0]), None)
     if column is None:
-        found = ", ".join(rows[0]) if rows else "nothing"
+        listed = ", ".join(rows[0]) if rows else "nothing"
         raise SampleError(
-            f"{path}: no column names the pictures; found {found}.",
+            f"{path}: no column names the pictures; it has {listed}.",
             f"Call it {' or '.join(_FILE[:2])}, in the first line of a CSV file.",
             code="QD-SAMPLES-DAMAGED",
         )
-    files = find_pictures(path, [str(row[column]) for row in rows])
+    files = find_pictures(path, [str(value) for value in _values(path, rows, column)])
     labels: dict[str, Array] = {}
     classes: tuple[str, ...] = ()
     for name in rows[0]:
         if name != column:
-            values = [row.get(name) for row in rows]
-            array, names = _column(path, name, values)
+            array, names = _column(name, _values(path, rows, name))
             labels["labels" if name in _LABEL else name] = array
             classes = classes or names
     told = f" with {', '.join(labels)}" if labels else ""
@@ -62,7 +61,11 @@ def _rows(path: Path) -> list[Mapping[str, Any]]:
     try:
         text = read_text(path)
         if path.suffix.lower() == ".csv":
-            return list(csv.DictReader(io.StringIO(text)))
+            table = list(csv.DictReader(io.StringIO(text)))
+            longer = next((k for k, row in enumerate(table, start=1) if None in row), None)
+            if longer is not None:
+                raise ValueError(f"row {longer} has more values than the heading has names")
+            return [*table]
         rows = [json.loads(line) for line in text.splitlines() if line.strip()]
         if not all(isinstance(row, dict) for row in rows):
             raise ValueError("a line is no object")
@@ -76,26 +79,37 @@ def _rows(path: Path) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _column(path: Path, name: str, values: Sequence[Any]) -> tuple[Array, tuple[str, ...]]:
-    """Labels as numbers, and the names of classes where they are names.
+def _values(path: Path, rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """A column.
 
     Raises:
-        SampleError: one is missing, or they are neither.
+        SampleError: a row lacks it.
     """
-    missing = [k for k, value in enumerate(values) if value in (None, "")]
-    if missing:
+    values = [row.get(name) for row in rows]
+    missing = next((k for k, value in enumerate(values, start=1) if value in (None, "")), None)
+    if missing is not None:
         raise SampleError(
-            f"{path}: row {missing[0] + 1} has no '{name}'.",
+            f"{path}: row {missing} has no '{name}'.",
             "Fill it in, or remove the row.",
             code="QD-SAMPLES-LABELS",
         )
+    return values
+
+
+def _column(name: str, values: Sequence[Any]) -> tuple[Array, tuple[str, ...]]:
+    """Labels as numbers, or as texts; the texts of a column of classes are their names, in the
+    order of the alphabet, and become their numbers."""
     try:
         numbers = np.array([float(value) for value in values])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         texts = [str(value) for value in values]
         if name not in _LABEL:
             return np.array(texts), ()
         names = sorted(set(texts))
         return np.array([names.index(text) for text in texts], np.int64), tuple(names)
-    whole = numbers.astype(np.int64)
-    return (whole, ()) if (whole == numbers).all() else (numbers, ())
+    whole = bool((np.abs(numbers) < _EXACT).all() and (numbers == np.rint(numbers)).all())
+    return (numbers.astype(np.int64) if whole else numbers), ()
+
+
+_EXACT = 2.0**53
+"""Up to here float64 has every whole number."""

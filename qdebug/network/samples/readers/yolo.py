@@ -3,6 +3,7 @@ lines of class, centre x, centre y, width and height in shares of the picture; a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
     """
     data = _yaml(path)
     split = next((name for name in _SPLITS if data.get(name)), None)
-    if split is None or "names" not in data:
+    if split is None or not isinstance(data.get("names"), list | dict):
         raise SampleError(
             f"{path}: not a data.yaml of YOLO's format: it has 'names', and 'val' or 'train'.",
             "Give the folder of the pictures, where 'labels' lies beside 'images'.",
@@ -142,7 +143,9 @@ def _box(line: str) -> tuple[int, tuple[float, ...]] | None:
         first, *values = map(float, line.split())
     except ValueError:
         return None
-    if first < 0 or first != int(first) or len(values) < _BOX or len(values) % 2:
+    if not all(map(math.isfinite, (first, *values))) or first < 0 or not first.is_integer():
+        return None
+    if len(values) < _BOX or len(values) % 2:
         return None
     if len(values) == _BOX:
         x, y, width, height = values
