@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -46,8 +47,7 @@ def part_of(source: Source, part: Part, where: str) -> Source:
         SampleError: it is empty.
     """
     if part.stop is not None and part.stop <= part.start:
-        error = _empty(where)
-        raise error
+        _refuse_empty(where)
     if isinstance(source, RawSamples):
         return _RawPart(source, part, where)
     if isinstance(source, Mapping):
@@ -55,8 +55,8 @@ def part_of(source: Source, part: Part, where: str) -> Source:
     return _FeedPart(source, part)
 
 
-def _empty(where: str) -> SampleError:
-    return SampleError(
+def _refuse_empty(where: str) -> NoReturn:
+    raise SampleError(
         f"{where}: that part holds no samples.",
         "Write [START:STOP], of which START counts from 0.",
         code="QD-SAMPLES-EMPTY",
@@ -65,8 +65,7 @@ def _empty(where: str) -> SampleError:
 
 def _rows(arrays: Mapping[str, SampleArray], part: Part, where: str) -> dict[str, SampleArray]:
     if any(array.shape and array.shape[0] <= part.start for array in arrays.values()):
-        error = _empty(where)
-        raise error
+        _refuse_empty(where)
     return {n: _Rows(array, part) if array.shape else array for n, array in arrays.items()}
 
 

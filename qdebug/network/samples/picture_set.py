@@ -25,7 +25,6 @@ from qdebug.network.samples.found_preprocessing import (
     read_metadata,
 )
 from qdebug.network.samples.pictures import (
-    MASK_PADDING,
     Encoded,
     UnreadablePictureError,
     as_input,
@@ -118,30 +117,29 @@ class PictureSet:
             raise SampleError(
                 f"{spec.data}: holds no pictures.", "Add some.", code="QD-SAMPLES-EMPTY"
             )
-        mine, left_out = self, ""
+        used, left_out = self, ""
         if spec.skip_bad:
-            mine, left_out = _without_bad(self, spec)
+            used, left_out = _without_bad(self, spec.data)
         if spec.limit is not None:
-            mine = mine.kept(range(min(spec.limit, len(mine.pictures))))
-        sizes = _sizes(mine.pictures, spec.data)
+            used = used.kept(range(min(spec.limit, len(used.pictures))))
+        sizes = _sizes(used.pictures, spec.data)
         how = fitted_preprocessing(spec, taken, sizes)
-        _check_sizes(how, mine.pictures, sizes, spec.data)
-        if mine.classes and spec.model:
-            mine = mine.numbered_by(class_names(read_metadata(spec.model)))
+        _check_sizes(how, used.pictures, sizes, spec.data)
+        if used.classes and spec.model:
+            used = used.numbered_by(class_names(read_metadata(spec.model)))
         arrays: dict[str, SampleArray] = {
-            taken.name: DecodedPictures(mine.pictures, how, taken.dtype, spec.data),
-            **{name: ArrayInMemory(array) for name, array in mine.labels.items()},
+            taken.name: DecodedPictures(used.pictures, how, taken.dtype, spec.data),
+            **{name: ArrayInMemory(array) for name, array in used.labels.items()},
         }
-        if mine.boxes is not None:
-            arrays |= _box_arrays(mine.boxes, how, sizes)
-        if mine.masks is not None:
-            arrays["masks"] = DecodedMasks(mine.masks, how, spec.data)
-        found_in = (
+        if used.boxes is not None:
+            arrays |= _box_arrays(used.boxes, how, sizes)
+        if used.masks is not None:
+            arrays["masks"] = DecodedMasks(used.masks, how, spec.data)
+        source = (
             f"a guess {how.source}: `qdebug check` tests it" if how.guess else f"from {how.source}"
         )
-        told = f"{self.holds}{left_out}; {how.told()} ({found_in})"
-        found = replace(spec, preprocessing=how)
-        return PreparedSamples(arrays, found, told)
+        told = f"{self.holds}{left_out}; {how.told()} ({source})"
+        return PreparedSamples(arrays, replace(spec, preprocessing=how), told)
 
 
 def _check_sizes(
@@ -170,20 +168,21 @@ def _check_sizes(
     )
 
 
-def _without_bad(found: PictureSet, spec: SampleSpec) -> tuple[PictureSet, str]:
-    """The pictures that can be decoded, and what to say of the others.
+def _without_bad(whole: PictureSet, where: str) -> tuple[PictureSet, str]:
+    """The pictures that can be decoded, with their masks, and what to say of the others.
 
     Raises:
         SampleError: none can be.
     """
-    bad = dict(_problems(found.pictures, partial(decoded, colour="rgb")))
-    if len(bad) == len(found.pictures):
-        problem = _unreadable(found.pictures, bad, spec.data)
-        raise problem
+    bad = _bad(whole.pictures, partial(decoded, colour="rgb"))
+    if whole.masks is not None:
+        bad = _bad(whole.masks, partial(mask_as_input, how=Preprocessing("none"))) | bad
+    if len(bad) == len(whole.pictures):
+        _refuse(whole.pictures, bad, where)
     if not bad:
-        return found, ""
-    kept = found.kept([k for k in range(len(found.pictures)) if k not in bad])
-    named = ", ".join(found.pictures[k].name for k in list(bad)[:_NAMED])
+        return whole, ""
+    kept = whole.kept([k for k in range(len(whole.pictures)) if k not in bad])
+    named = ", ".join(whole.pictures[k].name for k in sorted(bad)[:_NAMED])
     more = ", …" if len(bad) > _NAMED else ""
     return kept, f" ({counted(len(bad), 'unreadable one')} left out: {named}{more})"
 
@@ -194,41 +193,48 @@ def _sizes(pictures: Sequence[Encoded], where: str) -> list[tuple[int, int]]:
     Raises:
         SampleError: one is no picture.
     """
-    sizes: dict[int, tuple[int, int]] = {}
-
-    def look(numbered: tuple[int, Encoded]) -> None:
-        sizes[numbered[0]] = size_of(numbered[1])
-
-    with ThreadPoolExecutor(_threads()) as pool:
-        problems = list(pool.map(partial(_problem, look), enumerate(pictures)))
-    bad = {k: why for k, why in enumerate(problems) if why}
-    if bad:
-        problem = _unreadable(pictures, bad, where)
-        raise problem
-    return [sizes[k] for k in range(len(pictures))]
-
-
-def _problem(look: Callable[..., object], picture: object) -> str:
     try:
-        look(picture)
-    except UnreadablePictureError as error:
-        return str(error) or "unreadable"
-    return ""
+        with ThreadPoolExecutor(_threads()) as pool:
+            return list(pool.map(size_of, pictures))
+    except UnreadablePictureError:
+        _refuse_bad(pictures, size_of, where)
 
 
-def _problems(
-    pictures: Sequence[Encoded], look: Callable[[Encoded], object]
-) -> list[tuple[int, str]]:
-    """The number of each picture that cannot be looked at, and why."""
+def _bad(pictures: Sequence[Encoded], look: Callable[[Encoded], object]) -> dict[int, str]:
+    """The number of each picture that `look` cannot read, and why."""
+
+    def reason(picture: Encoded) -> str:
+        try:
+            look(picture)
+        except UnreadablePictureError as error:
+            return str(error)
+        return ""
+
     with ThreadPoolExecutor(_threads()) as pool:
-        found = list(pool.map(partial(_problem, look), pictures))
-    return [(k, why) for k, why in enumerate(found) if why]
+        reasons = list(pool.map(reason, pictures))
+    return {k: why for k, why in enumerate(reasons) if why}
 
 
-def _unreadable(pictures: Sequence[Encoded], bad: Mapping[int, str], where: str) -> SampleError:
-    first = [f"{pictures[k].name} ({why})" for k, why in list(bad.items())[:_NAMED]]
+def _refuse_bad(
+    pictures: Sequence[Encoded], look: Callable[[Encoded], object], where: str
+) -> NoReturn:
+    """Refuse pictures of which `look` could not read one, and count those.
+
+    Raises:
+        SampleError: always.
+    """
+    _refuse(pictures, _bad(pictures, look) or {0: "it was changed meanwhile"}, where)
+
+
+def _refuse(pictures: Sequence[Encoded], bad: Mapping[int, str], where: str) -> NoReturn:
+    """Refuse pictures for those that are `bad`.
+
+    Raises:
+        SampleError: always.
+    """
+    first = [f"{pictures[k].name} ({bad[k]})" for k in sorted(bad)[:_NAMED]]
     more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-    return SampleError(
+    raise SampleError(
         f"{where}: {len(bad)} of {counted(len(pictures), 'picture')} cannot be read: "
         f"{', '.join(first)}{more}.",
         f"Repair or remove them, or leave them out with {option('skip_bad')}.",
@@ -280,7 +286,8 @@ class DecodedPictures:
             for row, future in enumerate(begun):
                 found[row] = future.result()
         except UnreadablePictureError:
-            self._refuse()
+            look = partial(as_input, how=self._how, dtype=self.dtype)
+            _refuse_bad(self._pictures, look, self._where)
         return found
 
     def _begin(self, number: int) -> None:
@@ -290,12 +297,6 @@ class DecodedPictures:
             self._pool = ThreadPoolExecutor(_threads(), thread_name_prefix="qdebug-pictures")
         task = partial(as_input, self._pictures[number], self._how, self.dtype)
         self._begun[number] = self._pool.submit(task)
-
-    def _refuse(self) -> NoReturn:
-        look = partial(as_input, how=self._how, dtype=self.dtype)
-        bad = dict(_problems(self._pictures, look))
-        problem = _unreadable(self._pictures, bad or {0: "it was changed meanwhile"}, self._where)
-        raise problem
 
 
 class DecodedMasks:
@@ -310,16 +311,13 @@ class DecodedMasks:
         """Masks start to stop; MASK_PADDING outside of the picture.
 
         Raises:
-            SampleError: one cannot be decoded.
+            SampleError: one cannot be decoded; names how many cannot.
         """
-        found = np.full((min(stop, len(self._masks)) - start, *self.shape[1:]), MASK_PADDING)
-        for row, mask in enumerate(self._masks[start:stop]):
-            try:
-                found[row] = mask_as_input(mask, self._how)
-            except UnreadablePictureError as error:
-                problem = _unreadable(self._masks, {start + row: str(error)}, self._where)
-                raise problem from error
-        return found
+        look = partial(mask_as_input, how=self._how)
+        try:
+            return np.stack([look(mask) for mask in self._masks[start:stop]])
+        except UnreadablePictureError:
+            _refuse_bad(self._masks, look, self._where)
 
 
 def _box_arrays(

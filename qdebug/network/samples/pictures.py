@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from qdebug.errors import SampleError
+from qdebug.errors import SampleError, is_about_memory
 from qdebug.inputfiles import read_bytes
 from qdebug.network.dataformats import FORMATS
 from qdebug.network.preprocessing import Preprocessing
@@ -104,10 +106,8 @@ def size_of(picture: Encoded) -> tuple[int, int]:
     """
     opened = _opened(picture)
     width, height = opened.size
-    try:
+    with _errors_of_pillow():
         turned = opened.getexif().get(_ORIENTATION, 1) in _TURNED
-    except Exception as error:
-        raise UnreadablePictureError(_reason(error)) from error
     return (width, height) if turned else (height, width)
 
 
@@ -120,29 +120,39 @@ def decoded(picture: Encoded, colour: str) -> Image:
     Raises:
         UnreadablePictureError: it cannot be decoded.
     """
-    from PIL import ImageOps
-
     opened = _opened(picture)
-    try:
+    with _errors_of_pillow():
         if opened.getexif().get(_ORIENTATION, 1) != 1:
+            from PIL import ImageOps
+
             opened = ImageOps.exif_transpose(opened)
         if opened.mode.startswith(_SIXTEEN_BITS):
             opened = _of_8_bits(opened)
         return opened.convert("L" if colour == "gray" else "RGB")
-    except Exception as error:  # Pillow's decoders raise what they like
-        raise UnreadablePictureError(_reason(error)) from error
 
 
 def _opened(picture: Encoded) -> Image:
     images = pillow(picture.name)
+    with _errors_of_pillow(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about large pictures; twice as large ones are refused
+        opened: Image = images.open(io.BytesIO(picture.read()))
+    return opened
+
+
+@contextmanager
+def _errors_of_pillow() -> Iterator[None]:
+    """The edge of Pillow, whose decoders raise whatever a damaged file leads them to, from OSError
+    to struct.error and SyntaxError. That the memory is full is no fault of the picture.
+
+    Raises:
+        UnreadablePictureError: in the place of what was raised.
+    """
     try:
-        data = io.BytesIO(picture.read())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about large pictures; twice as large ones are refused
-            found: Image = images.open(data)
+        yield
     except Exception as error:
+        if is_about_memory(error):
+            raise
         raise UnreadablePictureError(_reason(error)) from error
-    return found
 
 
 def _reason(error: Exception) -> str:
@@ -154,11 +164,10 @@ def _reason(error: Exception) -> str:
 
 
 def _of_8_bits(opened: Image) -> Image:
-    images = pillow("")
+    from PIL.Image import fromarray
+
     values = np.asarray(opened).astype(np.float64)
-    gray = np.clip(np.rint(values / _OF_16_BITS), 0, 255).astype(np.uint8)
-    made: Image = images.fromarray(gray)
-    return made
+    return fromarray(np.clip(np.rint(values / _OF_16_BITS), 0, 255).astype(np.uint8))
 
 
 @dataclass(frozen=True)
@@ -213,8 +222,9 @@ def resized(image: Image, size: tuple[int, int], resampling: str, *, what: str) 
     height, width = size
     if library == "pillow":
         if image.size != (width, height):
-            images = pillow(what)
-            image = image.resize((width, height), getattr(images.Resampling, name.upper()))
+            from PIL.Image import Resampling
+
+            image = image.resize((width, height), Resampling[name.upper()])
         return _channels_last(image)
     pixels = _channels_last(image)
     if pixels.shape[:2] == (height, width):
@@ -270,7 +280,7 @@ def as_input(picture: Encoded, how: Preprocessing, dtype: np.dtype[np.generic]) 
     if values.shape[:2] != size:
         values = _fitted(values, how, place, size)
     if dtype.kind in "iu":
-        limits = np.iinfo(dtype)  # type: ignore[type-var]
+        limits = np.iinfo(dtype.name)
         values = np.clip(np.rint(values), limits.min, limits.max)
     if how.layout != "nhwc":
         values = values.transpose(2, 0, 1)
@@ -328,10 +338,8 @@ def mask_as_input(picture: Encoded, how: Preprocessing) -> Array:
         UnreadablePictureError: it cannot be decoded, or has several channels.
     """
     opened = _opened(picture)
-    try:
+    with _errors_of_pillow():
         values = np.asarray(opened)
-    except Exception as error:
-        raise UnreadablePictureError(_reason(error)) from error
     if values.ndim != 2:
         raise UnreadablePictureError("a mask has one channel, whose values are classes")
     place = placed(how, *values.shape)

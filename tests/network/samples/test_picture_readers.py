@@ -286,6 +286,36 @@ def test_pictures_that_are_cut_off_later(save: Any, tmp_path: Path) -> None:
     assert opened(tmp_path, skip_bad=True).count == 2
 
 
+def test_masks_that_are_damaged(save: Any, tmp_path: Path) -> None:
+    """They are counted, too, and left out with their pictures."""
+    (tmp_path / "masks").mkdir()
+    for number in range(5):
+        save(f"images/{number}.png", number)
+        mask = Image.fromarray(np.full((8, 8), number, np.uint8))
+        mask.save(tmp_path / "masks" / f"{number}.png")
+    for number in (1, 2):
+        (tmp_path / "masks" / f"{number}.png").write_bytes(b"text")
+    save("masks/3.png", 1)  # of three channels
+    with pytest.raises(SampleError, match=r"3 of 5 pictures.*masks/1\.png.*one channel"):
+        _ = opened(tmp_path).extras["masks"]
+    samples = opened(tmp_path, skip_bad=True)
+    assert values(samples) == [0, 4] and "3 unreadable ones left out" in samples.told
+    assert samples.extras["masks"][:, 0, 0].tolist() == [0, 4]
+
+
+def test_a_picture_of_another_size_that_comes_later(save: Any, tmp_path: Path) -> None:
+    for number in range(3):
+        save(f"{number}.png", number)
+    (tmp_path / "how.yaml").write_text("resize: none\n")
+    samples = opened(tmp_path, preprocess=str(tmp_path / "how.yaml"))
+    save("1.png", 1, (8, 9))
+    with pytest.raises(SampleError, match=r"1 of 3 pictures.*1\.png \(it has 8x9 pixels"):
+        values(samples)
+    with pytest.raises(SampleError, match=r"1\.png has 8x9 pixels") as caught:
+        opened(tmp_path, preprocess=str(tmp_path / "how.yaml"))
+    assert caught.value.code == "QD-SAMPLES-PICTURE-SIZE"
+
+
 def test_another_input_than_one_of_pictures(save: Any, tmp_path: Path) -> None:
     save("a.png", 1)
     two = (*SPEC, TensorSpec("y", ("N",), np.dtype(np.int64)))

@@ -166,6 +166,17 @@ def test_what_is_no_picture(monkeypatch: pytest.MonkeyPatch, picture: np.ndarray
         as_input(whole, how, FLOAT)
 
 
+def test_a_full_memory_is_no_fault_of_a_picture(
+    monkeypatch: pytest.MonkeyPatch, picture: np.ndarray[Any, Any]
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "convert", fail)
+    with pytest.raises(MemoryError):
+        as_input(encoded(Image.fromarray(picture)), Preprocessing("none"), FLOAT)
+
+
 @given(
     st.sampled_from(["exact", "letterbox", "shortest-edge"]),
     st.sampled_from(["both", "end"]),
