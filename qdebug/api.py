@@ -139,10 +139,12 @@ def calibrate(
         QdebugError: bad input, or a runtime that failed.
     """
     from qdebug.commands.calibrate.command import calibrate as run
+    from qdebug.commands.reading import read_data
 
     checked = _settings(CalibrateSettings, model, settings)
     with _running(checked, checked.model):
-        result = _read(checked, run(checked, progress or ignore_progress))
+        data = read_data(checked.calibrates_on, checked.held_out)
+        result = replace(run(checked, progress or ignore_progress), data=data)
     result = _with_text(checked, "output", lambda r: r.scales_yaml(), result)
     result = _with_text(checked, "trt_cache", lambda r: r.trt_cache(), result)
     return _with_page(checked, checked.model, result)
@@ -171,7 +173,7 @@ def ranges(
     if checked.plot:
         plots = PlotFiles(checked.plot, checked.tensors, checked.top, checked.force)
     with _running(checked, checked.source):
-        result = _read(checked, run(checked, progress or ignore_progress))
+        result = run(checked, progress or ignore_progress)
     if plots:
         plots.write(result)
     return result
@@ -195,10 +197,12 @@ def bisect(
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
     from qdebug.commands.bisect import bisect as run
+    from qdebug.commands.reading import read_data
 
     checked = _settings(BisectSettings, model, settings)
     with _running(checked, checked.model):
-        result = _read(checked, run(checked, progress or ignore_progress))
+        data = read_data(*checked.quantization.samples, checked.held_out)
+        result = replace(run(checked, progress or ignore_progress), data=data)
     if result.found:
         result = _with_text(checked, "output", lambda r: r.plan_yaml(), result)
     return _with_page(checked, checked.model, result)
@@ -221,11 +225,13 @@ def repair(
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was done is kept.
     """
+    from qdebug.commands.reading import read_data
     from qdebug.commands.repair import repair as run
 
     checked = _settings(RepairSettings, model, settings)
     with _running(checked, checked.model):
-        result = _read(checked, run(checked, progress or ignore_progress))
+        data = read_data(checked.calibrates_on, checked.held_out)
+        result = replace(run(checked, progress or ignore_progress), data=data)
     kept = _with_better_kept(checked, result)
     if kept is not None:
         return kept
@@ -294,12 +300,14 @@ def sweep(
     Raises:
         QdebugError: bad input (nothing was built), or a reference that does not run.
     """
+    from qdebug.commands.reading import read_data
     from qdebug.commands.sweep.command import sweep as run
     from qdebug.display.sweep import sweep_to_csv
 
     checked = _settings(SweepSettings, model, settings)
     with _running(checked, checked.model):
-        result = _read(checked, run(checked, progress or ignore_progress))
+        data = read_data(checked.compared, checked.calibrates_on)
+        result = replace(run(checked, progress or ignore_progress), data=data)
     result = _with_text(checked, "output", sweep_to_csv, result)
     return _with_page(checked, checked.model, result)
 
@@ -418,22 +426,6 @@ def open_samples(
     given = as_settings(CompareSettings, {"inputs": data, "model": model})
     inputs = prepare_model(read_model(given["model"])).graph.inputs
     return opened(given["inputs"], inputs, limit=samples, batch_size=batch_size)
-
-
-def _read(settings: Any, result: ResultT) -> ResultT:
-    """`result`, which says how its samples were read."""
-    from qdebug.commands.reading import read_data
-    from qdebug.network.samplespec import given_specs
-
-    anything: Any = result  # a frozen dataclass, which its base does not say
-    quantization = getattr(settings, "quantization", None)
-    named = (
-        *((settings, "compared"), (quantization, "calibrates_on")),
-        *((settings, "calibrates_on"), (settings, "held_out")),
-    )
-    specs = given_specs(*(getattr(owner, name, None) for owner, name in named))
-    found: ResultT = replace(anything, data=read_data(*specs))
-    return found
 
 
 def _with_page(settings: Any, model: str | None, result: ResultT) -> ResultT:

@@ -14,30 +14,31 @@ from qdebug.network.inputshapes import fix_shapes
 from qdebug.network.load import read_model
 from qdebug.network.samples.parts import split_part
 from qdebug.network.samples.readers.python import split_spec
-from qdebug.network.samplespec import SampleSpec
+from qdebug.network.samplespec import SampleSpec, given_specs
 from qdebug.result import ReadData
 from qdebug.types import TensorSpec
 from qdebug.wording import option
 
 
-def read_data(*specs: SampleSpec) -> tuple[ReadData, ...]:
-    """Of samples that are no arrays: what they are, and what was done to them.
+def read_data(*specs: SampleSpec | None) -> tuple[ReadData, ...]:
+    """Of samples that are no arrays: what they are, and what is done to them. To be called before
+    anything is measured, which an error would lose.
 
     Raises:
         QdebugError: the model or the samples cannot be read, or do not fit each other.
     """
-    found: dict[str, ReadData] = {}
+    data: dict[str, ReadData] = {}
     inputs: tuple[TensorSpec, ...] = ()
-    for spec in specs:
-        if spec.setting in found or not _needs_reading(spec.data):
+    for spec in given_specs(*specs):
+        if spec.setting in data or not _needs_reading(spec.data):
             continue
-        inputs = inputs or inputs_of(spec)
+        inputs = inputs or _inputs_of(spec)
         samples = spec.open(inputs)
         how = samples.spec.preprocessing
         if samples.told:
             guess = how is not None and how.guess
-            found[spec.setting] = ReadData(spec.setting, spec.data, samples.told, guess)
-    return tuple(found.values())
+            data[spec.setting] = ReadData(spec.setting, spec.data, samples.told, guess)
+    return tuple(data.values())
 
 
 def _needs_reading(data: str) -> bool:
@@ -56,7 +57,7 @@ def _needs_reading(data: str) -> bool:
     return data_format is not None and data_format.raw
 
 
-def inputs_of(spec: SampleSpec) -> tuple[TensorSpec, ...]:
+def _inputs_of(spec: SampleSpec) -> tuple[TensorSpec, ...]:
     """The inputs of the model that samples are for, with the shapes that the user gave them.
 
     Raises:
@@ -64,11 +65,10 @@ def inputs_of(spec: SampleSpec) -> tuple[TensorSpec, ...]:
         UsageError: a shape does not fit.
     """
     file = read_model(spec.model)
-    proto = onnx.ModelProto()
-    proto.CopyFrom(file.proto)
-    fix_shapes(file.path, proto.graph, spec.shapes)
-    weights = {tensor.name for tensor in proto.graph.initializer}
-    return tuple(x for x in Graph(proto).inputs if x.name not in weights)
+    weights = {tensor.name for tensor in file.proto.graph.initializer}
+    alone = onnx.GraphProto(input=[x for x in file.proto.graph.input if x.name not in weights])
+    fix_shapes(file.path, alone, spec.shapes)
+    return Graph(onnx.ModelProto(graph=alone)).inputs
 
 
 def require_samples(inputs: object, **settings: object) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 import qdebug
 from qdebug.cli.app import main
@@ -190,3 +193,31 @@ def test_outputs_of_two_shapes_are_refused_when_the_second_comes() -> None:
     without.keep(batches[0], {"y": np.zeros((1, 4), np.float32)})
     without.keep(batches[1], {"y": np.zeros((1, 5), np.float32)})
     assert len(without.by_batch) == 2
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "settings"),
+    [
+        ("qdebug.commands.calibrate.command", "calibrate", {"calib_data": "pics"}),
+        ("qdebug.commands.bisect", "bisect", {"inputs": "pics", "target": "output.cosine>=0"}),
+    ],
+)
+def test_pictures_that_are_gone_after_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, name: str, settings: Any
+) -> None:
+    """How they were read was looked at before: what was measured is shown."""
+    monkeypatch.chdir(tmp_path)
+    Path("pics").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    for number, values in enumerate(pixels):
+        Image.fromarray(values).save(f"pics/{number}.png")
+    run = getattr(import_module(module), name)
+
+    def measured(*given: Any) -> Any:
+        result = run(*given)
+        shutil.rmtree("pics")
+        return result
+
+    monkeypatch.setattr(import_module(module), name, measured)
+    result = getattr(qdebug, name)(str(CNN), **settings)
+    assert result.data[0].told.startswith("8 pictures")

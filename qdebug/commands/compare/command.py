@@ -76,7 +76,7 @@ from qdebug.plan.description import describe
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.result import ModelRef
+from qdebug.result import ModelRef, ReadData
 from qdebug.results.compare import CompareResult
 from qdebug.store.manifest import manifest_of, reference_key
 from qdebug.store.reader import RunReader
@@ -101,6 +101,7 @@ class _Prepared:
         keeping: decides what activations it holds.
         stored: another run file, whose FP32 activations are taken: `rows`.
         key: that tells whether they can be; "" where it is not needed.
+        data: how samples that are no arrays were read.
     """
 
     settings: CompareSettings
@@ -115,6 +116,7 @@ class _Prepared:
     stored: RunReader | None
     rows: StoredRows | None
     key: str
+    data: tuple[ReadData, ...]
 
 
 def compare(
@@ -221,6 +223,7 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
         stored=stored,
         rows=stored_rows(stored, key),
         key=key,
+        data=read_data(*spec.samples),
     )
 
 
@@ -238,7 +241,7 @@ def _measured(prepared: _Prepared) -> Compared:
         errors, not_float = run_on_workers(*how, context, pair, samples, sinks)
     else:
         errors, not_float = _run(settings, context, pair, samples, prepared.rows, sinks)
-    result = _result(settings, pair, samples, errors, not_float)
+    result = replace(_result(settings, pair, samples, errors, not_float), data=prepared.data)
     budget = settings.memory_budget
     return Compared(context, pair, samples, prepared.gate, budget, sinks, result)
 
@@ -435,5 +438,4 @@ def _result(
         correspondence=correspondence(pair),
         notes=(*pair.notes, *overflow_notes(finals, layers)),
         fp16_kernels=Fp16Kernels(settings.fp16_kernels) if half else None,
-        data=read_data(*settings.quantization.samples),
     )

@@ -11,6 +11,7 @@ import numpy as np
 from qdebug.backends.sizing import parallelism
 from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.commands.reading import read_data
 from qdebug.config.ranges import RangesSettings
 from qdebug.display.plotfiles import is_folder
 from qdebug.errors import QdebugError, StoreError, UsageError
@@ -81,6 +82,7 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
     inputs = model.graph.inputs
     subset = whole(calibration.open(inputs))
     held_out = None if holdout is None else whole(holdout.open(inputs))
+    data = read_data(calibration, holdout)
     context = simulation_context(parallelism(), progress, sessions, settings.batch_size)
     gathered = gather_ranges(context, model.graph, subset, cached=settings.cache)
     seen: Gathered | None = None
@@ -100,6 +102,7 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
         tensors=chosen,
         coverage=_coverage(chosen, gathered, seen),
         notes=model.notes,
+        data=data,
     )
 
 
