@@ -260,7 +260,8 @@ def peak(model: Path, data: Path, *arguments: str, command: Sequence[str] = COMP
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        # How much the arenas of threads keep is chance: 0.1 GB between two runs of one command.
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
     )
     code, kilobytes = run.stderr.split()[-2:]
     assert code == "0", run.stderr
@@ -339,6 +340,5 @@ def test_the_memory_budget_holds_for_activations(tmp_path: Path) -> None:
     proto, feeds = chain(20, 64, rows=8192)
     np.savez(data, **{n: np.repeat(a, 4, axis=0) for n, a in feeds.items()})
     onnx.save(proto, model)
-    # The peak was seen to vary from 0.37 to 0.46 GB: when threads give memory back is chance.
-    bound = 3 * 40 * feeds["x"].nbytes + 0.25e9
+    bound = 3 * 40 * feeds["x"].nbytes + 0.2e9
     assert peak(model, data, "--memory-budget", "64M", command=SEARCH) < bound
