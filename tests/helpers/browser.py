@@ -53,6 +53,18 @@ class Watched:
         assert not self.faults, self.faults
         assert not self.requests, self.requests
 
+    def settle(self) -> None:
+        """Wait until nothing is drawn anew: between the press and the release of a button, a table
+        that is takes no click."""
+        self.page.evaluate(
+            """() => new Promise(done => {
+                let timer;
+                const later = () => { clearTimeout(timer); timer = setTimeout(done, 300); };
+                new MutationObserver(later).observe(document, { childList: true, subtree: true });
+                later();
+            })"""
+        )
+
 
 @contextlib.contextmanager
 def opened(

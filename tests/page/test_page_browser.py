@@ -198,6 +198,7 @@ def test_selecting_is_linked(chromium: Any, pages: Callable[[str], Path]) -> Non
         page = watched.page
         row = page.locator("#layers .tabulator-row .link")
         row.first.wait_for()
+        watched.settle()
         name = row.nth(2).text_content()
         row.nth(2).click()
         page.wait_for_function(
@@ -210,10 +211,8 @@ def test_selecting_is_linked(chromium: Any, pages: Callable[[str], Path]) -> Non
         finder.fill("classifier")
         finder.press("Enter")
         page.wait_for_function(
-            # A row that is out of sight is not in the document.
-            "[document.querySelector('#card'),"
-            " ...document.querySelectorAll('#layers .tabulator-row.selected')]"
-            ".every(part => part.textContent.includes('/classifier/Gemm'))"
+            "[...document.querySelectorAll('#card, #layers .tabulator-row.selected')]"
+            ".filter(part => part.textContent.includes('/classifier/Gemm')).length === 2"
         )
         watched.quiet()
 
@@ -352,16 +351,10 @@ def test_the_table(chromium: Any, pages: Callable[[str], Path]) -> None:
             f"document.querySelectorAll('#layers .tabulator-row').length < {everything}"
         )
         assert rows.count() == 6
+        watched.settle()
+        page.get_by_role("button", name="cum. dB").click()
         head = ".tabulator-col[tabulator-field=cumulative]"
-        page.wait_for_function(
-            """head => {  // until the table, which is drawn anew for the filter, takes a click
-                const column = document.querySelector(head);
-                if (column.getAttribute("aria-sort") !== "none") return true;
-                column.querySelector("button").click();
-                return false; }""",
-            arg=head,
-            polling=1000,
-        )
+        page.locator(f"{head}[aria-sort=ascending], {head}[aria-sort=descending]").wait_for()
         page.get_by_role("button", name="Copy as CSV").click()
         page.wait_for_function("navigator.clipboard.readText().then(t => t.includes('layer'))")
         text = page.evaluate("navigator.clipboard.readText()")
