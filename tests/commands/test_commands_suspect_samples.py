@@ -81,16 +81,31 @@ def test_which_samples_are_scaled_wrongly_is_told_where_fp32_proves_it(
     assert said.count("255 times") == 1
 
 
+def wrong(outputs: Any, labels: Any) -> float:
+    return float((outputs["logits"].argmax(1) != labels["labels"]).mean())
+
+
+wrong.higher_is_better = False  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
-    ("fail_on", "told"),
-    [(["metric>=0.98"], 50), (["metric>=0.5"], 0), ([], -1), (["metric<=1.02"], 50)],
+    ("metric", "fail_on", "told"),
+    [
+        ("top1", ["metric>=0.98"], 50),
+        ("top1", ["metric>=0.5"], 0),
+        ("top1", [], -1),
+        (wrong, ["metric<=0.02"], 50),
+    ],
 )
-def test_a_change_that_so_few_samples_cannot_show_is_told(fail_on: list[str], told: int) -> None:
-    result = compared(some(7), fail_on=fail_on)
-    assert result.metric is not None and result.metric.step == 1 / 7
-    assert notes(result, "steps of 0.1429") == (1 if told else 0)
+def test_a_change_that_so_few_samples_cannot_show_is_told(
+    metric: Any, fail_on: list[str], told: int
+) -> None:
+    result = compared(some(7), metric=metric, fail_on=fail_on)
+    assert result.metric is not None and result.metric.step == pytest.approx(1 / 7)
+    steps = "steps of 0.1429" if metric == "top1" else "steps of about 0.1429"
+    assert notes(result, steps) == (1 if told else 0)
     assert told < 1 or notes(result, f"It takes {told} or more") == 1
-    assert notes(compared(some(200), fail_on=fail_on), "steps of") == 0
+    assert notes(compared(some(200), metric=metric, fail_on=fail_on), "steps of") == 0
 
 
 def test_in_what_steps_a_metric_of_the_users_moves_is_measured() -> None:

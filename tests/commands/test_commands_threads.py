@@ -36,13 +36,15 @@ def other_settings(folder: Path) -> dict[str, Any]:
         "calib_data": DATA + "digits_calib.npz",
         "method": "minmax",
         "samples": 12,
-        "calib_samples": 8,
+        "calib_samples": 9,
         "batch_size": 3,
         "metric": "top1",
         "fp16_kernels": "exact",
         "segments": "3",
         "cache": False,
         "local_samples": 5,
+        "pin": ["*pointwise*"],
+        "shape": ["input:3x1x8x8"],
         "effect": "exact",
         "try_remedies": True,
         "memory_budget": 1 << 26,
@@ -57,7 +59,9 @@ def other_settings(folder: Path) -> dict[str, Any]:
     }
 
 
-NOT_COMBINED = {"model", "plan", "calibration", "reference", "custom_op_library"}
+FOR_OTHER_DATA = {"preprocess", "skip_bad", "decode"}
+"""Of pictures, and of metrics that have boxes or text to read."""
+NOT_COMBINED = {"model", "plan", "calibration", "reference", "custom_op_library", *FOR_OTHER_DATA}
 """Given besides, of a quantized model, or in tests of their own."""
 
 
