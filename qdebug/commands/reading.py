@@ -45,6 +45,13 @@ def _needs_reading(data: str) -> bool:
     """Whether it may be no arrays: looking costs little, and runs no code of the user's."""
     if isinstance(data, InMemory):
         return False
+    try:
+        return _holds_no_arrays(data)
+    except OSError:  # such as a name that is too long, which its reader refuses
+        return False
+
+
+def _holds_no_arrays(data: str) -> bool:
     data = data if Path(data).exists() else split_part(data)[0]
     if split_spec(data):
         return False
