@@ -21,6 +21,7 @@ from qdebug.display.blocks import (
 )
 from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.summary import change, precisions, sentence
+from qdebug.metrics.effect import gain_db
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
 from qdebug.results.compare import (
     CompareResult,
@@ -100,7 +101,7 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
                 (Column("layer", "name"), lambda x: x.name),
                 (Column("op", "op"), lambda x: x.op_type),
                 (Column("prec."), lambda x: str(x.precision)),
-                *_loss_column(result),
+                *_ordering_column(result),
                 *((Column(m.column, "number"), _figure(m)) for m in _columns(result, detailed)),
             ],
             _style,
@@ -122,18 +123,25 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
     return blocks
 
 
-def _loss_column(
+def _ordering_column(
     result: CompareResult,
 ) -> list[tuple[Column, Callable[[LayerResult], str]]]:
-    """What the rows are ordered by, where that is the metric's loss."""
-    if result.curve is None or result.curve.order is not Order.LOSS:
-        return []
+    """What the rows are ordered by, where no other column shows it."""
 
-    def cell(layer: LayerResult) -> str:
+    def loss(layer: LayerResult) -> str:
         part = layer.effect.loss_share if layer.effect else None
-        return "–" if part is None else f"{-part:+.0%}"
+        return "–" if part is None else f"{_about(layer)}{-part:+.0%}"
 
-    return [(Column("loss", "number"), cell)]
+    def worst_part(layer: LayerResult) -> str:
+        part = layer.effect.worst_part_share if layer.effect else None
+        return "–" if part is None else _signed(gain_db(part), layer)
+
+    order = result.curve.order if result.curve else None
+    if order is Order.LOSS:
+        return [(Column("loss", "number"), loss)]
+    if order is Order.WORST_PART:
+        return [(Column("part dB", "number"), worst_part)]
+    return []
 
 
 def _title(result: CompareResult) -> str:
@@ -336,10 +344,19 @@ def _gain(layer: LayerResult) -> str:
     if gain is None:
         makes_finite = layer.effect is not None and layer.effect.gain == math.inf
         return "finite" if makes_finite else "–"
+    return _signed(gain, layer)
+
+
+def _signed(gain: float, layer: LayerResult) -> str:
+    """A gain of the layer, in dB."""
     if not math.isfinite(gain):
         return figure(gain, "dB")
     text = f"{gain:+.1f}" if abs(gain) >= _LEAST_GAIN else "0.0"
-    return f"≈{text}" if _is_estimate(layer) else text
+    return f"{_about(layer)}{text}"
+
+
+def _about(layer: LayerResult) -> str:
+    return "≈" if _is_estimate(layer) else ""
 
 
 def _figure(metric: Metric) -> Callable[[LayerResult], str]:

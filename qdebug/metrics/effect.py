@@ -63,6 +63,8 @@ class Effect:
             samples of the gain; null where it was not measured.
         loss_share: the part of what the metric's loss rises by that pinning it takes away, as
             `output_share` is of the noise; null where the metric has no loss.
+        worst_part_share: the same of the noise of the noisiest part of the outputs; null where they
+            are of one piece, or that part holds NaN or Inf.
     """
 
     gain: float | None
@@ -71,6 +73,7 @@ class Effect:
     output_share_std: float | None
     metric_gain: float | None = None
     loss_share: float | None = None
+    worst_part_share: float | None = None
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ def curved(compared: Compared) -> Compared:
     trials = None
     with suppress(OutOfTimeError):
         trials = _trials(timed, effects, len(orders[Order.EFFECT]))
-    return compared if trials is None else _curved(compared, trials, orders, effects)
+    return compared if trials is None else _curved(compared, trials, orders)
 
 
 def _trials(compared: Compared, effects: Effects, layers: int) -> _Trials | None:
@@ -272,12 +272,7 @@ def _local_key(layer: LayerResult) -> float:
     return -math.inf if math.isnan(local) else local
 
 
-def _curved(
-    compared: Compared,
-    trials: _Trials,
-    orders: Mapping[Order, Sequence[str]],
-    effects: Effects,
-) -> Compared:
+def _curved(compared: Compared, trials: _Trials, orders: Mapping[Order, Sequence[str]]) -> Compared:
     yardstick = _yardstick(trials, compared.result.metric)
     if yardstick is None:
         return compared
@@ -312,7 +307,7 @@ def _curved(
         rises={str(x): rise for x, rise in rises.items()},
         runs=len(trials.known),
     )
-    layers = _ranked(compared.result, names, order, effects)
+    layers = _ranked(compared.result.layers, names)
     return replace(compared.found(layers=layers, curve=curve), choice=choice)
 
 
@@ -426,15 +421,8 @@ def _shrunk(names: Sequence[str], restored: Callable[[Sequence[str]], float]) ->
     return tuple(left)
 
 
-def _ranked(
-    result: CompareResult, names: Sequence[str], order: Order, effects: Effects
-) -> tuple[LayerResult, ...]:
-    """The layers in that order, those without an effect behind."""
-    if order is Order.EFFECT:
-        return result.layers
-    known = result.layers
-    if order is Order.WORST_PART and effects.worst_part is not None:
-        known = _by(known, effects.worst_part)
+def _ranked(layers: Sequence[LayerResult], names: Sequence[str]) -> tuple[LayerResult, ...]:
+    """The layers in the order of `names`, those without an effect behind."""
     place = {name: k for k, name in enumerate(names)}
-    ranked = sorted(known, key=lambda x: place.get(x.name, len(names)))
+    ranked = sorted(layers, key=lambda x: place.get(x.name, len(names)))
     return tuple(replace(x, rank=k) for k, x in enumerate(ranked, start=1))

@@ -244,21 +244,27 @@ def measure_effects(
             effects |= _with_metric(judged, {n: effects[n] for n in front})
     worst = found.worst_part
     in_worst = None if worst is None else found.runs(lambda one: one.noise(worst))
+    worst_part = None if in_worst is None else Effects(*_ranked(in_worst, *counts))
     losing = found.losses()
-    by_loss = None if losing is None else Effects(*_ranked(losing, *counts))
-    if by_loss is not None:
-        shares = {n: one.output_share for n, one in by_loss.layers.items()}
-        effects = {n: replace(one, loss_share=shares.get(n)) for n, one in effects.items()}
+    loss = None if losing is None else Effects(*_ranked(losing, *counts))
+    effects = {
+        n: replace(effect, worst_part_share=_share(worst_part, n), loss_share=_share(loss, n))
+        for n, effect in effects.items()
+    }
     alone_passes = ALONE * len(found.alone.energies) * few.count
     return Effects(
         effects,
         summary,
         candidates.notes,
-        worst_part=None if in_worst is None else Effects(*_ranked(in_worst, *counts)),
-        loss=by_loss,
+        worst_part=worst_part,
+        loss=loss,
         scores=found.scores,
         passes=alone_passes + LEFT_OUT * len(found.pinned) * many.count,
     )
+
+
+def _share(effects: Effects | None, layer: str) -> float | None:
+    return effects.layers[layer].output_share if effects and layer in effects.layers else None
 
 
 def _ranked(
@@ -282,7 +288,7 @@ def _ranked(
 
 
 class NoiseSink:
-    """A sink that keeps the noise of the outputs by sample. See `pipeline.evaluator.Sink`."""
+    """A sink that keeps the noise of the outputs by sample. See evaluator.Sink."""
 
     def __init__(self, pair: ModelPair) -> None:
         graph, both = pair.reference, {*pair.candidate.outputs}

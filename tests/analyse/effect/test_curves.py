@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import detectors
 import numpy as np
 import pytest
 from half_networks import Builder
@@ -171,6 +172,38 @@ def test_the_table_shows_what_it_is_ordered_by(monkeypatch: pytest.MonkeyPatch) 
     table = next(block for block in view(result) if isinstance(block, Table))
     column = [c.head for c in table.columns].index("loss")
     assert table.rows[0][column] == f"{-shares[0]:+.0%}"
+
+
+def test_the_order_by_the_worst_part_changes_no_figure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Conditions and JSON have the effects on all outputs, whichever order was the fastest; the
+    table shows those on the worst part besides."""
+    net = detectors.Builder()
+    model = net.save(tmp_path / "fp32.onnx", detectors.joined(net))
+    how: dict[str, Any] = {"inputs": {"image": detectors.images()}, "effect": "exact"}
+    results = {}
+    for order in (Order.EFFECT, Order.WORST_PART):
+        monkeypatch.setattr(curves, "_fastest", lambda rises, margin, order=order: order)
+        results[order] = qdebug.compare(str(model), **how)
+    by_effect, by_part = results.values()
+    assert {x.name: x.effect for x in by_part.layers} == {
+        x.name: x.effect for x in by_effect.layers
+    }
+    shares = [x.effect.worst_part_share or 0.0 for x in by_part.layers if x.effect]
+    assert shares == sorted(shares, reverse=True)
+    first = by_part.layers[0]
+    plan = PrecisionPlan(Precision.INT8, layers={first.name: Precision.FP32})
+    again = qdebug.compare(str(model), plan=plan, **{**how, "effect": "none"})
+    parts = [result.outputs[0].part_sqnrs_db for result in (by_part, again)]
+    worst = int(np.argmin(parts[0]))
+    gained = parts[1][worst] - parts[0][worst]
+    assert 1 - 10 ** (-gained / 10) == pytest.approx(shares[0], abs=0.01)
+    table = next(block for block in view(by_part) if isinstance(block, Table))
+    column = [c.head for c in table.columns].index("part dB")
+    assert table.rows[0][column] == f"{gained:+.1f}"
+    assert by_effect.layers[0].effect is not None
+    assert "part dB" not in str([b for b in view(by_effect) if isinstance(b, Table)])
 
 
 def test_a_loss_whose_outputs_are_too_large_to_keep_ranks_nothing() -> None:
