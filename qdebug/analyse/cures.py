@@ -10,8 +10,8 @@ all layers at once, as the setting does it, and runs on a few samples; the best 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
@@ -46,7 +46,7 @@ from qdebug.metrics.accumulate import (
     ExecutedBatch,
 )
 from qdebug.metrics.effect import noise_by_sample, output_energies
-from qdebug.metrics.tensor import sqnr_db
+from qdebug.metrics.tensor import noise_db
 from qdebug.network.graph import Graph
 from qdebug.network.macs import macs_per_sample
 from qdebug.network.samples.subset import SampleSubset, finely, spread, whole
@@ -56,7 +56,7 @@ from qdebug.plan.plan import BoundPlan, Granularity, TensorRange, bind_plan
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.plan.rewrite.requantize import with_channel_scales, with_exact_biases, with_ranges
 from qdebug.results.compare import Cause, CompareResult, Cure
-from qdebug.results.summary import MOST_LEADERS, RELEVANT_DB
+from qdebug.results.summary import MOST_LEADERS
 from qdebug.types import Array, Progress
 from qdebug.wording import option
 
@@ -127,7 +127,7 @@ class _Measured:
 
     @property
     def sqnr_db(self) -> float:
-        return math.nan if math.isinf(self.worst) else sqnr_db(1.0, self.worst)
+        return noise_db(self.worst)
 
 
 def cured(compared: Compared, gathered: Gathered | None) -> Compared:
@@ -140,7 +140,7 @@ def cured(compared: Compared, gathered: Gathered | None) -> Compared:
         QdebugError: samples cannot be read, or FP32 does not run.
     """
     result, pair = compared.result, compared.pair
-    if result.effect is None or not _loses(result):
+    if result.effect is None or not result.outputs or result.is_as_good_as_fp32:
         return compared
     if pair.plan is not None:
         found = _tried(compared, _of_plan(compared, gathered))
@@ -158,13 +158,6 @@ def _advised(causes: Sequence[Cause], cure: Cure) -> tuple[Cause, ...]:
         replace(c, remedy=f"{cure.advice} {c.remedy}") if c.label in cure.causes else c
         for c in causes
     )
-
-
-def _loses(result: CompareResult) -> bool:
-    """Whether there is anything to restore: outputs or a metric that suffer."""
-    worst = min((min(o.part_sqnrs_db) for o in result.outputs), default=math.inf)
-    kept = result.metric is None or result.metric.candidate == result.metric.reference
-    return bool(result.outputs) and (not worst >= RELEVANT_DB or not kept)
 
 
 def _tried(compared: Compared, quantization: _Quantization[State]) -> tuple[Cure, ...]:
@@ -265,16 +258,13 @@ def _on_all(
         keeper = OutputKeeper(CANDIDATE, pair.reference.outputs if metric else ())
         after = _measured(compared, quantization.lowered(state), subset, reference, keeper)
     if after is None:
-        return cure
+        return replace(cure, helps=False)
     value = None
     if metric is not None:
-        try:
+        with suppress(MetricError):  # outputs that hold NaN: their noise is known all the same
             task = MetricEvaluator.of(metric, compared.samples, compared.sinks.keepers[0])
             value = task(keeper.joined())
-        except MetricError:
-            return cure
-    noise = [10 ** (-min(o.part_sqnrs_db) / 10) for o in compared.result.outputs]
-    before = sqnr_db(1.0, sum(noise) / len(noise))
+    before = noise_db(compared.result.worst_noise)
     return replace(
         cure,
         samples=subset.count,
@@ -360,14 +350,7 @@ def _channel_scales(bound: BoundPlan) -> list[_Change[BoundPlan]]:
 
     what = option("weights", str(Granularity.PER_CHANNEL))
     return [
-        _Change(
-            "weights per-channel",
-            what,
-            (*WEIGHT_CAUSES, INVALID_SCALE),
-            len(divided),
-            "weights",
-            apply,
-        )
+        _Change("weights per-channel", what, _OF_WEIGHTS, len(divided), "weights", apply),
     ]
 
 
@@ -446,21 +429,18 @@ def _of_quantized(compared: Compared) -> _Quantization[Graph]:
 
         what = "a scale for each output channel of the weights"
         changes.append(
-            _Change(
-                "weights per-channel",
-                what,
-                (*WEIGHT_CAUSES, INVALID_SCALE),
-                len(changed),
-                "weights",
-                with_scales,
-            )
+            _Change("weights per-channel", what, _OF_WEIGHTS, len(changed), "weights", with_scales)
         )
     saturated = [n for n in pair.saturated if n in pair.layers.of_node and pair.aligned]
     if saturated:
         what = "the saturated biases in floating point"
-        change = partial(_exact_biases, reference=pair.reference, nodes=saturated)
+        causes = (BIAS_SATURATION,)
+
+        def with_biases(state: Graph) -> Graph:
+            return with_exact_biases(pair.reference, state, saturated)
+
         changes.append(
-            _Change("biases in FP32", what, (BIAS_SATURATION,), len(saturated), "biases", change)
+            _Change("biases in FP32", what, causes, len(saturated), "biases", with_biases)
         )
     largest = _largest(compared)
     factors = {
@@ -468,18 +448,13 @@ def _of_quantized(compared: Compared) -> _Quantization[Graph]:
         for t, grid in pair.grids.items()
         if _is_off(max(-grid.shown[0], grid.shown[1]), largest.get(t, 0.0))
     }
-    _, fitted = with_ranges(pair.candidate, factors)
-    if fitted:
-        readers = sum(not pair.reads(x.name).isdisjoint(fitted) for x in layers)
+    _, changed_ranges = with_ranges(pair.candidate, factors)
+    if changed_ranges:
+        readers = sum(not pair.reads(x.name).isdisjoint(changed_ranges) for x in layers)
         what = "ranges that hold the values of these samples, and no more"
-        change = partial(_fitted, factors=factors)
-        changes.append(_Change("ranges of these samples", what, _RANGES, readers, "ranges", change))
+
+        def fitted(state: Graph) -> Graph:
+            return with_ranges(state, factors)[0]
+
+        changes.append(_Change("ranges of these samples", what, _RANGES, readers, "ranges", fitted))
     return _Quantization(pair.candidate, tuple(changes), lambda state: state.proto)
-
-
-def _fitted(state: Graph, factors: Mapping[str, float]) -> Graph:
-    return with_ranges(state, factors)[0]
-
-
-def _exact_biases(state: Graph, reference: Graph, nodes: Collection[str]) -> Graph:
-    return with_exact_biases(reference, state, nodes)

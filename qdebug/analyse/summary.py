@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -13,20 +13,15 @@ from qdebug.analyse.causes.quantization import ACCUMULATION
 from qdebug.analyse.compared import Compared
 from qdebug.analyse.effect.leave_out import candidates_of
 from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
-from qdebug.backends.sizing import probe
 from qdebug.errors import MetricError
-from qdebug.execute.evaluator import (
-    MetricEvaluator,
-    OutputKeeper,
-)
-from qdebug.metrics.accumulate import CANDIDATE
+from qdebug.execute.evaluator import MetricEvaluator, joined_batches, sized
 from qdebug.metrics.effect import is_masked
-from qdebug.metrics.tensor import sqnr_db
+from qdebug.metrics.tensor import noise_db
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import CompareResult, LayerResult
-from qdebug.results.curve import Figure
+from qdebug.results.curve import Figure, part_restored
 from qdebug.results.summary import (
     MOST_LEADERS,
     RestoredMetric,
@@ -34,7 +29,6 @@ from qdebug.results.summary import (
     common_cause,
     joint_share,
     leading,
-    restored_part,
 )
 from qdebug.types import Tensors
 
@@ -78,7 +72,7 @@ def begin_restoration(compared: Compared) -> Compared:
         of_layers=result.effect.of_layers,
         output_share=None,
         cause="",
-        sqnr_db=_in_db(result.worst_noise),
+        sqnr_db=noise_db(result.worst_noise),
         restored_sqnr_db=None,
         metric=_restored_metric(result, None),
     )
@@ -115,7 +109,7 @@ def summarized(compared: Compared) -> Compared:
             outputs = begun.run.task.outputs
             alone = _RestoredRun.begun(compared, [begun.first.name], outputs).result()
             if alone is not None and alone.noise < found.noise:
-                together = _in_db(found.worst)
+                together = noise_db(found.worst)
                 summary = replace(summary, group_layers=len(chosen), group_sqnr_db=together)
                 chosen, found = (begun.first.name,), alone
     result = compared.result
@@ -127,7 +121,7 @@ def summarized(compared: Compared) -> Compared:
             layers=chosen,
             output_share=joint_share(result.worst_noise, found.worst),
             cause=common_cause([_main_cause(names[n], begun.before) for n in chosen if n in names]),
-            restored_sqnr_db=_in_db(found.worst),
+            restored_sqnr_db=noise_db(found.worst),
             metric=metric,
             restored=_restored_part(result, metric, found),
         )
@@ -137,22 +131,18 @@ def summarized(compared: Compared) -> Compared:
 def _restored_part(
     result: CompareResult, metric: RestoredMetric | None, found: _Restored
 ) -> float | None:
-    """See Summary.restored; of outputs that were broken, noise as large as they are is all."""
+    """See Summary.restored."""
     figure = result.curve.figure if result.curve else Figure.SQNR
     if figure is Figure.LOSS and found.losses:
         planned, value, reference = found.losses
-        if planned > reference and math.isfinite(planned):
-            return (planned - value) / (planned - reference)
+        if reference < planned < math.inf:
+            return part_restored(planned, value, reference)
     if figure is not Figure.SQNR and metric is not None:
-        return restored_part(metric)
-    if math.isinf(found.worst):
-        return 0.0
+        if metric.restored is None or metric.kept:
+            return None
+        return part_restored(metric.planned, metric.restored, metric.reference)
     before = result.worst_noise
-    return 1 - found.worst / (1.0 if math.isinf(before) else before) if before else None
-
-
-def _in_db(noise: float) -> float:
-    return math.nan if math.isinf(noise) else sqnr_db(1.0, noise)
+    return part_restored(before, found.worst, 0.0) if before else None
 
 
 def _restored_metric(result: CompareResult, value: float | None) -> RestoredMetric | None:
@@ -250,11 +240,9 @@ class _RestoredRun:
         errors, metric = run.errors, self.compared.metric
         if metric is None:
             return _Restored(errors.noise(), errors.worst_noise())
-        kept = OutputKeeper(CANDIDATE, self.task.keep)
-        kept.by_batch |= run.outputs
         reference, planned = self.compared.sinks.keepers
         task = MetricEvaluator.of(metric, self.compared.samples, reference)
-        outputs = kept.joined()
+        outputs = joined_batches(run.outputs)
         losses = [task.losses(x) for x in (planned.joined(), outputs, task.reference)]
         found = [float(x.mean()) for x in losses if x is not None]
         return _Restored(errors.noise(), errors.worst_noise(), task(outputs), tuple(found))
@@ -267,6 +255,4 @@ def fp32_outputs(compared: Compared) -> tuple[SampleSubset, Mapping[Batch, Tenso
         samples = samples.with_batch_size(max(batch.count for batch in known))
     if tuple(samples.batches()) == tuple(known):
         return whole(samples), known
-    context = compared.context
-    with closing(context.backend.open(compared.pair.reference.proto, ())) as session:
-        return whole(probe(session, compared.samples, context.batch_size).samples), {}
+    return sized(compared.context, compared.pair.reference, compared.subset), {}

@@ -123,7 +123,7 @@ def _lost(result: CompareResult, summary: Summary, where: str) -> str:
     if task is None:
         return f"{used} leaves an SQNR of {at} at the outputs{_worst_part(result)}{on}."
     name = printable(task.name)
-    if task.planned == task.reference:
+    if task.kept:
         return f"{used} keeps {name} at {task.reference:.4f}{on}."
     gained = _better(result, task.planned, task.reference)
     if gained is not None and gained > 0 and not _chance(result):
@@ -218,7 +218,7 @@ def _better(result: CompareResult, value: float, other: float) -> float | None:
 def _harms_metric(result: CompareResult, summary: Summary) -> bool:
     """Whether the metric is worse with these layers in FP32."""
     task = summary.metric
-    if task is None or task.restored is None or task.planned == task.reference:
+    if task is None or task.restored is None or task.kept:
         return False
     return _worsens(result, task.restored, task.planned, task.reference)
 

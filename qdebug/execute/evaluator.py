@@ -260,12 +260,21 @@ class OutputKeeper:
         Raises:
             MetricError: one has another shape for some samples.
         """
-        chosen = list(self.by_batch if batches is None else batches)
-        parts: dict[str, list[Array]] = {}
-        for batch in chosen:
-            for name, array in self.by_batch[batch].items():
-                parts.setdefault(name, []).append(array)
-        return join_outputs(parts, [batch.count for batch in chosen])
+        chosen = self.by_batch if batches is None else {b: self.by_batch[b] for b in batches}
+        return joined_batches(chosen)
+
+
+def joined_batches(by_batch: Mapping[Batch, Tensors]) -> dict[str, Array]:
+    """The tensors of some batches as one, in their order, [samples, …].
+
+    Raises:
+        MetricError: one has another shape for some samples.
+    """
+    parts: dict[str, list[Array]] = {}
+    for tensors in by_batch.values():
+        for name, array in tensors.items():
+            parts.setdefault(name, []).append(array)
+    return join_outputs(parts, [batch.count for batch in by_batch])
 
 
 @dataclass(frozen=True)

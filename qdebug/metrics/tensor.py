@@ -68,6 +68,11 @@ def sqnr_db(signal_sq: float, error_sq: float) -> float:
     return 10 * (math.log10(signal_sq) - math.log10(error_sq))
 
 
+def noise_db(noise: float) -> float:
+    """The SQNR of noise Σerr²/Σref² in dB; NaN of infinite noise, which stands for NaN or Inf."""
+    return sqnr_db(1.0, noise) if math.isfinite(noise) else math.nan
+
+
 def sqnr_of(sums: ErrorSums) -> float:
     """See Metrics.sqnr_db."""
     return math.nan if sums.mismatched_non_finite else sqnr_db(sums.ref_sq, sums.sq_err)

@@ -12,7 +12,7 @@ from qdebug.metrics.chance import better_than_chance, no_better_than_chance
 from qdebug.metrics.effect import Effect, EffectSummary, gain_db
 from qdebug.metrics.parts import ErrorParts
 from qdebug.metrics.tasks.base import BoxCounts
-from qdebug.metrics.tensor import METRIC, Metrics, sqnr_db
+from qdebug.metrics.tensor import METRIC, Metrics, noise_db
 from qdebug.metrics.uncertainty import Uncertainty
 from qdebug.result import (
     FailedStage,
@@ -160,8 +160,10 @@ class Cure:
         samples: what the figures are of.
         before_sqnr_db, sqnr_db: of the outputs without it and with it, as Summary.sqnr_db; NaN
             where they hold NaN or Inf.
-        helps: the outputs are better by more than chance, and by 1 dB or more, or finite at last.
-        metric: the end-to-end metric with it; null without one, and of all but the first.
+        helps: the outputs are better by 1 dB or more, and by more than chance on the first few
+            samples, if these are two or more; or they are finite at last.
+        metric: the end-to-end metric with it; null without one, where it does not take the outputs,
+            and of what was run on the first few samples only.
     """
 
     name: str
@@ -241,8 +243,7 @@ class LayerResult:
         """SQNR of the outputs when only this layer runs as planned; NaN where they are broken."""
         if self.effect is None or self.effect.alone is None:
             return None
-        noise = self.effect.alone
-        return math.nan if math.isinf(noise) else sqnr_db(1.0, noise)
+        return noise_db(self.effect.alone)
 
     def figure(self, metric: str) -> float | None:
         """The value of one of LAYER_METRICS, by its name."""

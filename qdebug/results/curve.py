@@ -35,9 +35,8 @@ class Figure(StrEnum):
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The figure with so many layers in FP32, and the part of what was lost that this gives back:
-    1 is as good as FP32, below 0 is worse than with none. The figure is NaN where the outputs hold
-    NaN or Inf, and the part 0."""
+    """The figure with so many layers in FP32, and the part of what was lost that this gives back,
+    as of `part_restored`. The figure is NaN where the outputs hold NaN or Inf."""
 
     layers: int
     value: float
@@ -68,7 +67,18 @@ class Curve:
     rises: Mapping[str, float] = field(default_factory=dict)
     runs: int = 0
 
-    def restored_by(self, layers: int) -> float:
-        """The most that so many layers, or fewer, give back; 0 where none was tried."""
-        found = [p.restored for p in self.points if p.layers <= layers]
-        return max((x for x in found if not math.isnan(x)), default=0.0)
+
+def part_restored(planned: float, value: float, reference: float) -> float:
+    """The part of what was lost that a value gives back: 1 is as good as FP32, below 0 is worse
+    than as planned; 0 where the value is not finite.
+
+    Args:
+        planned: the figure as planned, and `reference` that of FP32, which differs. Where it is
+            infinite, it is the noise of broken outputs: they are as bad as outputs that are all 0,
+            whose noise is 1.
+    """
+    if not math.isfinite(value):
+        return 0.0
+    if math.isinf(planned):
+        planned = 1.0
+    return (planned - value) / (planned - reference)

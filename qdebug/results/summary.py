@@ -75,7 +75,7 @@ class Summary:
         metric: the same for the end-to-end metric; null without one.
         restored: the part of what was lost that they give back together, of the curve's figure
             where there is a curve: 1 is as good as FP32, below 0 is worse than as planned; null
-            where nothing was restored.
+            where nothing was restored, or nothing was lost by that figure.
         group_layers: how many more leading layers were tried together, and gave less than the
             first alone, since errors offset each other; 0 where that was not so.
         group_sqnr_db: of the outputs with these in FP32; null without any.
@@ -97,8 +97,10 @@ class Summary:
     @in_json
     def finding(self) -> Finding:
         """What the error is, as far as the simulation tells."""
-        if not self.layers or self.restored is None:
-            return Finding.NOTHING_LOST if not self.layers else Finding.SPREAD
+        if not self.layers:
+            return Finding.NOTHING_LOST
+        if self.restored is None:
+            return Finding.SPREAD
         count = len(self.layers)
         least = HALF if count <= MOST_LEADERS else HOLDS - _SLACK
         if are_few(count, self.of_layers, self.restored) and self.restored >= least:
@@ -123,14 +125,6 @@ def leading(shares: Sequence[float]) -> int:
         if total >= ENOUGH:
             return count
     return min(len(shares), MOST_LEADERS)
-
-
-def restored_part(metric: RestoredMetric) -> float | None:
-    """The part of what the metric lost that is given back; None where it lost nothing, or nothing
-    was restored."""
-    if metric.restored is None or metric.kept:
-        return None
-    return (metric.restored - metric.planned) / (metric.reference - metric.planned)
 
 
 def joint_share(before: float, after: float) -> float | None:

@@ -129,3 +129,31 @@ def test_what_helps_on_a_few_samples_only_is_not_advised(monkeypatch: pytest.Mon
     assert "weights per-channel" in [cure.name for cure in result.cures]
     assert "cheapest" not in sentence(result)
     assert not any("Measured" in c.remedy for x in result.layers for c in x.causes)
+
+
+def test_what_was_measured_is_kept_where_the_metric_refuses_the_outputs() -> None:
+    """Of the best change, which is run on all samples and judged by the metric there."""
+
+    def coarse(outputs: Any, reference: Any) -> float:
+        error = float(np.abs(outputs["logits"] - reference["logits"]).mean())
+        if 0 < error < 0.2:
+            raise ValueError("it is made for larger errors")
+        return -error
+
+    result = qdebug.compare(MODEL, **HOW, weights="per-tensor", metric=coarse)
+    cure = result.cures[0]
+    assert (cure.name, cure.samples, cure.helps) == ("weights per-channel", 48, True)
+    assert result.metric is not None and cure.metric is None
+    assert cure.before_sqnr_db == pytest.approx(sqnr_of(result))
+    assert cure.sqnr_db == pytest.approx(sqnr_of(qdebug.compare(MODEL, **HOW, effect="none")))
+
+
+def test_what_does_not_run_on_all_samples_is_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = cures._measured
+
+    def on_a_few(compared: Any, proto: Any, subset: Any, *more: Any) -> Any:
+        return measured(compared, proto, subset, *more) if subset.count < 48 else None
+
+    monkeypatch.setattr(cures, "_measured", on_a_few)
+    result = qdebug.compare(MODEL, **HOW, weights="per-tensor")
+    assert result.cures[0].samples < 48 and not any(cure.helps for cure in result.cures[:2])

@@ -33,15 +33,14 @@ from qdebug.analyse.effect.leave_out import High, candidates_of
 from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
 from qdebug.analyse.layer_results import ranked_by_effect
 from qdebug.errors import MetricError
-from qdebug.execute.evaluator import KeptReference, OutputKeeper
+from qdebug.execute.evaluator import KeptReference, joined_batches
 from qdebug.execute.timelimit import OutOfTimeError
-from qdebug.metrics.accumulate import CANDIDATE
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tasks.base import Float64, is_share
-from qdebug.metrics.tensor import sqnr_db
+from qdebug.metrics.tensor import noise_db
 from qdebug.network.macs import macs_per_sample
 from qdebug.results.compare import CompareResult, LayerResult, TaskResult
-from qdebug.results.curve import Curve, CurvePoint, Figure, Order
+from qdebug.results.curve import Curve, CurvePoint, Figure, Order, part_restored
 from qdebug.results.summary import HALF, HOLDS, MOST_LEADERS, are_few
 
 _DECIDING = (1, 3, 5, 13)
@@ -106,13 +105,7 @@ class _Yardstick:
 
     def restored(self, value: _Value) -> float:
         """See CurvePoint."""
-        found = self.of(value)
-        if not math.isfinite(found):
-            return 0.0
-        planned = self.planned
-        if self.figure is Figure.SQNR and math.isinf(planned):
-            planned = 1.0  # what is broken is as bad as outputs that are all zero
-        return (planned - found) / (planned - self.reference)
+        return part_restored(self.planned, self.of(value), self.reference)
 
     def point(self, layers: int, value: _Value) -> CurvePoint:
         """As it is shown."""
@@ -120,9 +113,7 @@ class _Yardstick:
 
     def shown(self, figure: float) -> float:
         """In dB, where it is noise."""
-        if self.figure is not Figure.SQNR:
-            return figure
-        return math.nan if not math.isfinite(figure) else sqnr_db(1.0, figure)
+        return noise_db(figure) if self.figure is Figure.SQNR else figure
 
 
 class _Trials:
@@ -174,10 +165,8 @@ class _Trials:
         task = self._reference.task
         if task is None:
             return _Value(noise)
-        keeper = OutputKeeper(CANDIDATE, ())
-        keeper.by_batch |= run.outputs
         try:
-            outputs = keeper.joined()
+            outputs = joined_batches(run.outputs)
             return _Value(noise, task(outputs), task.losses(outputs))
         except MetricError:  # outputs that hold NaN, or too few samples
             return _Value(noise)

@@ -24,7 +24,15 @@ from qdebug.backends.ort_fast.prefix_cache import ResumedSession
 from qdebug.backends.stream import map_in_order
 from qdebug.errors import BackendError, MetricError, ModelError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import KeptReference, OutputKeeper, Run, Sink, evaluate, run_of
+from qdebug.execute.evaluator import (
+    KeptReference,
+    OutputKeeper,
+    Run,
+    Sink,
+    evaluate,
+    joined_batches,
+    run_of,
+)
 from qdebug.execute.executor import Shard, cut_evenly, part_of, workers_note
 from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals, ExecutedBatch
@@ -309,18 +317,16 @@ class Runs:
     def _judged(self, energies: Energies) -> Energies:
         """With what the metric says of the outputs, in their place; unchanged where these are not
         kept."""
-        kept = OutputKeeper(CANDIDATE, ())
-        if self._of.metric is None or not energies.kept:
+        kept, chances = energies.kept, self._drawn.chances
+        if self._of.metric is None or not kept:
             return energies
-        kept.by_batch |= energies.kept
-        chances = self._drawn.chances
-        each = [chances if isinstance(chances, float) else chances[b.index] for b in kept.by_batch]
-        counts = [batch.count for batch in kept.by_batch]
+        each = [chances if isinstance(chances, float) else chances[b.index] for b in kept]
+        counts = [batch.count for batch in kept]
         score = losses = None
         with suppress(MetricError):  # broken outputs, or too few samples
             task = self._reference.task
             assert task is not None
-            outputs = kept.joined()
+            outputs = joined_batches(kept)
             score = task(outputs)
             found, before = task.losses(outputs), task.losses(task.reference)
             if found is not None and before is not None:
