@@ -8,11 +8,11 @@ that follow the pass over the samples are here, those that take a page of their 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from qdebug.analyse.diagnose import diagnosed
+from qdebug.analyse.diagnose import diagnosed, input_amax
 from qdebug.analyse.effect.effects import Effects, measure_effects
 from qdebug.analyse.flips import with_comparisons, with_flips
 from qdebug.analyse.gate import Gate, checked_conditions, metric_notes, task_result
@@ -50,6 +50,7 @@ class Compared:
         result: what was measured so far.
         effects: of the layers at the outputs, which took `effects_s` seconds.
         choice: the layers that `curves` chose to keep in FP32.
+        fed: see `input_amax`, of all samples; None before the causes are known.
         restoration: a run with some layers in FP32 that has begun.
     """
 
@@ -63,6 +64,7 @@ class Compared:
     effects: Effects | None = None
     effects_s: float = 0.0
     choice: Choice | None = None
+    fed: Mapping[str, float] | None = None
     restoration: Restoration | None = None
 
     @property
@@ -149,15 +151,18 @@ def explained(compared: Compared) -> Compared:
     """
     result, pair, samples = compared.result, compared.pair, compared.samples
     trusted = result.metric.reference_is_right(samples.count) if result.metric else None
+    batches = list(samples.batches())
+    fed = input_amax(pair, samples, batches)
     layers = diagnosed(
         compared.context,
         pair,
         samples,
-        list(samples.batches()),
+        batches,
         result.layers,
         result.tensors,
         trusted=trusted,
+        fed=fed,
     )
     flips = compared.sinks.flips
     result = with_flips(replace(result, layers=layers), pair, flips.found)
-    return replace(compared, result=with_comparisons(result, pair, flips.comparisons))
+    return replace(compared, result=with_comparisons(result, pair, flips.comparisons), fed=fed)

@@ -320,8 +320,10 @@ def _leading_causes(result: CompareResult) -> frozenset[str]:
 
 def _largest(compared: Compared) -> dict[str, float]:
     """Magnitudes in FP32 on the compared samples, by tensor, those of the inputs too."""
-    inputs = input_amax(compared.pair, compared.samples, compared.subset.batches)
-    return {t.name: t.metrics.ref_amax for t in compared.result.tensors} | inputs
+    fed = compared.fed
+    if fed is None:  # the causes could not be found
+        fed = input_amax(compared.pair, compared.samples, compared.subset.batches)
+    return {t.name: t.metrics.ref_amax for t in compared.result.tensors} | dict(fed)
 
 
 def _of_plan(compared: Compared, gathered: Gathered | None) -> _Quantization[BoundPlan]:

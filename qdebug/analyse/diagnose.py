@@ -58,12 +58,14 @@ def diagnosed(
     most: int = MOST_LAYERS,
     *,
     trusted: bool | None = None,
+    fed: Mapping[str, float] | None = None,
 ) -> tuple[LayerResult, ...]:
     """`layers`, worst first, with the causes of their errors.
 
     The `most` worst ones are run isolated on a few samples, fed with reference activations, with
     and without each Q/DQ pair; of the leading ones whose effects are known, what follows from that
-    is taken to the outputs. `trusted`: see RangeFit.
+    is taken to the outputs. `trusted`: see RangeFit. `fed`: see `input_amax`; found here where it
+    is not known.
     """
     wanted = [pair.layers.by_name[r.name] for r in layers if _needs_reason(r)][:most]
     few = max(1, _MOST_SAMPLES // samples.batch_size)
@@ -74,7 +76,8 @@ def diagnosed(
     if wanted:
         leading = [r.name for r in layers if r.effect is not None][:_MOST_WEIGHED]
         isolated = _isolated(context, pair, samples, chosen, wanted, leading)
-        fed = input_amax(pair, samples, batches)
+        if fed is None:
+            fed = input_amax(pair, samples, batches)
         fit = RangeFit(_fitted(pair, largest, fed), samples.count, trusted)
         own = {name: layer.causes(fit) for name, layer in isolated.items()}
     own = {name: pinned_together(pair, name, found, largest, layers) for name, found in own.items()}
@@ -140,11 +143,11 @@ def _isolated(
         reference = (context.backend, pair.reference.proto, sorted(captured))
         behind = [(context.backend, tail.proto, ()) for tail in tails.values()]
         first, *others = open_all(stack, [reference, *models, *behind])
+        runs: dict[str, Run] = {REFERENCE: run_of(first)}
+        for name, session in zip(names, others[: len(models)], strict=True):
+            runs[name] = fed_by_reference(local, session)
         for (name, tail), session in zip(tails.items(), others[len(models) :], strict=True):
             isolated[name].at_outputs = AtOutputs(tail, session, pair.parts)
-        runs: dict[str, Run] = {REFERENCE: run_of(first)}
-        for name, session in zip(names, others, strict=False):  # the tails' come behind them
-            runs[name] = fed_by_reference(local, session)
         seen = values = 0
         few = SampleSubset(samples, tuple(batches))
         for executed in executed_batches(few, runs, 1, ends_at=context.ends_at):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from qdebug.backends.base import Session
-from qdebug.metrics.effect import output_energies
+from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.network.outputparts import OutputParts
 from qdebug.plan.rewrite.tail import Tail
 from qdebug.types import Array, Tensors
@@ -36,19 +36,14 @@ class AtOutputs:
         values = values.astype(truth[self.tail.tensor].dtype, copy=False)  # FP16 in some plans
         feeds = {name: truth[name] for name in self.tail.reads}
         found = {**self.session.run({**feeds, self.tail.tensor: values}), self.tail.tensor: values}
-        sums = output_energies(truth, found, self._outputs(truth), 1, self.parts).sum(axis=2)
+        sums = output_energies(truth, found, self._outputs(truth), 1, self.parts)
         known = self._energies.get(variant)
         self._energies[variant] = sums if known is None else known + sums
 
     def energies(self) -> dict[str, float]:
-        """Σerr²/Σref² of each variant, the sum over the outputs and their parts; +inf where they
+        """Σerr²/Σref² of each variant, the mean over the outputs and their parts; +inf where they
         hold NaN or Inf."""
-        found = {}
-        for variant, sums in self._energies.items():
-            errors, signals = sums[:, 0], sums[:, 1]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                found[variant] = float(np.where(errors == 0, 0.0, errors / signals).sum())
-        return found
+        return {k: float(noise_by_sample(sums)[0]) for k, sums in self._energies.items()}
 
     def _outputs(self, truth: Tensors) -> Sequence[str]:
         return [t for t in self.tail.outputs if np.issubdtype(truth[t].dtype, np.floating)]
