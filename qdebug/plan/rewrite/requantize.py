@@ -46,14 +46,12 @@ def with_channel_scales(
             rounded[layer.name] = found
             normalized = normalization_behind(candidate, candidate.by_name[layer.name])
             folded |= {normalized.name} if normalized is not None else set()
-    editor = Editor(candidate)
-    known, read = candidate.initializers, {t for n in folded | {*rounded} for t in _reads(exact, n)}
-    exchanged = [t for t in exact.proto.graph.initializer if t.name in read and t.name not in known]
-    editor.proto.graph.initializer.extend(exchanged)
+    exchanged = folded | rounded.keys()
+    editor = _with_constants(
+        candidate, exact, (t for n in exchanged for t in exact.by_name[n].inputs)
+    )
     for proto in candidate.proto.graph.node:
-        node = copy_node(proto)
-        if proto.name in folded or proto.name in rounded:
-            node = copy_node(exact.protos[proto.name])
+        node = copy_node(exact.protos[proto.name] if proto.name in exchanged else proto)
         if proto.name in rounded:
             place, values = rounded[proto.name]
             node.input[place] = editor.initializer(values, f"{node.input[place]}_by_channel")
@@ -61,8 +59,12 @@ def with_channel_scales(
     return Graph(editor.finish("the model with a scale for each channel")), tuple(rounded)
 
 
-def _reads(graph: Graph, node: str) -> tuple[str, ...]:
-    return graph.by_name[node].inputs
+def _with_constants(candidate: Graph, exact: Graph, tensors: Iterable[str]) -> Editor:
+    """An editor of `candidate` with those of the tensors that are constants of `exact` only."""
+    editor, missing = Editor(candidate), {*tensors} - candidate.initializers.keys()
+    constants = exact.proto.graph.initializer
+    editor.proto.graph.initializer.extend(t for t in constants if t.name in missing)
+    return editor
 
 
 def _rounded_by_channel(
@@ -106,10 +108,8 @@ def with_exact_biases(reference: Graph, candidate: Graph, nodes: Collection[str]
         PlanError: as `check`.
     """
     exact = with_fp32_constants(reference, candidate, biases=True).graph
-    editor = Editor(candidate)
-    known, read = candidate.initializers, {t for n in nodes for t in _reads(exact, n)[2:]}
-    exchanged = [t for t in exact.proto.graph.initializer if t.name in read and t.name not in known]
-    editor.proto.graph.initializer.extend(exchanged)
+    biases = (t for n in nodes for t in exact.by_name[n].inputs[2:])
+    editor = _with_constants(candidate, exact, biases)
     for proto in candidate.proto.graph.node:
         node = copy_node(proto)
         if proto.name in nodes:
