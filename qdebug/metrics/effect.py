@@ -59,8 +59,9 @@ class Effect:
         output_share: the part of the outputs' noise that pinning it takes away, the best estimate
             from both; null where the outputs hold NaN or Inf.
         output_share_std: standard error of it: 0 where every sample took part.
-        metric_gain: what the end-to-end metric gains when only this layer runs in FP32, on the
-            samples of the gain; null where it was not measured.
+        metric_gain: what the end-to-end metric gains when only this layer runs in FP32: on the
+            samples of the gain, where these are all, else that of the first layers on those of the
+            curve; null where it was not measured.
         loss_share: the part of what the metric's loss rises by that pinning it takes away, as
             `output_share` is of the noise; null where the metric has no loss.
         worst_part_share: the same of the noise of the noisiest part of the outputs; null where they

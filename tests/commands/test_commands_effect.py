@@ -103,17 +103,33 @@ def test_layers_stand_in_the_order_of_their_shares(monkeypatch: pytest.MonkeyPat
     assert [x.name for x in plain.layers] != [x.name for x in result.layers]
 
 
-def test_the_metric_of_the_first_layers() -> None:
+def test_the_metric_of_each_layer() -> None:
     """What it gains is what a run with the layer in FP32 has more."""
     result = compared(effect="exact", metric="top1")
     gained = [x for x in result.layers if x.effect and x.effect.metric_gain is not None]
-    assert len(gained) == 3 and gained[0] == result.layers[0]
+    assert gained == list(result.layers[:14])
     assert result.metric is not None
-    first = gained[0]
-    plan = PrecisionPlan(Precision.INT8, layers={first.name: Precision.FP32})
-    pinned = compared(plan=plan, effect="none", metric="top1").metric
-    assert pinned is not None and first.effect is not None
-    assert first.effect.metric_gain == pytest.approx(pinned.candidate - result.metric.candidate)
+    for layer in gained[:2]:
+        plan = PrecisionPlan(Precision.INT8, layers={layer.name: Precision.FP32})
+        pinned = compared(plan=plan, effect="none", metric="top1").metric
+        assert pinned is not None and layer.effect is not None
+        gain = pinned.candidate - result.metric.candidate
+        assert layer.effect.metric_gain == pytest.approx(gain)
+
+
+def test_the_metric_of_the_first_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where layers are left out on samples with much noise, the curve's tell what each gains."""
+    exact = compared(effect="exact", metric="top1")
+    for name, value in (("_PASSES", 20), ("_PASSES_OF_COMPARE", 0), ("CHEAP_MACS", 0.0)):
+        monkeypatch.setattr(effect, name, value)
+    result = compared(metric="top1")
+    assert result.effect is not None and result.effect.samples < 48
+    assert result.curve is not None and result.curve.samples == 48
+    gains = {x.name: x.effect.metric_gain for x in result.layers if x.effect}
+    measured = [name for name, gain in gains.items() if gain is not None]
+    assert measured == [x.name for x in result.layers[:3]]
+    expected = {x.name: x.effect.metric_gain for x in exact.layers if x.effect}
+    assert [gains[n] for n in measured] == [expected[n] for n in measured]
 
 
 def test_a_metric_that_cannot_judge_few_samples_costs_no_result() -> None:

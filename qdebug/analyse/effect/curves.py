@@ -47,6 +47,8 @@ _DECIDING = (1, 3, 5, 13)
 """So many first layers tell how fast a curve rises, ..."""
 _SHOWN = (1, 2, 3, 5, 8, 13)
 """... and so many draw it."""
+_FRONT = 3
+"""How many of the first layers are measured by the metric, each by itself, where not all are."""
 _MOST_RUNS = 28
 """Of sets of layers: up to six orders at the deciding points share many, to merge them takes about
 ten, a curve two more, and what is left makes the answer smaller."""
@@ -280,6 +282,7 @@ def _curved(compared: Compared, trials: _Trials, orders: Mapping[Order, Sequence
     order = _fastest(rises, _margin(trials, yardstick))
     names = orders[order]
     trials([names[:k] for k in _SHOWN if k < count])
+    layers = _with_metric(_ranked(compared.result.layers, names), trials)
     choice = _chosen(compared, names, restored)
     points = [
         yardstick.point(k, trials.known[frozenset(names[:k])])
@@ -296,8 +299,24 @@ def _curved(compared: Compared, trials: _Trials, orders: Mapping[Order, Sequence
         rises={str(x): rise for x, rise in rises.items()},
         runs=len(trials.known),
     )
-    layers = _ranked(compared.result.layers, names)
     return replace(compared.found(layers=layers, curve=curve), choice=choice)
+
+
+def _with_metric(layers: Sequence[LayerResult], trials: _Trials) -> tuple[LayerResult, ...]:
+    """`layers` with what the metric gains by each of the first ones, where that is not known."""
+    planned = trials([()])[0]
+    gains: dict[str, float] = {}
+    if planned is not None and planned.score is not None:
+        due = [x.name for x in layers[:_FRONT] if x.effect and x.effect.metric_gain is None]
+        for name, value in zip(due, trials([[n] for n in due]), strict=True):
+            if value is not None and value.score is not None:
+                gains[name] = value.score - planned.score
+    return tuple(
+        replace(x, effect=replace(x.effect, metric_gain=gains[x.name]))
+        if x.effect and x.name in gains
+        else x
+        for x in layers
+    )
 
 
 def _yardstick(trials: _Trials, task: TaskResult | None) -> _Yardstick | None:
@@ -362,6 +381,8 @@ def _chosen(
     """The smallest set that was found to give back most of what was lost. Where none does, or only
     one that is not small although few layers give back half: these few."""
     tried = [k for k in _SHOWN if k < len(names)]
+    if len(names) <= MOST_LEADERS:  # each may break the outputs by itself
+        tried.append(len(names))
     first = {k: restored(names[:k]) for k in tried if k <= MOST_LEADERS}
     most = max((x for x in first.values() if not math.isnan(x)), default=0.0)
     least = next((k for k, x in first.items() if x >= min(most, _NEARLY * most)), 1)

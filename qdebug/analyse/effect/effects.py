@@ -30,7 +30,6 @@ from qdebug.analyse.effect.screening import Group, groups_of, screened
 from qdebug.backends.base import Session
 from qdebug.backends.segmentation import DEFAULT_BUDGET
 from qdebug.backends.sizing import probe
-from qdebug.errors import MetricError
 from qdebug.execute.context import Context, emulates_fp16
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals, ExecutedBatch
 from qdebug.metrics.effect import (
@@ -83,8 +82,6 @@ _MOST_PREPARING = 1 / 3
 _LEAST_LEADERS = 8
 _NEARLY_ALL = 3 / 4
 """Where so many of the samples are paid for, all are taken: then there is no sampling error."""
-_FRONT = 3
-"""How many of the first layers are measured by the user's metric too."""
 _GROUPS = 8
 """Data may be sorted: samples are taken from so many places."""
 CACHE_SHARE = 1 / 4
@@ -233,22 +230,23 @@ def measure_effects(
         if amounts.left_out != amounts.alone or (metric is not None and all_of_them):
             chosen = _drawn(subset, amounts.left_out, known_noise)
             many = on(chosen)
-        judged = many
-        if metric is not None and not all_of_them:  # it is judged on samples that are like all
-            judged = on(Drawn(spread(subset, amounts.left_out)))
         found = _run_all(few, many, amounts)
         counts = many.count, few.count, len(names)
         effects, summary = _ranked(found.runs(Energies.noise), *counts)
-        if metric is not None:
-            front = [n for n in effects if n in found.pinned][:_FRONT]
-            effects |= _with_metric(judged, {n: effects[n] for n in front})
     worst = found.worst_part
     in_worst = None if worst is None else found.runs(lambda one: one.noise(worst))
     worst_part = None if in_worst is None else Effects(*_ranked(in_worst, *counts))
     losing = found.losses()
     loss = None if losing is None else Effects(*_ranked(losing, *counts))
+    scores = found.scores
+    on_all = scores if all_of_them else {}  # those of samples with much noise say less
     effects = {
-        n: replace(effect, worst_part_share=_share(worst_part, n), loss_share=_share(loss, n))
+        n: replace(
+            effect,
+            worst_part_share=_share(worst_part, n),
+            loss_share=_share(loss, n),
+            metric_gain=on_all[n] - on_all[""] if n in on_all else None,
+        )
         for n, effect in effects.items()
     }
     alone_passes = ALONE * len(found.alone.energies) * few.count
@@ -258,7 +256,7 @@ def measure_effects(
         candidates.notes,
         worst_part=worst_part,
         loss=loss,
-        scores=found.scores,
+        scores=scores,
         passes=alone_passes + LEFT_OUT * len(found.pinned) * many.count,
     )
 
@@ -420,18 +418,6 @@ def _alone_of(runs: Runs, groups: int | None) -> _Alone | None:
     if found is None:
         return None
     return _Alone({group: energies[group] for group in found.groups}, found.ranked)
-
-
-def _with_metric(runs: Runs, effects: Mapping[str, Effect]) -> dict[str, Effect]:
-    """`effects` with what the metric gains by each layer."""
-    try:
-        before, *after = runs.metrics([High(), *(High({n}) for n in effects)])
-    except MetricError:
-        return {}  # one that cannot judge so few samples; on all of them it has been called
-    return {
-        n: replace(effects[n], metric_gain=value - before)
-        for n, value in zip(effects, after, strict=True)
-    }
 
 
 def _amounts(

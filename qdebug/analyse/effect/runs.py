@@ -278,17 +278,6 @@ class Runs:
                 parts.append(EffectPart(shard, (*first, *sets)))
         return parts
 
-    def metrics(self, sets: Sequence[High]) -> list[float]:
-        """The end-to-end metric with each set of layers in FP32."""
-        task = self._reference.task
-        assert task is not None
-        found = []
-        for high in sets:
-            keeper = OutputKeeper(CANDIDATE, self._reference.outputs.outputs)
-            self._run(high, self._context.parallel.workers, [keeper], keep=False)
-            found.append(task(keeper.joined()))
-        return found
-
     def _energies_or_none(self, high: High) -> Energies | None:
         try:
             return self.energies(high, 1, keep=False)
