@@ -37,6 +37,18 @@ def class_scores(scores: Array) -> Float64:
     return np.where(np.isnan(flat), -np.inf, flat)
 
 
+def class_exists(flat: Float64, classes: Classed) -> npt.NDArray[np.bool_]:
+    """Whether the network has the class of each sample; `flat` as class_scores gives them."""
+    return np.asarray((classes >= 0) & (classes < flat.shape[1]), np.bool_)
+
+
+def scores_of(flat: Float64, classes: Classed) -> Float64:
+    """The score of the class of each sample, float64 [samples]; -inf where there is none."""
+    exists = class_exists(flat, classes)
+    own = flat[np.arange(len(flat)), np.where(exists, classes, 0)]
+    return np.where(exists, own, -np.inf)
+
+
 def chosen_classes(scores: Array) -> Array:
     """The index of the highest score of each sample, int64 [samples]; -1 where all are NaN."""
     flat = scores.reshape(len(scores), -1)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from qdebug.metrics.tasks.base import Float64
-from qdebug.metrics.tasks.losses import are_probabilities
+from qdebug.metrics.tasks.losses import LEAST_PROBABILITY, are_probabilities
 from qdebug.metrics.tasks.text import Lines
 from qdebug.types import Array
-
-_LEAST = 1e-7
-"""Probability of a character in a frame: a softmax in INT8 has zeros, of which the logarithm says
-nothing."""
 
 
 def ctc_losses(found: Lines, truth: Lines) -> Float64:
@@ -46,7 +42,7 @@ def _loss(logs: Float64, states: list[int], blank: int) -> float:
         skipped = np.concatenate([[-np.inf, -np.inf], ways[:-2]])[: len(ways)]
         before = np.logaddexp(np.logaddexp(ways, moved), np.where(may_skip, skipped, -np.inf))
         ways = before + frame
-    most = -len(logs) * float(np.log(_LEAST))
+    most = -len(logs) * float(np.log(LEAST_PROBABILITY))
     return min(most, -float(np.logaddexp.reduce(ways[-2:])))
 
 
@@ -54,7 +50,7 @@ def _log_probabilities(frames: Array, states: list[int], probabilities: bool) ->
     """Of the states in each frame; NaN is no probability."""
     wide = np.nan_to_num(frames.astype(np.float64), nan=0.0 if probabilities else -np.inf)
     if probabilities:
-        return np.asarray(np.log(np.maximum(wide[:, states], _LEAST)), np.float64)
+        return np.asarray(np.log(np.maximum(wide[:, states], LEAST_PROBABILITY)), np.float64)
     top = wide.max(axis=1, keepdims=True)
     whole = top + np.log(np.exp(wide - top).sum(axis=1, keepdims=True))
-    return np.asarray(np.maximum(wide[:, states] - whole, np.log(_LEAST)), np.float64)
+    return np.asarray(np.maximum(wide[:, states] - whole, np.log(LEAST_PROBABILITY)), np.float64)

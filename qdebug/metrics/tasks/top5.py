@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qdebug.metrics.tasks.base import Float64
-from qdebug.metrics.tasks.classes import Classed, class_scores
+from qdebug.metrics.tasks.classes import Classed, class_scores, scores_of
 from qdebug.metrics.tasks.losses import margin_losses
 from qdebug.types import Array
 
@@ -16,10 +16,9 @@ def per_sample(found: Array, truth: Classed) -> Float64:
     """1 where fewer than five scores are higher than that of the right class, else 0; 0 where that
     is NaN, or the class does not exist."""
     scores = class_scores(found)
-    inside = (truth >= 0) & (truth < scores.shape[1])
-    own = scores[np.arange(len(scores)), np.where(inside, truth, 0)]
+    own = scores_of(scores, truth)
     higher = (scores > own[:, np.newaxis]).sum(axis=1)
-    return np.asarray(inside & (higher < _PLACES) & ~np.isneginf(own), np.float64)
+    return np.asarray((higher < _PLACES) & ~np.isneginf(own), np.float64)
 
 
 def loss(found: Array, truth: Classed, reference: Array) -> Float64:
