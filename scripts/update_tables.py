@@ -24,8 +24,7 @@ from qdebug.calibrators.registry import CALIBRATORS  # noqa: E402
 from qdebug.config.commands import COMMANDS  # noqa: E402
 from qdebug.config.option import TENSORRT, Setting, settings_of  # noqa: E402
 from qdebug.config.strategies import STRATEGIES  # noqa: E402
-from qdebug.metrics.tasks.boxes.decoders import DECODERS  # noqa: E402
-from qdebug.metrics.tasks.registry import BUILT_IN  # noqa: E402
+from qdebug.metrics.tasks.registry import BUILT_IN, DECODERS  # noqa: E402
 from qdebug.metrics.tensor import LAYER_METRICS, METRICS, Metric  # noqa: E402
 from qdebug.network.dataformats import FORMATS  # noqa: E402
 
@@ -73,12 +72,8 @@ def task_metrics() -> str:
 
 
 def decoders() -> str:
-    """How outputs of detectors are read."""
-    rows = [(f"`{d.name}`", d.reads) for d in DECODERS]
-    rows += [
-        ("`ctc`", "text, [N, frames, classes]: the first class is the blank"),
-        ("`ctc-last`", "text, [N, frames, classes]: the last class is the blank"),
-    ]
+    """How outputs of detectors and recognizers are read."""
+    rows = ((f"`{d.name}`", d.reads) for d in DECODERS)
     return table(("Decoder", "Reads"), rows)
 
 

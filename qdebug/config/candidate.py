@@ -59,7 +59,7 @@ WeightsName = Literal["per-channel", "per-tensor"]
 DATA = data_usage()
 DECODE = Option(
     f"How the outputs are read for a metric of boxes or text, where the model does not tell: "
-    f"{', '.join(DECODERS)}, file.py:function.",
+    f"{', '.join(d.name for d in DECODERS)}, file.py:function.",
     GATE,
     metavar="NAME",
 )

@@ -12,7 +12,7 @@ from refusals import refused
 from scipy.special import expit
 
 from qdebug.metrics.tasks.boxes.agreement import box_counts
-from qdebug.metrics.tasks.boxes.decoders import BY_NAME, DECODERS, fitting_decoder
+from qdebug.metrics.tasks.boxes.decoders import DECODE, fitting_decoder
 from qdebug.metrics.tasks.boxes.detections import (
     Candidates,
     Detections,
@@ -23,7 +23,7 @@ from qdebug.metrics.tasks.boxes.detections import (
 from qdebug.metrics.tasks.boxes.losses import soft_f1_losses
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
-from qdebug.metrics.tasks.registry import DECODERS as NAMED
+from qdebug.metrics.tasks.registry import DECODERS
 
 SIZE = {"images": (None, 3, 64, 64)}  # 84 places: 64 + 16 + 4
 NAMES = {"names": "{0: 'a', 1: 'b', 2: 'c'}"}
@@ -114,11 +114,11 @@ def cells() -> tuple[Any, Any, Any]:
     return y, x, stride[:, None]
 
 
-@pytest.mark.parametrize("name", list(BY_NAME))
+@pytest.mark.parametrize("name", list(DECODE))
 def test_a_decoder_reads_what_its_detector_writes(name: str) -> None:
     random = np.random.default_rng(0)
     boxes, scores = random_boxes(random, 2, 84), 0.3 * random.random((2, 84, 3)) + 0.01
-    found = BY_NAME[name].decode(outputs_of(name, boxes, scores), ModelFacts(SIZE, {}))
+    found = DECODE[name](outputs_of(name, boxes, scores), ModelFacts(SIZE, {}))
     np.testing.assert_allclose(found.boxes, boxes, atol=1e-5)
     if name in ("end-to-end", "detections"):  # one class of each box
         np.testing.assert_allclose(found.scores.max(axis=2), scores.max(axis=2))
@@ -147,11 +147,11 @@ def test_shapes_and_metadata_tell_the_decoder(
     shape: Any, metadata: dict[str, str], name: str | None
 ) -> None:
     fitting = fitting_decoder(ModelFacts(SIZE, {"y": shape}, metadata))
-    assert (fitting and fitting.name) == name
+    assert fitting == name
 
 
 def test_decoders_have_the_names_that_help_texts_list() -> None:
-    assert tuple(d.name for d in DECODERS) == NAMED[: len(DECODERS)]
+    assert list(DECODE) == [d.name for d in DECODERS if d.takes == "boxes"]
 
 
 def test_what_nothing_tells_is_asked_for() -> None:
@@ -166,12 +166,22 @@ def test_what_nothing_tells_is_asked_for() -> None:
         load_metric("top1", "yolov8")
 
 
+@pytest.mark.parametrize("name", list(DECODE))
+def test_a_decoder_refuses_outputs_that_it_does_not_read(name: str) -> None:
+    outputs = {"y": np.zeros((2, 10)), "z": np.zeros((2, 3))}
+    metric = load_metric("box-f1-to-reference", name)
+    with refused("QD-METRIC-DECODE", name, "y [2, 10], z [2, 3]"):
+        metric(outputs, {}, outputs)
+
+
 def test_a_function_of_the_users_reads_outputs(tmp_path: Any) -> None:
     file = tmp_path / "read.py"
     file.write_text(
         "import numpy as np\n"
         "def boxes(outputs):\n    return outputs['b'], outputs['s']\n"
         "def wrong(outputs):\n    return outputs['b']\n"
+        "def fewer(outputs):\n    return outputs['b'], outputs['s'][:, :5]\n"
+        "def raising(outputs):\n    return outputs['boxes']\n"
     )
     random = np.random.default_rng(0)
     boxes, scores = random_boxes(random, 3, 9), random.random((3, 9, 2))
@@ -180,8 +190,11 @@ def test_a_function_of_the_users_reads_outputs(tmp_path: Any) -> None:
     assert metric(outputs, {}, outputs) == 1
     assert metric({"b": boxes, "s": 0 * scores}, {}, outputs) == 0
     assert metric.key is not None and metric.key != load_metric("box-f1-to-reference").key
-    with refused("QD-METRIC-DECODE", "[samples, places, 4]"):
-        load_metric("box-f1-to-reference", f"{file}:wrong")(outputs, {}, outputs)
+    for function in ("wrong", "fewer"):
+        with refused("QD-METRIC-DECODE", "[samples, places, 4]"):
+            load_metric("box-f1-to-reference", f"{file}:{function}")(outputs, {}, outputs)
+    with refused("QD-METRIC-RAISED", "read.py:raising", "line 9: return outputs['boxes']", "'b': "):
+        load_metric("box-f1-to-reference", f"{file}:raising")(outputs, {}, outputs)
 
 
 def test_boxes_are_kept_lost_or_new() -> None:

@@ -239,6 +239,26 @@ def test_the_loss_of_embeddings_is_the_margin_between_neighbours() -> None:
     np.testing.assert_allclose(found, expected)
 
 
+def test_text_is_read_by_a_function_of_the_users(tmp_path: Any) -> None:
+    pytest.importorskip("jiwer")
+    file = tmp_path / "read.py"
+    file.write_text(
+        "def text(outputs):\n    return [chr(97 + n) for n in outputs['y'][:, 0]]\n"
+        "def joined(outputs):\n    return ''.join(text(outputs))\n"
+        "def fewer(outputs):\n    return text(outputs)[1:]\n"
+    )
+    outputs, reference = {"y": np.array([[0], [1], [2]])}, {"y": np.array([[0], [1], [3]])}
+    metric = load_metric("cer-to-reference", f"{file}:text")
+    assert metric(outputs, {}, reference) == pytest.approx(1 / 3)
+    assert metric.loss is not None
+    assert metric.loss(outputs, {}, reference).tolist() == [0, 0, 1]
+    for function in ("joined", "fewer"):
+        with refused("QD-METRIC-DECODE", f"read.py:{function}", "3 samples"):
+            load_metric("cer-to-reference", f"{file}:{function}")(outputs, {}, reference)
+    with refused("QD-METRIC-DECODE", "'yolov8'", "text", "ctc-last"):
+        load_metric("cer-to-reference", "yolov8")
+
+
 def test_text_without_labels_or_characters() -> None:
     pytest.importorskip("jiwer")
     outputs = {"y": np.eye(4)[np.newaxis]}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class SampleValues:
             MetricError: it raised, or gave something else.
         """
         named = f"{self.what} of {option('metric', self.of)}"
-        returned = _called(self.compute, named, (outputs, labels, reference), self.file)
+        returned = called(self.compute, named, _arguments(outputs, labels, reference), self.file)
         samples = len(next(iter((outputs or reference).values())))
         try:
             values = np.asarray(returned, np.float64)
@@ -184,19 +184,16 @@ class TaskMetric:
         Raises:
             MetricError: it raised, or gave something else than it should.
         """
-        given = outputs, labels, reference
+        named, given = option("metric", self.name), _arguments(outputs, labels, reference)
         if self.judge is not None:
-            named = option("metric", self.name)
-            judged: Judged = _called(partial(self.judge, sets), named, given, None)
-            if math.isfinite(judged.score):
-                return judged
-            raise MetricError(f"{named} is {judged.score} here", code="QD-METRIC-VALUE")
-        parts = (tuple(_rows(arrays, rows) for arrays in given) for rows in sets)
+            judged: Judged = called(partial(self.judge, sets), named, given, None)
+            return replace(judged, score=_finite(judged.score, named))
+        parts = ([_rows(arrays, rows) for arrays in given.values()] for rows in sets)
         return Judged(
-            self(*given),
+            self(outputs, labels, reference),
             np.array([self(*part) for part in parts], np.float64),
-            self.per_sample(*given) if self.per_sample else None,
-            self.loss(*given) if self.loss else None,
+            self.per_sample(outputs, labels, reference) if self.per_sample else None,
+            self.loss(outputs, labels, reference) if self.loss else None,
         )
 
     @property
@@ -212,29 +209,33 @@ class TaskMetric:
             MetricError: it raised, or gave no finite number.
         """
         named = option("metric", self.name)
-        given = outputs, labels, reference
-        returned = _called(self.compute, named, given, self.file, self.hint)
-        try:
-            value = float(returned)
-        except OverflowError as error:
-            raise MetricError(
-                f"{named} returned a number that is too large for a float",
-                "It must return one finite number.",
-                code="QD-METRIC-VALUE",
-            ) from error
-        except (TypeError, ValueError) as error:
-            kind = type(returned).__name__
-            raise MetricError(
-                f"{named} returned a {kind}, which is not a number",
-                "It must return one number.",
-                code="QD-METRIC-VALUE",
-            ) from error
-        if not math.isfinite(value):
-            raise MetricError(
-                f"{named} returned {value}, which is not a finite number",
-                code="QD-METRIC-VALUE",
-            )
-        return value
+        given = _arguments(outputs, labels, reference)
+        return _finite(called(self.compute, named, given, self.file, self.hint), named)
+
+
+def _arguments(outputs: Outputs, labels: Outputs, reference: Outputs) -> dict[str, Outputs]:
+    """Of Compute, by name."""
+    return {"outputs": outputs, "labels": labels, "reference": reference}
+
+
+def _finite(returned: Any, named: str) -> float:
+    """The number that a metric returned.
+
+    Raises:
+        MetricError: it is none, or not finite.
+    """
+    hint = "It must return one finite number."
+    try:
+        value = float(returned)
+    except OverflowError:
+        problem = "a number that is too large for a float"
+    except (TypeError, ValueError):
+        problem = f"a {type(returned).__name__}, which is not a number"
+    else:
+        if math.isfinite(value):
+            return value
+        problem = f"{value}, which is not a finite number"
+    raise MetricError(f"{named} returned {problem}", hint, code="QD-METRIC-VALUE")
 
 
 def _rows(arrays: Outputs, rows: Rows) -> Outputs:
@@ -242,34 +243,39 @@ def _rows(arrays: Outputs, rows: Rows) -> Outputs:
     return {name: array[rows] if array.ndim else array for name, array in arrays.items()}
 
 
-def _called(
-    compute: Compute,
+def called(
+    function: Callable[..., Any],
     named: str,
-    given: tuple[Outputs, Outputs, Outputs],
+    arguments: Mapping[str, Outputs],
     file: Path | None,
     hint: str = "",
 ) -> Any:
     """What a function returns, which may be the user's.
 
+    Args:
+        named: the function, for people.
+        arguments: by position; the names are for people.
+        file: where the user's code is.
+        hint: what else to try; "" describes the arguments.
+
     Raises:
         MetricError: it raised.
     """
     try:
-        return compute(*given)
+        return function(*arguments.values())
     except MetricError:
         raise
     except Exception as error:  # the user's code may raise anything
-        hint = " ".join(filter(None, (raising_line(error, file), hint or _shapes_of(*given))))
+        hint = " ".join(filter(None, (raising_line(error, file), hint or _shapes_of(arguments))))
         message = f"{named} raised {last_line(error)}"
         raise MetricError(message, hint, code="QD-METRIC-RAISED") from error
 
 
-def _shapes_of(outputs: Outputs, labels: Outputs, reference: Outputs) -> str:
+def _shapes_of(arguments: Mapping[str, Outputs]) -> str:
     """What a metric gets, for people: the arrays are in dicts, which its author may not know."""
-    given = {"outputs": outputs, "labels": labels, "reference": reference}
     shapes = (
         f"{name} = {{{', '.join(f'{k!r}: {list(np.shape(v))}' for k, v in arrays.items())}}}"
-        for name, arrays in given.items()
+        for name, arrays in arguments.items()
     )
     return f"It is given dicts of arrays, of these shapes: {'; '.join(shapes)}."
 

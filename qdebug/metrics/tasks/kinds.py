@@ -6,29 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Outputs, TaskMetric, first_output, labels_of
-from qdebug.metrics.tasks.boxes.decoders import BY_NAME, DECODERS, fitting_decoder, undecided
+from qdebug.metrics.tasks.base import Outputs, TaskMetric, called, first_output, labels_of
+from qdebug.metrics.tasks.boxes.decoders import DECODE, fitting_decoder, undecided
 from qdebug.metrics.tasks.boxes.detections import (
     THRESHOLDS,
     Candidates,
-    Detections,
     labelled,
 )
 from qdebug.metrics.tasks.classes import chosen_classes
 from qdebug.metrics.tasks.facts import ModelFacts, Shape
 from qdebug.metrics.tasks.masks import labelled_masks, masks_of
-from qdebug.metrics.tasks.registry import BuiltInMetric, Takes
+from qdebug.metrics.tasks.registry import DECODERS, BuiltInMetric, Takes, decoder_list
 from qdebug.metrics.tasks.text import Lines, greedy, labelled_lines
+from qdebug.network.samples.matching import shape_text
 from qdebug.types import Array
 from qdebug.userfile import UserCodeProblem, function_of, load_file
 from qdebug.wording import as_known, option
-
-CTC, CTC_LAST = "ctc", "ctc-last"
 
 _PROBLEM = UserCodeProblem(MetricError, "QD-METRIC-DECODE", "decode")
 
@@ -101,7 +99,7 @@ def refuse_no_classifier(name: str, facts: ModelFacts) -> None:
         return
     raise MetricError(
         f"{option('metric', name)} is for classifiers: the highest of all values of an output "
-        f"[{', '.join('?' if n is None else str(n) for n in shape)}] says nothing",
+        f"{shape_text(shape)} says nothing",
         f"Use {option('metric', _instead(shape, facts))}, or a function of yours.",
         code="QD-METRIC-NOT-A-CLASSIFIER",
     )
@@ -118,34 +116,33 @@ def _instead(shape: Shape, facts: ModelFacts) -> str:
 
 
 def _boxes(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -> Reading:
-    known = as_known(decode, BY_NAME) if decode else ""
-    decoder = BY_NAME.get(known)
-    if decode and decoder is None:
+    if decode is not None and _is_function(decode):
         function = _users(decode)
-        return Reading(
-            lambda outputs: _candidates(function(outputs), decode),
-            lambda labels, _: labelled(labels),
-            _found_boxes,
-            f"boxes as {decode} gives them, {THRESHOLDS}",
+        return _boxes_by(
+            lambda outputs: _candidates(function(outputs), decode), f"{decode} gives them"
         )
-    if decoder is None and facts is not None:
-        decoder = fitting_decoder(facts)
-        if decoder is None:
-            raise undecided(facts, entry.usage)
+    named = _named(decode, "boxes")
+
+    def fitting(seen: ModelFacts) -> str:
+        name = named or fitting_decoder(seen)
+        if name is None:
+            raise undecided(seen, entry.usage)
+        return name
 
     def found(outputs: Outputs) -> Candidates:
         seen = facts or ModelFacts({}, {name: a.shape for name, a in outputs.items()})
-        chosen = decoder or fitting_decoder(seen)
-        if chosen is None:
-            raise undecided(seen, entry.usage)
-        return chosen.decode(outputs, seen)
+        return DECODE[fitting(seen)](outputs, seen)
 
-    said = f"boxes as {decoder.name}, {THRESHOLDS}" if decoder else ""
-    return Reading(found, lambda labels, _: labelled(labels), _found_boxes, said)
+    return _boxes_by(found, fitting(facts) if facts is not None else named)
 
 
-def _found_boxes(candidates: Candidates) -> Detections:
-    return candidates.sure
+def _boxes_by(found: Callable[[Outputs], Candidates], read_as: str | None) -> Reading:
+    return Reading(
+        found,
+        lambda labels, _: labelled(labels),
+        lambda candidates: candidates.sure,
+        f"boxes as {read_as}, {THRESHOLDS}" if read_as else "",
+    )
 
 
 def _candidates(returned: Any, decode: str) -> Candidates:
@@ -158,7 +155,12 @@ def _candidates(returned: Any, decode: str) -> Candidates:
         boxes, scores = (np.asarray(array, np.float64) for array in returned)
     except (TypeError, ValueError):
         boxes = scores = np.zeros(0)
-    if boxes.ndim != 3 or boxes.shape[2] != 4 or scores.ndim != 3 or len(scores) != len(boxes):
+    if (
+        boxes.ndim != 3
+        or boxes.shape[2] != 4
+        or scores.ndim != 3
+        or scores.shape[:2] != boxes.shape[:2]
+    ):
         raise MetricError(
             f"{option('decode', decode)}: the function did not return boxes [samples, places, 4] "
             "and scores [samples, places, classes]",
@@ -169,43 +171,73 @@ def _candidates(returned: Any, decode: str) -> Candidates:
 
 
 def _text(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -> Reading:
-    known = as_known(decode, (CTC, CTC_LAST)) if decode else CTC
-    seen = facts or ModelFacts({}, {})
-    if known not in (CTC, CTC_LAST):
-        assert decode is not None
+    if decode is not None and _is_function(decode):
         function = _users(decode)
         return Reading(
-            lambda outputs: Lines(tuple(str(text) for text in function(outputs))),
+            lambda outputs: _lines(function(outputs), outputs, decode),
             labelled_lines,
             described=f"text as {decode} gives it",
         )
-    blank = "last" if known == CTC_LAST else "first"
+    blank_last = _named(decode, "text") == "ctc-last"
     return Reading(
-        partial(greedy, facts=seen, blank_last=known == CTC_LAST),
+        partial(greedy, facts=facts or ModelFacts({}, {}), blank_last=blank_last),
         labelled_lines,
-        described=f"text by the best path (greedy CTC), the {blank} class is the blank",
+        described="text by the best path (greedy CTC), the "
+        f"{'last' if blank_last else 'first'} class is the blank",
     )
+
+
+def _lines(returned: Any, outputs: Outputs, decode: str) -> Lines:
+    """What a user's function read.
+
+    Raises:
+        MetricError: it is not one string for each sample.
+    """
+    samples = len(first_output(outputs))
+    if isinstance(returned, str) or np.shape(returned) != (samples,):
+        raise MetricError(
+            f"{option('decode', decode)}: the function did not return one string for each of the "
+            f"{samples} samples",
+            "Return a list of strings.",
+            code="QD-METRIC-DECODE",
+        )
+    return Lines(tuple(map(str, returned)))
+
+
+def _named(decode: str | None, takes: Literal["boxes", "text"]) -> str | None:
+    """The decoder that the user names; None where nothing is said.
+
+    Raises:
+        MetricError: there is none of that name.
+    """
+    if decode is None:
+        return None
+    names = [decoder.name for decoder in DECODERS if decoder.takes == takes]
+    if (name := as_known(decode, names)) in names:
+        return name
+    raise MetricError(
+        f"{option('decode')}: '{decode}' is not known for {takes}",
+        f"There are:\n{decoder_list(takes)}\n  or a function, file.py:function.",
+        code="QD-METRIC-DECODE",
+    )
+
+
+def _is_function(decode: str) -> bool:
+    """Whether it is file.py:function."""
+    return decode.rpartition(":")[0].endswith(".py")
 
 
 def _users(decode: str) -> Callable[[Outputs], Any]:
-    """A function of the user's that reads outputs.
+    """A function of the user's that reads outputs; where it raises, MetricError shows its line.
 
     Raises:
-        MetricError: there is no such name or function.
+        MetricError: there is no such file or function.
     """
     source, _, name = decode.rpartition(":")
-    if not source.endswith(".py"):
-        listed = "; ".join(f"{d.name} ({d.reads})" for d in DECODERS)
-        raise MetricError(
-            f"{option('decode')}: '{decode}' is not known",
-            f"Boxes: {listed}. Text: ctc (the blank is the first class), ctc-last. Or a function: "
-            "file.py:function.",
-            code="QD-METRIC-DECODE",
-        )
-    function: Callable[[Outputs], Any] = function_of(
-        load_file(Path(source), _PROBLEM), name, decode, _PROBLEM
-    )
-    return function
+    file = Path(source)
+    function = function_of(load_file(file, _PROBLEM), name, decode, _PROBLEM)
+    named = option("decode", decode)
+    return lambda outputs: called(function, named, {"outputs": outputs}, file)
 
 
 def _scores(name: str) -> Reading:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, Literal
 
+from qdebug.wording import as_known
+
 Takes = Literal["scores", "embeddings", "values", "boxes", "text", "mask"]
 Truth = Literal["labels", "reference"]
 
@@ -23,7 +25,8 @@ class BuiltInMetric:
 
     - `score(found, truth)`: one number; or, where it is the mean over samples,
     - `per_sample(found, truth)`: float64 [samples], the score of each sample;
-    - `loss(found, truth, reference)`: float64 [samples], where there is one; see TaskMetric.loss.
+    - `loss(found, truth, reference)`: float64 [samples], where there is one; see TaskMetric.loss;
+    - `counts(found, truth)`: BoxCounts, of a metric of boxes.
 
     What they get depends on what the metric `takes`; `reference` is always what was found in the
     reference's outputs, `truth` either that or the same from the labels:
@@ -224,31 +227,53 @@ NAMES = tuple(metric.usage for metric in BUILT_IN)
 """As users write them."""
 
 
+@dataclass(frozen=True)
+class Decoder:
+    """A way to read outputs that `--decode` names. What does it is in tasks/boxes/decoders.py for
+    boxes, and in tasks/text.py for text.
+
+    Attributes:
+        name: as users write it.
+        takes: what the metrics take that it reads.
+        reads: the outputs it is for, for people.
+    """
+
+    name: str
+    takes: Literal["boxes", "text"]
+    reads: str
+
+
 DECODERS = (
-    "yolov8",
-    "yolov5",
-    "yolox",
-    "end-to-end",
-    "detections",
-    "ssd",
-    "detr",
-    "rt-detr",
-    "ctc",
-    "ctc-last",
+    Decoder("yolov8", "boxes", "[N, 4 + classes, places]: YOLOv8 to v12 and YOLO26, raw"),
+    Decoder("yolov5", "boxes", "[N, places, 5 + classes]: YOLOv5, YOLOv7"),
+    Decoder("yolox", "boxes", "[N, places, 5 + classes] in cells of a grid: YOLOX"),
+    Decoder("end-to-end", "boxes", "[N, boxes, 6]: x1, y1, x2, y2, score, class"),
+    Decoder("detections", "boxes", "boxes, scores and classes in outputs of their own"),
+    Decoder("ssd", "boxes", "boxes [N, places, 4] and scores with a background: SSD"),
+    Decoder("detr", "boxes", "boxes [N, queries, 4] and logits with a last 'no object': DETR"),
+    Decoder("rt-detr", "boxes", "boxes [N, queries, 4] and logits: RT-DETR, RF-DETR"),
+    Decoder("ctc", "text", "text, [N, frames, classes]: the first class is the blank"),
+    Decoder("ctc-last", "text", "text, [N, frames, classes]: the last class is the blank"),
 )
-"""What `--decode` knows: of boxes, see tasks/boxes/decoders.py; of text, tasks/text.py."""
+"""By name; `--decode file.py:function` takes others."""
+
+
+def decoder_list(takes: Takes, indent: str = "    ") -> str:
+    """The decoders of one kind as a message lists them, one on a line."""
+    return "\n".join(f"{indent}{d.name}: {d.reads}" for d in DECODERS if d.takes == takes)
 
 
 def built_in(spec: str) -> BuiltInMetric | None:
     """The entry for what a user wrote, with the parameter that it gives; None where there is
     none."""
-    written = spec.strip().lower().replace("_", "-")
-    for entry in BUILT_IN:
-        if written in (entry.name, entry.usage):
-            return entry
-        if entry.parameter and (match := re.fullmatch(rf"{entry.name}@([1-9]\d*)", written)):
-            return replace(entry, parameter=int(match[1]))
-    return None
+    word, at, number = spec.partition("@")
+    name = as_known(word, (entry.name for entry in BUILT_IN))
+    entry = next((entry for entry in BUILT_IN if entry.name == name), None)
+    if entry is None or not at:
+        return entry
+    if entry.parameter is None or not re.fullmatch(r"[1-9][0-9]*", number.strip()):
+        return None
+    return replace(entry, parameter=int(number))
 
 
 def metric_usage() -> str:

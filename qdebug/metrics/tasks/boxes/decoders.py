@@ -1,14 +1,16 @@
-"""What the outputs of detectors mean, by name. Adding a decoder takes a function and an entry here.
+"""What the outputs of detectors mean. Adding a decoder takes a function and an entry here, and one
+in the registry of tasks.
 
 A decoder gets the outputs, arrays [samples, …] by name, and what is known of the model; it gives
-boxes and scores of every place. Which one fits is told by the shapes of the outputs, the size of
-the input, and the metadata that exporters write.
+boxes and scores of every place, or raises MetricError where the outputs are not what it reads.
+Which one fits is told by the shapes of the outputs, the size of the input, and the metadata that
+exporters write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from qdebug.errors import MetricError
 from qdebug.metrics.tasks.base import Outputs, first_output
 from qdebug.metrics.tasks.boxes.detections import Candidates, Floats
 from qdebug.metrics.tasks.facts import ModelFacts, Shape
+from qdebug.metrics.tasks.registry import DECODERS, decoder_list
+from qdebug.network.samples.matching import shape_text
 from qdebug.types import Array
 from qdebug.wording import option
 
@@ -25,38 +29,26 @@ _MOST_CHOSEN = 1000
 """Boxes after suppression: exporters write 100 to 300."""
 
 
-@dataclass(frozen=True)
-class Decoder:
-    """An entry of the registry.
-
-    Attributes:
-        name: as users write it.
-        reads: the outputs it is for, for people.
-        decode: gives the candidates.
-    """
-
-    name: str
-    reads: str
-    decode: Callable[[Outputs, ModelFacts], Candidates]
+Decode = Callable[[Outputs, ModelFacts], Candidates]
 
 
 def yolov8(outputs: Outputs, facts: ModelFacts) -> Candidates:
     """Ultralytics' raw heads since YOLOv8: cx, cy, w, h and a score for each class."""
-    rows = np.moveaxis(_floats(first_output(outputs)), 1, 2)
+    rows = np.moveaxis(_rows("yolov8", outputs, 5, axis=1), 1, 2)
     classes = facts.classes or rows.shape[2] - 4
     return Candidates(_corners(rows[..., :4]), rows[..., 4 : 4 + classes])
 
 
 def yolov5(outputs: Outputs, facts: ModelFacts) -> Candidates:
     """YOLOv5 and v7, and YOLOX exported with its decoding: cx, cy, w, h, objectness, classes."""
-    rows = _floats(first_output(outputs))
+    rows = _rows("yolov5", outputs, 6)
     classes = facts.classes or rows.shape[2] - 5
     return Candidates(_corners(rows[..., :4]), rows[..., 4:5] * rows[..., 5 : 5 + classes])
 
 
 def yolox(outputs: Outputs, facts: ModelFacts) -> Candidates:
     """YOLOX as its exporter writes it: offsets in cells of a grid and logarithms of sizes."""
-    rows = _floats(first_output(outputs))
+    rows = _rows("yolox", outputs, 6)
     grid, strides = _grid(rows.shape[1], facts)
     centres = (rows[..., :2] + grid) * strides
     with np.errstate(over="ignore"):  # an infinite box overlaps none
@@ -68,15 +60,17 @@ def yolox(outputs: Outputs, facts: ModelFacts) -> Candidates:
 def end_to_end(outputs: Outputs, facts: ModelFacts) -> Candidates:
     """Boxes after suppression, or of a network that needs none (YOLOv10, YOLO26): x1, y1, x2, y2,
     score, class."""
-    rows = _floats(first_output(outputs))
+    rows = _rows("end-to-end", outputs, 6)
     return _chosen(rows[..., :4], rows[..., 4], rows[..., 5], facts.classes)
 
 
 def detections(outputs: Outputs, facts: ModelFacts) -> Candidates:
     """Boxes, scores and classes in outputs of their own, as torchvision and TensorFlow's object
     detection write them."""
-    boxes = next(a for a in outputs.values() if a.ndim == 3 and a.shape[2] == 4)
+    boxes = next((a for a in outputs.values() if a.ndim == 3 and a.shape[2] == 4), np.zeros(0))
     flat = {name: array for name, array in outputs.items() if array.shape == boxes.shape[:2]}
+    if len(flat) < 2:
+        _refuse("detections", outputs)
     named = [n for n in flat if any(word in n.lower() for word in ("class", "label"))]
     classes = named[0] if named else list(flat)[-1]
     scores = next(name for name in flat if name != classes)
@@ -85,13 +79,13 @@ def detections(outputs: Outputs, facts: ModelFacts) -> Candidates:
 
 def ssd(outputs: Outputs, facts: ModelFacts) -> Candidates:
     """x1, y1, x2, y2 and scores of which the first is the background's, in two outputs."""
-    boxes, scores = _boxes_and_scores(outputs)
+    boxes, scores = _boxes_and_scores("ssd", outputs)
     return Candidates(_in_pixels(boxes, facts), scores[..., 1:])
 
 
 def detr(outputs: Outputs, facts: ModelFacts) -> Candidates:
     """DETR: cx, cy, w, h of the unit square and logits of which the last is "no object"."""
-    boxes, logits = _boxes_and_scores(outputs)
+    boxes, logits = _boxes_and_scores("detr", outputs)
     shifted = np.exp(logits - logits.max(axis=2, keepdims=True))
     scores = shifted / shifted.sum(axis=2, keepdims=True)
     return Candidates(_in_pixels(_corners(boxes), facts), scores[..., :-1], distinct=True)
@@ -101,72 +95,95 @@ def rt_detr(outputs: Outputs, facts: ModelFacts) -> Candidates:
     """RT-DETR and RF-DETR: cx, cy, w, h of the unit square and a logit for each class, in two
     outputs; or, as Ultralytics writes it, boxes and scores in one."""
     if len(outputs) == 1:
-        rows = _floats(first_output(outputs))
+        rows = _rows("rt-detr", outputs, 5)
         boxes, scores = rows[..., :4], rows[..., 4:]
     else:
-        boxes, logits = _boxes_and_scores(outputs)
+        boxes, logits = _boxes_and_scores("rt-detr", outputs)
         from scipy.special import expit
 
         scores = expit(logits)
     return Candidates(_in_pixels(_corners(boxes), facts), scores, distinct=True)
 
 
-DECODERS = (
-    Decoder("yolov8", "[N, 4 + classes, places]: YOLOv8 to v12 and YOLO26, raw", yolov8),
-    Decoder("yolov5", "[N, places, 5 + classes]: YOLOv5, YOLOv7", yolov5),
-    Decoder("yolox", "[N, places, 5 + classes] in cells of a grid: YOLOX", yolox),
-    Decoder("end-to-end", "[N, boxes, 6]: x1, y1, x2, y2, score, class", end_to_end),
-    Decoder("detections", "boxes, scores and classes in outputs of their own", detections),
-    Decoder("ssd", "boxes [N, places, 4] and scores with a background: SSD", ssd),
-    Decoder("detr", "boxes [N, queries, 4] and logits with a last 'no object': DETR", detr),
-    Decoder("rt-detr", "boxes [N, queries, 4] and logits: RT-DETR, RF-DETR", rt_detr),
-)
-"""By name; `--decode file.py:function` takes others."""
-BY_NAME = {decoder.name: decoder for decoder in DECODERS}
+DECODE: Mapping[str, Decode] = {
+    "yolov8": yolov8,
+    "yolov5": yolov5,
+    "yolox": yolox,
+    "end-to-end": end_to_end,
+    "detections": detections,
+    "ssd": ssd,
+    "detr": detr,
+    "rt-detr": rt_detr,
+}
+"""What each of the registry's DECODERS of boxes does."""
 
 
-def fitting_decoder(facts: ModelFacts) -> Decoder | None:
-    """The decoder that the model's outputs are for; None where nothing, or no single one, fits."""
+def fitting_decoder(facts: ModelFacts) -> str | None:
+    """The name of the decoder that the model's outputs are for; None where none fits, or several
+    do."""
     shapes = list(facts.outputs.values())
     if len(shapes) == 1 and len(shapes[0]) == 3:
         return _of_one_output(shapes[0], facts)
     if any(len(s) == 3 and s[2] == 4 for s in shapes):
         flat = [s for s in shapes if len(s) == 2]
-        return BY_NAME["detections"] if len(flat) == 2 else None
+        return "detections" if len(flat) == 2 else None
     return None
 
 
-def _of_one_output(shape: Shape, facts: ModelFacts) -> Decoder | None:
+def _of_one_output(shape: Shape, facts: ModelFacts) -> str | None:
     """Of [N, rows, columns]: which of the two are places is told by the input's size, or by how
     many names of classes the file has."""
     rows, columns = shape[1:]
     classes, places = facts.classes, _places(facts)
     if rows is not None and places and rows in (places, 3 * places):
-        return BY_NAME["yolox" if rows == places else "yolov5"]
+        return "yolox" if rows == places else "yolov5"
     if columns is not None and columns == places:
-        return BY_NAME["yolov8"]
+        return "yolov8"
     if columns == 6 and ((rows or 0) in range(1, _MOST_CHOSEN + 1) or facts.is_end_to_end):
-        return BY_NAME["end-to-end"]
-    if classes and rows is not None and rows >= 4 + classes and (columns or rows + 1) > rows:
-        return BY_NAME["yolov8"]
-    return BY_NAME["yolov5"] if classes and columns == 5 + classes else None
+        return "end-to-end"
+    if classes and rows is not None and rows >= 4 + classes and (columns is None or columns > rows):
+        return "yolov8"
+    return "yolov5" if classes and columns == 5 + classes else None
 
 
 def undecided(facts: ModelFacts, metric: str) -> MetricError:
     """The error where no decoder fits by itself."""
-    shapes = ", ".join(
-        f"{name} [{', '.join('?' if n is None else str(n) for n in shape)}]"
-        for name, shape in facts.outputs.items()
-    )
-    listed = "\n".join(f"    {d.name}: {d.reads}" for d in DECODERS)
+    shapes = ", ".join(f"{name} {shape_text(shape)}" for name, shape in facts.outputs.items())
     return MetricError(
         f"{option('metric', metric)}: it is not clear how the outputs are to be read as boxes: "
         f"{shapes}",
-        f"Say it with {option('decode', 'NAME')}:\n{listed}\n"
+        f"Say it with {option('decode', 'NAME')}:\n{decoder_list('boxes')}\n"
         f"  or {option('decode', 'file.py:function')}, a function of the outputs that returns "
         "boxes [samples, places, 4], xyxy, and scores [samples, places, classes].",
         code="QD-METRIC-DECODE",
     )
+
+
+def _refuse(decoder: str, outputs: Outputs) -> NoReturn:
+    """Refuse outputs that a decoder does not read.
+
+    Raises:
+        MetricError: always.
+    """
+    reads = next(entry.reads for entry in DECODERS if entry.name == decoder)
+    shapes = ", ".join(f"{name} {shape_text(array.shape)}" for name, array in outputs.items())
+    raise MetricError(
+        f"{option('decode', decoder)} reads {reads}; the outputs are {shapes}",
+        "Name another decoder, or read the outputs with a function of yours, file.py:function.",
+        code="QD-METRIC-DECODE",
+    )
+
+
+def _rows(decoder: str, outputs: Outputs, columns: int, axis: int = 2) -> Floats:
+    """The first output, of three axes, with at least so many columns, which are on `axis`.
+
+    Raises:
+        MetricError: it is another.
+    """
+    array = first_output(outputs)
+    if array.ndim != 3 or array.shape[axis] < columns:
+        _refuse(decoder, outputs)
+    return _floats(array)
 
 
 def _places(facts: ModelFacts) -> int | None:
@@ -199,7 +216,7 @@ def _grid(places: int, facts: ModelFacts) -> tuple[Floats, Floats]:
     return np.concatenate(cells).astype(np.float64), np.concatenate(strides).astype(np.float64)
 
 
-def _boxes_and_scores(outputs: Outputs) -> tuple[Floats, Floats]:
+def _boxes_and_scores(decoder: str, outputs: Outputs) -> tuple[Floats, Floats]:
     """The output [samples, places, 4] and the other one of three axes; where both have four columns
     the one that is named after boxes.
 
@@ -211,12 +228,7 @@ def _boxes_and_scores(outputs: Outputs) -> tuple[Floats, Floats]:
     named = [name for name in fours if "box" in name.lower()] or fours
     others = [n for n in arrays if n != named[0]] if named else []
     if not named or not others:
-        shapes = ", ".join(f"{n} {list(np.shape(a))}" for n, a in outputs.items())
-        raise MetricError(
-            f"{option('decode')}: boxes [samples, places, 4] and scores are looked for in two "
-            f"outputs, and the outputs are {shapes}",
-            code="QD-METRIC-DECODE",
-        )
+        _refuse(decoder, outputs)
     return _floats(arrays[named[0]]), _floats(arrays[others[0]])
 
 
