@@ -245,15 +245,13 @@ def _better(
         return
     if gain < _LEAST_GAIN:
         return
-    if p is None:  # a score of all samples together
-        severity = "error" if given < _UNSURE * score else "warning"
-    else:
-        severity = "error" if p < _CERTAIN else "warning"
-        if p > _LIKELY:
-            return
+    if p is not None and p > _LIKELY:
+        return
+    # Without p: a score of all samples together.
+    is_certain = given < _UNSURE * score if p is None else p < _CERTAIN
     if no_better_than_chance(given, samples, chance):
         told = f"FP32 is at chance level. {told}"
-    yield Finding(severity, variant.kind, f"{told}.", remedy)  # type: ignore[arg-type]
+    yield Finding("error" if is_certain else "warning", variant.kind, f"{told}.", remedy)
 
 
 def _chance_level(given: Executed, judge: Judged) -> float | None:
