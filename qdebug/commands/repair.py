@@ -6,6 +6,7 @@ import math
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import NamedTuple
 
 from qdebug.config.repair import RepairSettings
 from qdebug.decide.bisect.grain import Coarse, coarse, told
@@ -57,7 +58,7 @@ def _repair(
     if not trying.enough(found):
         state = trying.alone(state, setup.start)
     proving = _Proving(setup)
-    proof, answer, reverted = proving.of(state)
+    proof, answer, reverted, suffices = proving.of(state)
     dropped = _why_dropped(setup, judge.verdict(found, baseline).better) if reverted else ""
     # The figures and the verdict are those of what is given back.
     network, found = answer.network, answer.judged
@@ -69,7 +70,7 @@ def _repair(
     suspect = judge.guessing_note()
     notes = (*notes, suspect) if suspect else notes
     fewest = None
-    if setup.target is not None and settings.pin and not (chosen and proof.passed):
+    if setup.target is not None and settings.pin and not (chosen and suffices):
         fewest = fewest_pins(setup, network, ends_at, state.steps)
         explanation = explanation or ("" if fewest else _NOT_PINNED)
     if fewest is not None:
@@ -79,7 +80,7 @@ def _repair(
             given_up = fewest.dropped
             notes = (*notes, why_dropped(fewest))
             chosen = holds(condition, setup.start.layers, baseline)
-            proof, answer, _ = proving.of(replace(state, alternatives=()))
+            proof, answer, *_ = proving.of(replace(state, alternatives=()))
         network = _with_pins(network, pinning)
         took_part = chosen or any(check.used_in_search for check in pinning.checks)
         proof = replace(proof, used_in_search=took_part)
@@ -169,6 +170,22 @@ def _condition(setup: Setup, judge: Judge) -> Condition | None:
     return setup.target.condition_for(judge.reference_metric) if setup.target else None
 
 
+class _Proven(NamedTuple):
+    """The best network of a repair.
+
+    Attributes:
+        answer: with what it is worth on the selection samples.
+        reverted: it is what the repair began with, in place of others.
+        suffices: the target holds with it on the held-out samples that chose it. Pins are judged
+            on these, and cannot be searched for where it does.
+    """
+
+    proof: Proof
+    answer: Alternative
+    reverted: bool
+    suffices: bool
+
+
 class _Proving:
     """Networks on held-out samples, which choose between them. FP32 and the start are run there
     once."""
@@ -177,15 +194,13 @@ class _Proving:
         self._setup = setup
         graph, higher = setup.reference.graph, setup.higher_is_better
         self._judge = Judge(setup.context, graph, setup.proving, setup.metric, higher)
-        self._start = self._judge(setup.given.graph.proto if setup.given else setup.start)
+        self._given = setup.given.graph.proto if setup.given else setup.start
+        self._start = self._judge(self._given)
 
-    def of(self, state: State) -> tuple[Proof, Alternative, bool]:
-        """The best network of a repair, by samples that chose none: see Judge.answer. Where the
-        time is over, not all are run.
-
-        Returns:
-            The proof; the network, with what it is worth on the selection samples; and whether it
-            is what the repair began with, in place of others.
+    def of(self, state: State) -> _Proven:
+        """The best network of a repair, by samples that chose none: see Judge.answer. What it is
+        said to be worth is cross-validated, since they choose now. Where the time is over, not all
+        are run.
         """
         setup, judge = self._setup, self._judge
         start = Alternative((), setup.start, setup.baseline)
@@ -197,15 +212,24 @@ class _Proving:
             if not compared or time.monotonic() < setup.ends_at:
                 compared.append((one, judge(one.network)))
         compared.append((start, self._start))
-        answer, repaired = compared[judge.answer([found for _, found in compared])]
+        judged = [found for _, found in compared]
+        answer, repaired = compared[judge.answer(judged)]
+        validated = None
+        # Of the network before the repair nothing is claimed that the choice could flatter.
+        if answer is not start and time.monotonic() < setup.ends_at:
+            networks = [one.network for one, _ in compared[:-1]]
+            validated = judge.cross_validated([*networks, self._given], judged)
         condition = _condition(setup, judge)
+        layers = setup.start.layers
+        suffices = holds(condition, layers, repaired)
+        repaired = validated or repaired
         proof = Proof(
             samples=judge.count,
             reference_metric=judge.reference_metric,
             start=self._start.figures,
             repaired=repaired.figures,
             target=condition.expression if condition else "",
-            passed=None if condition is None else holds(condition, setup.start.layers, repaired),
+            passed=None if condition is None else holds(condition, layers, repaired),
             target_text=condition.words if condition else "",
             change_error=judge.change_error(self._start, repaired),
             recovered_error=judge.recovered_error(self._start, repaired),
@@ -216,8 +240,9 @@ class _Proving:
             )
             if len(compared) > 1
             else (),
+            cross_validated=validated is not None,
         )
-        return proof, answer, answer is start and len(compared) > 1
+        return _Proven(proof, answer, answer is start and len(compared) > 1, suffices)
 
 
 def _trying(setup: Setup, condition: Condition | None, kept: Checkpoints) -> Trying:
@@ -283,5 +308,6 @@ def _missed(setup: Setup, proof: Proof, pinning: BisectResult | None, chosen: bo
     if pinning is not None:
         return pinning.explanation
     if chosen:
-        return "The target holds on the selection samples, but not on the held-out samples."
+        how = ", cross-validated" if proof.cross_validated else ""
+        return f"The target holds on the selection samples, but not on the held-out samples{how}."
     return "The remedies alone do not reach the target, and nothing was to be pinned."

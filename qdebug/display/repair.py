@@ -107,7 +107,7 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
         yield "target", proof.target_text or proof.target
     searched = ", and to search for pins" if proof.used_in_search else ""
     if len(proof.answers) > 1:
-        searched += f"; they chose among {counted(proof.answers, 'network')}"
+        searched += f"; they chose among {counted(proof.answers, 'network')}{_chosen(result)}"
     yield (
         "samples",
         f"{result.calibration_samples} to fit remedies to, {result.choosing_samples} to select "
@@ -128,6 +128,13 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
             yield "with pins", f"{result.pinning.figure} {value}"
     if result.resumed:
         yield "resumed", f"after {counted(result.resumed, 'step')} of an earlier run"
+
+
+def _chosen(result: RepairResult) -> str:
+    """What became of the figures of a network by the samples having chosen it."""
+    if result.proof.cross_validated:
+        return ", so these are cross-validated"
+    return ", which may flatter these" if result.applied else ""
 
 
 def _name(result: RepairResult) -> str:

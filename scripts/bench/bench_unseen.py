@@ -23,7 +23,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import onnx
 import onnxruntime as ort
 import unseen_networks
 from bench_repair import executed, sqnr_db
@@ -94,10 +93,9 @@ def results(net: Unseen, limits: list[int]) -> list[Result]:
     with TemporaryDirectory() as folder:
         made = Path(folder, "made.onnx")
         reference = executed(net.model, net.sets.judge)
-        start = qdebug.compare(
+        qdebug.compare(
             str(net.model), inputs=fit, effect="none", save_plan=str(made.with_suffix(".yaml"))
         )
-        del start
         qdebug.export(
             str(made.with_suffix(".yaml")), model=str(net.model), to="onnx", output=str(made)
         )
@@ -121,7 +119,7 @@ def results(net: Unseen, limits: list[int]) -> list[Result]:
                 **how,
             )
             seconds = time.monotonic() - began
-            onnx.save(repaired.model_proto(), made)
+            repaired.save(made, force=True)
             outputs = executed(made, net.sets.judge)
             parts = net.task.parts(outputs, net.sets.judge, reference)
             noise = sqnr_db(reference, outputs)

@@ -93,6 +93,16 @@ def wrong_softly(logits: Array, reference: Array, chosen: Array, share: float) -
     return sigmoid(-margins(logits, chosen) / width)
 
 
+def margin_loss(logits: Callable[[Arrays], Array], share: float) -> Loss:
+    """How wrong the reference's choices are in the mean: see wrong_softly."""
+
+    def loss(outputs: Arrays, _: Arrays, reference: Arrays) -> Array:
+        now, before = logits(outputs), logits(reference)
+        return by_sample(wrong_softly(now, before, before.argmax(axis=-1), share))
+
+    return loss
+
+
 def class_losses(labelled: bool) -> dict[str, Loss]:
     """Those of a classifier; the class is the label's, or the reference's."""
 
@@ -234,18 +244,11 @@ def pixel_parts(outputs: Arrays, labels: Arrays, _: Arrays) -> Array:
 def pixel_losses() -> dict[str, Loss]:
     """Those of a segmentation into classes, against the reference's."""
 
-    def softly(share: float) -> Loss:
-        def loss(outputs: Arrays, _: Arrays, reference: Arrays) -> Array:
-            now, before = pixel_logits(outputs), pixel_logits(reference)
-            return by_sample(wrong_softly(now, before, before.argmax(axis=-1), share))
-
-        return loss
-
     return {
         "KL": lambda o, _, r: by_sample(divergence(pixel_logits(o), pixel_logits(r))),
-        "margin": softly(1.0),
-        "margin, width 1/4": softly(0.25),
-        "margin, width 1/16": softly(1 / 16),
+        "margin": margin_loss(pixel_logits, 1.0),
+        "margin, width 1/4": margin_loss(pixel_logits, 0.25),
+        "margin, width 1/16": margin_loss(pixel_logits, 1 / 16),
     }
 
 
@@ -534,16 +537,9 @@ def point_losses() -> dict[str, Loss]:
         far = np.linalg.norm(places - centre, axis=-1).reshape(*maps.shape[:2], -1) > 2
         return by_sample((np.exp(log_softmax(flat(outputs))) * far).sum(axis=2))
 
-    def margin(share: float) -> Loss:
-        def loss(outputs: Arrays, _: Arrays, reference: Arrays) -> Array:
-            now, before = flat(outputs), flat(reference)
-            return by_sample(wrong_softly(now, before, before.argmax(axis=-1), share))
-
-        return loss
-
     return {
         "KL": lambda o, _, r: by_sample(divergence(flat(o), flat(r))),
-        "margin": margin(1.0),
+        "margin": margin_loss(flat, 1.0),
         "mass beyond 2 pixels": outside,
         "distance of peaks": distance,
     }

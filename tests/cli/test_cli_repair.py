@@ -201,6 +201,19 @@ def test_no_error_has_no_unit(repaired: tuple[Any, Path]) -> None:
     assert "dB → exact" in exact.headline()
 
 
+@pytest.mark.parametrize(
+    ("cross_validated", "told"),
+    [(True, ", so these are cross-validated"), (False, ", which may flatter these")],
+)
+def test_it_is_said_whether_the_choice_flatters_the_figures(
+    repaired: tuple[Any, Path], cross_validated: bool, told: str
+) -> None:
+    result, _ = repaired
+    assert len(result.proof.answers) > 1
+    proof = replace(result.proof, cross_validated=cross_validated)
+    assert told in replace(result, proof=proof)._repr_html_()
+
+
 def test_a_quantized_model_was_not_made_from_another_network(desk: Any) -> None:
     samples = ["--calib-data", str(BUNDLED / "digits_calib.npz"), "--samples", "32"]
     made = desk.run("repair", CNN[0], *samples, "--only", "weight-ranges", "-o", "given.onnx")
@@ -421,6 +434,7 @@ def test_what_is_worse_on_the_samples_that_prove_is_dropped(desk: Any) -> None:
     assert {step["outcome"] for step in found["steps"]} <= {"dropped-at-the-end", "not-kept"}
     assert found["repaired"] == found["baseline"]
     assert found["proof"]["repaired"] == found["proof"]["start"]
+    assert not found["proof"]["cross_validated"]
     before, after = (
         desk.run("compare", *args, "--inputs", "both.npz", "--json", "-").json["outputs"]
         for args in (

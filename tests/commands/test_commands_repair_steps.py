@@ -19,6 +19,7 @@ from qdebug.decide.remedies.result import Reason
 from qdebug.decide.repair.judge import (
     Judgement,
     answer_of,
+    choices_of,
     holds,
     standard_error,
     verdict_on,
@@ -405,6 +406,43 @@ def test_without_a_metric_the_answer_stays_unless_another_is_surely_better() -> 
     last, before = judgement([-30.0, -20.0] * 4), judgement([-29.0, -22.0] * 4)
     assert answer_of([last, before]) == 0
     assert answer_of([last, judgement([-35.0, -26.0] * 4)]) == 1
+
+
+def test_the_choice_flatters_the_answer_and_not_its_cross_validated_figure() -> None:
+    """Six networks that are right by chance, as often as each other."""
+    rng, share, samples, groups = np.random.default_rng(0), 0.8, 48, 12
+    group_of = np.arange(samples) % groups
+    gains = []
+    for _ in range(60):
+        right = (rng.random((6, samples)) < share).astype(float)
+        found = []
+        for one in right:
+            left_out = [one[group_of != group].mean() for group in range(groups)]
+            found.append(judgement(-20 - one, one.mean(), left_out, 1 - one))
+        choices = choices_of(found, group_of)
+        assert choices is not None
+        validated = right[np.array(choices)[group_of], np.arange(samples)].mean()
+        gains.append((right[answer_of(found)].mean() - share, validated - share))
+    plain, validated = np.mean(gains, axis=0)
+    assert plain > 0.03 and abs(validated) < plain / 2
+
+
+def test_where_one_network_is_better_every_group_chooses_it() -> None:
+    group_of = np.array([0, 1, 2, 3])
+    good = judgement([-30.0, -31.0] * 2, 0.9, [0.9] * 4)
+    bad = judgement([-10.0, -11.0] * 2, 0.5, [0.5] * 4)
+    fails = replace(bad, noise_db=np.array([math.inf]), failure="no kernel")
+    assert choices_of([bad, good, fails], group_of) == [1] * 4
+    assert choices_of([bad, good], group_of, higher_is_better=False) == [0] * 4
+    without_metric = [judgement([-10.0, -11.0] * 2), judgement([-30.0, -31.0] * 2)]
+    assert choices_of(without_metric, group_of) == [1] * 4
+
+
+def test_where_samples_cannot_be_left_out_the_choice_is_not_cross_validated() -> None:
+    one = judgement([-20.0] * 4, 0.9, [0.9] * 4)
+    assert choices_of([one, one], np.zeros(4, np.int64)) is None
+    assert choices_of([one, replace(one, left_out=np.zeros(0))], np.arange(4)) is None
+    assert choices_of([one, replace(one, noise_db=np.zeros(2))], np.arange(4)) is None
 
 
 def test_a_gain_that_too_few_samples_judge_is_undecided_not_none() -> None:

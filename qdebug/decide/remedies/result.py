@@ -125,7 +125,7 @@ class Answer:
     Attributes:
         steps: the numbers, from 0, of the steps whose changes it has; none is the network before
             the repair.
-        figures: on the held-out samples.
+        figures: of the network itself on the held-out samples, all of them.
         chosen: it is the result, but for layers that are pinned.
     """
 
@@ -142,7 +142,7 @@ class Proof:
         samples: how many.
         reference_metric: the end-to-end metric of FP32; null without one.
         start: quantized as it was.
-        repaired: with the remedies that were kept, nothing pinned.
+        repaired: with the remedies that were kept, nothing pinned. See `cross_validated`.
         target: the condition on these samples; null without one. Where it is a difference to FP32,
             FP32's metric on these samples decides.
         passed: it holds with the remedies alone; null without a target.
@@ -154,6 +154,11 @@ class Proof:
         metric_is_share: the metric is a share of the samples, so that a difference is a number of
             samples.
         answers: the networks between which these samples chose.
+        cross_validated: in `repaired`, and all that is said of it, each sample is run in that of
+            `answers` which the other samples choose, so that the choice does not flatter it; the
+            figures of the chosen one on the samples that chose it are in `answers`. False where
+            nothing was chosen between, the choice is `start`, the time was over, or the metric
+            needs all samples.
     """
 
     samples: int
@@ -169,6 +174,7 @@ class Proof:
     higher_is_better: Hidden[bool] = True
     metric_is_share: Hidden[bool] = False
     answers: tuple[Answer, ...] = ()
+    cross_validated: bool = False
 
     @property
     @in_json

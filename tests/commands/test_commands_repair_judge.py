@@ -1,0 +1,68 @@
+"""What a repair judges networks by: runs over samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import qdebug.decide.repair.judge as judge_module
+from qdebug.backends.options import DEFAULT_SESSIONS
+from qdebug.backends.sizing import parallelism
+from qdebug.decide.repair.judge import Judge
+from qdebug.execute.context import simulation_context
+from qdebug.network.graph import Graph
+from qdebug.network.samples import open_samples
+from qdebug.network.samples.subset import finely, whole
+from qdebug.types import Fp16Kernels, ignore_progress
+
+SAMPLES = 12
+
+
+def network(factor: float) -> onnx.ModelProto:
+    """y = factor · x: its error is that of the factor, whatever the sample."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "f"], ["y"], "mul")],
+        "g",
+        [value("x", TensorProto.FLOAT, ["N", 4])],
+        [value("y", TensorProto.FLOAT, ["N", 4])],
+        [numpy_helper.from_array(np.array(factor, np.float32), "f")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Judge:
+    x = np.random.default_rng(0).normal(size=(SAMPLES, 4)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    graph = Graph(network(1.0))
+    subset = whole(finely(open_samples(str(tmp_path / "x.npz"), graph.inputs), SAMPLES))
+    context = simulation_context(
+        parallelism(), ignore_progress, DEFAULT_SESSIONS, None, Fp16Kernels.EXACT
+    )
+    return Judge(context, graph, subset, None)
+
+
+def test_a_choice_that_all_groups_make_is_its_own_cross_validation(judge: Judge) -> None:
+    networks = [network(1.1), network(1.01)]
+    found = [judge(one) for one in networks]
+    assert judge.answer(found) == 1
+    assert judge.cross_validated(networks, found) is found[1]
+
+
+def test_each_group_is_run_in_the_network_that_the_others_choose(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks = [network(1.1), network(1.01)]
+    found = [judge(one) for one in networks]
+    choices = [0, 1] * (SAMPLES // 2)
+    monkeypatch.setattr(judge_module, "choices_of", lambda *_: choices)
+    mixed = judge.cross_validated(networks, found)
+    assert mixed is not None
+    expected = [found[choice].noise_db[i] for i, choice in enumerate(choices)]
+    np.testing.assert_array_equal(mixed.noise_db, expected)
+    assert found[0].sqnr_db < mixed.sqnr_db < found[1].sqnr_db
