@@ -10,10 +10,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qdebug.decide.repair.judge as judge_module
+from qdebug.analyse.gate import read_metric
 from qdebug.backends.options import DEFAULT_SESSIONS
 from qdebug.backends.sizing import parallelism
 from qdebug.decide.repair.judge import Judge
 from qdebug.execute.context import simulation_context
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.graph import Graph
 from qdebug.network.samples import open_samples
 from qdebug.network.samples.subset import finely, whole
@@ -37,6 +39,10 @@ def network(factor: float) -> onnx.ModelProto:
 
 @pytest.fixture
 def judge(tmp_path: Path) -> Judge:
+    return judge_of(tmp_path, None)
+
+
+def judge_of(tmp_path: Path, metric: TaskMetric | None) -> Judge:
     x = np.random.default_rng(0).normal(size=(SAMPLES, 4)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x)
     graph = Graph(network(1.0))
@@ -44,7 +50,7 @@ def judge(tmp_path: Path) -> Judge:
     context = simulation_context(
         parallelism(), ignore_progress, DEFAULT_SESSIONS, None, Fp16Kernels.EXACT
     )
-    return Judge(context, graph, subset, None)
+    return Judge(context, graph, subset, metric)
 
 
 def test_a_choice_that_all_groups_make_is_its_own_cross_validation(judge: Judge) -> None:
@@ -66,3 +72,16 @@ def test_each_group_is_run_in_the_network_that_the_others_choose(
     expected = [found[choice].noise_db[i] for i, choice in enumerate(choices)]
     np.testing.assert_array_equal(mixed.noise_db, expected)
     assert found[0].sqnr_db < mixed.sqnr_db < found[1].sqnr_db
+
+
+def test_where_a_metric_decides_the_rest_is_of_the_chosen_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = judge_of(tmp_path, read_metric("agreement", None))
+    networks = [network(-1.0), network(1.01)]
+    found = [judge(one) for one in networks]
+    assert [one.metric for one in found] == [0.0, 1.0]
+    monkeypatch.setattr(judge_module, "choices_of", lambda *_: [0, 1, 1] * (SAMPLES // 3))
+    mixed = judge.cross_validated(networks, found)
+    assert mixed is not None and mixed.metric == pytest.approx(2 / 3)
+    assert mixed.sqnr_db == found[1].sqnr_db

@@ -154,11 +154,11 @@ class Proof:
         metric_is_share: the metric is a share of the samples, so that a difference is a number of
             samples.
         answers: the networks between which these samples chose.
-        cross_validated: in `repaired`, and all that is said of it, each sample is run in that of
-            `answers` which the other samples choose, so that the choice does not flatter it; the
-            figures of the chosen one on the samples that chose it are in `answers`. False where
-            nothing was chosen between, the choice is `start`, the time was over, or the metric
-            needs all samples.
+        cross_validated: for the metric of `repaired`, or without one its SQNR, each sample was run
+            in that of `answers` which the other samples choose, so that the choice does not
+            flatter it; what the chosen one makes of the samples that chose it is in `answers`.
+            False where nothing was chosen between, the choice is `start`, the time was over, or
+            the metric needs all samples.
     """
 
     samples: int
