@@ -10,6 +10,8 @@ and writes
 
 * ``digits_detector.onnx``: boxes (centre, width, height in pixels) and scores of ten classes in one
   output [N, 4 + 10, A], with SiLU throughout, and the metadata that Ultralytics' exporter writes.
+* ``digits_detector_int8.onnx``: the same, quantized by ONNX Runtime's ``quantize_static`` with all
+  of its defaults. Like many a detector it then has one scale for boxes and scores.
 * ``scenes/calib``: pictures to calibrate on, of digits of the training split.
 * ``scenes/test``: pictures with their boxes in COCO's format, of digits that no training step saw.
 
@@ -33,6 +35,7 @@ import onnxruntime as ort
 import torch
 from make_digits_model import SEED, Split, load_data
 from onnx import helper
+from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
@@ -316,6 +319,24 @@ def export(model: Detector, path: Path) -> None:
     onnx.save(proto, path)
 
 
+class LetterboxedPictures(CalibrationDataReader):
+    """The pictures of a folder, one by one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = iter(sorted(folder.glob("*.jpg")))
+
+    def get_next(self) -> dict[str, npt.NDArray[np.float32]] | None:
+        """The next one as the network's input; None after the last."""
+        file = next(self._files, None)
+        return None if file is None else {"images": as_input(np.asarray(Image.open(file)))}
+
+
+def as_input(pixels: Bytes) -> npt.NDArray[np.float32]:
+    """A picture [height, width, 3] as the network's input [1, 3, SIZE, SIZE]."""
+    seen = letterboxed(Scene(pixels, np.zeros((0, 4)), np.zeros(0, np.int64)))
+    return seen.pixels.transpose(2, 0, 1)[None].astype(np.float32) / 255
+
+
 def write_scenes(folder: Path, scenes: Iterator[Scene], *, boxes: bool) -> None:
     """Write pictures, and where they are to be scored their boxes in COCO's format."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -372,9 +393,11 @@ def main() -> None:
     test = [scene(rng, data.holdout) for _ in range(TEST)]
     write_scenes(given.output / "scenes" / "calib", iter(calibration), boxes=False)
     write_scenes(given.output / "scenes" / "test", iter(test), boxes=True)
+    quantized = path.with_name("digits_detector_int8.onnx")
+    quantize_static(path, quantized, LetterboxedPictures(given.output / "scenes" / "calib"))
     manifest = given.output / "manifest.json"
     known = json.loads(manifest.read_text()) if manifest.exists() else {"files": {}, "models": {}}
-    files = [path, *sorted((given.output / "scenes").rglob("*.*"))]
+    files = [path, quantized, *sorted((given.output / "scenes").rglob("*.*"))]
     for file in files:
         name = file.relative_to(given.output).as_posix()
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
