@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "qdebug.api": (
         "check", "init", "compare", "calibrate", "ranges", "bisect", "repair", "inspect", "sweep",
-        "report", "view", "export", "doctor", "load_run", "open_samples",
+        "diff", "report", "view", "export", "doctor", "load_run", "open_samples",
     ),
     "qdebug.config.check": ("CheckSettings",),
     "qdebug.config.compare": ("CompareSettings",),
@@ -36,6 +36,7 @@ _PUBLIC = {
     "qdebug.config.ranges": ("RangesSettings",),
     "qdebug.config.init": ("InitSettings",),
     "qdebug.config.inspect": ("InspectSettings",),
+    "qdebug.config.diff": ("DiffSettings",),
     "qdebug.config.report": ("ReportSettings",),
     "qdebug.config.view": ("ViewSettings",),
     "qdebug.config.export": ("ExportSettings",),
@@ -51,6 +52,7 @@ _PUBLIC = {
     "qdebug.results.ranges": ("RangesResult",),
     "qdebug.results.report": ("ReportResult",),
     "qdebug.commands.report.view": ("View",),
+    "qdebug.results.diff": ("DiffResult",),
     "qdebug.results.init": ("InitResult",),
     "qdebug.results.inspect": ("InspectResult",),
     "qdebug.results.sweep": ("SweepResult",),

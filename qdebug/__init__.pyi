@@ -26,6 +26,7 @@ from qdebug.config.bisect import BisectSettings as BisectSettings
 from qdebug.config.calibrate import CalibrateSettings as CalibrateSettings
 from qdebug.config.check import CheckSettings as CheckSettings
 from qdebug.config.compare import CompareSettings as CompareSettings
+from qdebug.config.diff import DiffSettings as DiffSettings
 from qdebug.config.export import ExportSettings as ExportSettings
 from qdebug.config.init import InitSettings as InitSettings
 from qdebug.config.inspect import InspectSettings as InspectSettings
@@ -57,6 +58,7 @@ from qdebug.results.compare import CompareResult as CompareResult
 from qdebug.results.compare import LayerResult as LayerResult
 from qdebug.results.compare import OutputResult as OutputResult
 from qdebug.results.compare import TensorResult as TensorResult
+from qdebug.results.diff import DiffResult as DiffResult
 from qdebug.results.init import InitResult as InitResult
 from qdebug.results.inspect import InspectResult as InspectResult
 from qdebug.results.ranges import RangesResult as RangesResult
@@ -71,14 +73,14 @@ __version__: str
 __all__ = [
     "BackendError", "BisectResult", "BisectSettings", "CalibrateResult", "CalibrateSettings",
     "Cause", "CheckResult", "CheckSettings", "ClusterError", "CompareResult", "CompareSettings",
-    "DoctorResult", "ExportResult", "ExportSettings", "InitResult", "InitSettings", "InspectResult",
-    "InspectSettings", "LayerResult", "MetricError", "ModelError", "OutputResult", "PlanError",
-    "Precision", "PrecisionPlan", "Preprocessing", "Progress", "QdebugError", "RangesResult",
-    "RangesSettings", "RepairResult", "RepairSettings", "ReportResult", "ReportSettings", "Run",
-    "SampleError", "Samples", "StoreError", "SweepResult", "SweepSettings", "TensorRange",
-    "TensorResult", "UsageError", "View", "ViewSettings", "bisect", "calibrate", "check", "compare",
-    "doctor", "export", "init", "inspect", "load_run", "open_samples", "ranges", "repair", "report",
-    "sweep", "view"
+    "DiffResult", "DiffSettings", "DoctorResult", "ExportResult", "ExportSettings", "InitResult",
+    "InitSettings", "InspectResult", "InspectSettings", "LayerResult", "MetricError", "ModelError",
+    "OutputResult", "PlanError", "Precision", "PrecisionPlan", "Preprocessing", "Progress",
+    "QdebugError", "RangesResult", "RangesSettings", "RepairResult", "RepairSettings",
+    "ReportResult", "ReportSettings", "Run", "SampleError", "Samples", "StoreError", "SweepResult",
+    "SweepSettings", "TensorRange", "TensorResult", "UsageError", "View", "ViewSettings", "bisect",
+    "calibrate", "check", "compare", "diff", "doctor", "export", "init", "inspect", "load_run",
+    "open_samples", "ranges", "repair", "report", "sweep", "view"
 ]
 # fmt: on
 
@@ -550,6 +552,25 @@ def sweep(
 def sweep(
     model: SweepSettings, *, progress: Callable[[Progress], None] | None = None
 ) -> SweepResult: ...
+@overload
+def diff(
+    run: str | os.PathLike[str],
+    *,
+    other: str | os.PathLike[str],
+    fail_on: Sequence[str] = (),
+    force: bool = False,
+) -> DiffResult:
+    """Where two runs of one model, on two machines or backends, part.
+
+    The keywords: see `DiffSettings`.
+
+    Raises:
+        QdebugError: a file that cannot be read, runs of two models or on other samples, an unknown
+            condition.
+    """
+
+@overload
+def diff(run: DiffSettings) -> DiffResult: ...
 @overload
 def report(
     runs: Sequence[

@@ -16,6 +16,7 @@ from qdebug.config.bisect import BisectSettings
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.config.check import CheckSettings
 from qdebug.config.compare import CompareSettings
+from qdebug.config.diff import DiffSettings
 from qdebug.config.export import ExportSettings
 from qdebug.config.init import InitSettings
 from qdebug.config.inspect import InspectSettings
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from qdebug.results.calibrate import CalibrateResult
     from qdebug.results.check import CheckResult
     from qdebug.results.compare import CompareResult
+    from qdebug.results.diff import DiffResult
     from qdebug.results.init import InitResult
     from qdebug.results.inspect import InspectResult
     from qdebug.results.ranges import RangesResult
@@ -310,6 +312,23 @@ def sweep(
         result = replace(run(checked, progress or ignore_progress), data=data)
     result = _with_text(checked, "output", sweep_to_csv, result)
     return _with_page(checked, checked.model, result)
+
+
+def diff(run: Any = None, **settings: Any) -> DiffResult:
+    """Where two runs of one model, on two machines or backends, part.
+
+    Args:
+        run: the run file of the first (a path or a `Run`), against which differences are measured;
+            or `DiffSettings`.
+        settings: the fields of `DiffSettings`; `other` is the run file of the second.
+
+    Raises:
+        QdebugError: a file that cannot be read, runs of two models or on other samples, an unknown
+            condition.
+    """
+    from qdebug.commands.diff import diff as compare_runs
+
+    return compare_runs(_settings(DiffSettings, run, settings))
 
 
 def report(runs: Any = None, **settings: Any) -> ReportResult:

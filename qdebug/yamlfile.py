@@ -247,7 +247,7 @@ def _expected(schema: type[BaseModel]) -> tuple[str, ...]:
 
 
 _COMMANDS = (
-    *("bisect", "calibrate", "check", "compare", "export", "init"),
+    *("bisect", "calibrate", "check", "compare", "diff", "export", "init"),
     *("inspect", "ranges", "repair", "report", "sweep"),
 )
 """Those that read a configuration."""

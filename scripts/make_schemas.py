@@ -27,6 +27,7 @@ RESULTS: tuple[type[Result], ...] = (
     qdebug.ReportResult,
     qdebug.CheckResult,
     qdebug.InitResult,
+    qdebug.DiffResult,
     qdebug.ExportResult,
 )
 

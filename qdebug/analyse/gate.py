@@ -171,8 +171,11 @@ def task_result(
         described=metric.described,
     )
     if not metric.is_share:
-        few = samples.count <= _MOST_CHANGED
-        return replace(result, step=grain_of(evaluator, samples.count, higher) if few else None)
+        step = (
+            grain_of(evaluator, samples.count, higher) if samples.count <= _MOST_CHANGED else None
+        )
+        moved = abs(result.candidate - result.reference)
+        return replace(result, step=min(step, moved) if step and moved else step)
     classes = classes_of(evaluator.reference) if metric.takes == "scores" else None
     lost, won = judged.exchanged
     return replace(

@@ -213,6 +213,8 @@ def _usage_error(problem: CycloptsError) -> UsageError:
     if isinstance(problem, UnusedCliTokensError) and problem.unused_tokens:
         message = f"unexpected argument '{problem.unused_tokens[0]}'"
         hint = _samples_hint(command)
+        if Path(problem.unused_tokens[0]).suffix in (".h5", ".hdf5"):
+            hint = "Two run files: 'qdebug diff FIRST SECOND' says where they part."
     if isinstance(problem, UnknownOptionError):
         flag = (problem.token.keyword or problem.token.value).partition("=")[0]
         others = [c.name for c in COMMANDS.values() if flag in {s.flag for s in c.declared}]

@@ -12,6 +12,7 @@ from qdebug.config.calibrate import CalibrateSettings
 from qdebug.config.candidate import FORCE
 from qdebug.config.check import CheckSettings
 from qdebug.config.compare import CompareSettings
+from qdebug.config.diff import DiffSettings
 from qdebug.config.export import ExportSettings
 from qdebug.config.init import InitSettings
 from qdebug.config.inspect import InspectSettings
@@ -151,6 +152,13 @@ class ShownReport(ShownWithConfig, ShownAsJson):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShownDifference(ShownWithConfig, ShownAsJson):
+    """Display options of `diff`."""
+
+    top: Annotated[Positive, Option("How many tensors to list.", LOOK, metavar="N")] = 10
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShownExamination(ShownAsJson):
     """Display options of `doctor`."""
 
@@ -266,6 +274,13 @@ _ALL = (
         "What is in a model or an engine: precision, fusion, formats and kernels of its layers.",
         'build.log --expect precision.yaml --fail-on "int8_share>=0.8"',
         first=("expect", "fail_on", "profile", "diff", "model", "verbose"),
+    ),
+    Command(
+        "diff",
+        DiffSettings,
+        ShownDifference,
+        "Where two runs of one model, on two machines or backends, part.",
+        'cpu.h5 server.h5 --fail-on "output.sqnr_db>=40"',
     ),
     Command(
         "bisect",

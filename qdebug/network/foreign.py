@@ -52,7 +52,7 @@ _ENGINE = (
 _OTHER_RUNTIME = ("a model converted for another runtime", "Give the ONNX model it was made from.")
 _HDF5 = (
     "an HDF5 file",
-    "A run file is read by qdebug report and qdebug view; of a Keras model, in Python:\n"
+    "A run file is read by qdebug report, view and diff; of a Keras model, in Python:\n"
     "    model.export({onnx!r}, format='onnx')",
 )
 _YAML = (

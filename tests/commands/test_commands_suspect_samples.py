@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import qdebug
+from qdebug.analyse import gate
 from qdebug.display.bisect import view as bisected
 from qdebug.display.repair import view as repair_screen
 from qdebug.display.summary import sentence
@@ -123,6 +124,14 @@ def test_in_what_steps_a_metric_of_the_users_moves_is_measured() -> None:
     )
     many = compared(some(17), metric=error_rate)
     assert many.metric is not None and many.metric.step is None and notes(many, "steps of") == 0
+
+
+def test_no_step_is_larger_than_the_change_that_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "grain_of", lambda *_: 0.3)  # what was tried moved it by more
+    result = compared(some(8), metric="cosine")
+    assert result.metric is not None and 0.7 < result.metric.candidate < 1
+    assert result.metric.step == result.metric.reference - result.metric.candidate
+    assert notes(result, "steps of about 0.3") == 0
 
 
 def test_a_condition_that_fp32_does_not_meet_is_told() -> None:
