@@ -24,6 +24,8 @@ ONLY_FILES = {
     ("inspect", "timing"),
     ("inspect", "metadata"),
     ("inspect", "diff_profile"),  # of trtexec
+    ("diff", "run"),  # with the activations, which a CompareResult does not hold
+    ("diff", "other"),
     ("bisect", "profile_layers"),  # of trtexec, or a log
 }
 FILE_SETTINGS = [

@@ -87,7 +87,7 @@ def labelled_lines(labels: Outputs, found: Lines) -> Lines:
         there = f"the arrays that are not inputs are {', '.join(labels)}" if labels else "none are"
         raise MetricError(
             f"the metric needs labelled text, an array 'text' in the data: {there}",
-            f"Add the strings, or use {option('metric', 'cer-to-reference')}.",
+            f"Add the strings under that name, or use {option('metric', 'cer-to-reference')}.",
             code="QD-METRIC-LABELS",
         )
     if found.frames is not None and found.characters is None:

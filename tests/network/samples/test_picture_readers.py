@@ -96,6 +96,7 @@ def test_a_list(save: Any, tmp_path: Path, kind: str) -> None:
     samples = opened(tmp_path / f"list.{kind}")
     assert values(samples) == [0, 1, 2]
     assert samples.extras["labels"].tolist() == [1, 0, 1]
+    assert samples.extras["text"].tolist() == ["dog", "cat", "dog"]
     assert samples.extras["score"].tolist() == [0.5, 1.5, 2.0]
     (tmp_path / "images" / "a.png").unlink()
     with pytest.raises(SampleError, match=r"1 of 3 pictures.*not there.*a\.png"):
@@ -125,11 +126,11 @@ def test_numbers_of_a_list_that_no_integer_holds(save: Any, tmp_path: Path) -> N
     for name in ("a.png", "b.png"):
         save(name, 1)
     (tmp_path / "l.csv").write_text(
-        "file,far,gap,whole,text\na.png,1e300,nan,2.0,x\nb.png,1,1,3,y\n"
+        "file,far,gap,whole,text\na.png,1e300,nan,2.0,007\nb.png,1,1,3,8\n"
     )
     extras = opened(tmp_path / "l.csv").extras
     assert extras["far"].tolist() == [1e300, 1.0] and np.isnan(extras["gap"][0])
-    assert extras["whole"].dtype == np.int64 and extras["text"].tolist() == ["x", "y"]
+    assert extras["whole"].dtype == np.int64 and extras["text"].tolist() == ["007", "8"]
 
 
 def coco(folder: Path, **changed: Any) -> Path:

@@ -1,5 +1,7 @@
 """A list of pictures and labels: a CSV file with a heading, or JSON lines. The column of the
-pictures is called file, path, image or filename; every other one of numbers is labels."""
+pictures is called file, path, image or filename; every other one is labels. Texts in a column
+called label or class may be names of classes, or what is to be read: they become numbers, and the
+array `text` where no column has that name. A column `text` stays as it is written."""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ from qdebug.wording import counted
 
 _FILE = "file", "path", "image", "filename", "file_name"
 _LABEL = "label", "class"
+_TEXT = "text"
 
 
 def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
@@ -45,8 +48,11 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
     classes: tuple[str, ...] = ()
     for name in rows[0]:
         if name != column:
-            array, names = _column(name, _values(path, rows, name))
+            values = _values(path, rows, name)
+            array, names = _column(name, values)
             labels["labels" if name in _LABEL else name] = array
+            if names and _TEXT not in rows[0]:
+                labels[_TEXT] = np.array([str(value) for value in values])
             classes = classes or names
     told = f" with {', '.join(labels)}" if labels else ""
     return PictureSet(
@@ -99,6 +105,8 @@ def _values(path: Path, rows: Sequence[Mapping[str, Any]], name: str) -> list[An
 def _column(name: str, values: Sequence[Any]) -> tuple[Array, tuple[str, ...]]:
     """Labels as numbers, or as texts; the texts of a column of classes are their names, in the
     order of the alphabet, and become their numbers."""
+    if name == _TEXT:  # "007" is no 7
+        return np.array([str(value) for value in values]), ()
     try:
         numbers = np.array([float(value) for value in values])
     except (TypeError, ValueError, OverflowError):
