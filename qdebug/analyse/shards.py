@@ -12,6 +12,7 @@ from functools import partial
 from qdebug.analyse.effect.effects import NoiseSink
 from qdebug.analyse.flips import Counted, FlipSink
 from qdebug.analyse.run_file import EvidenceSink, KeptRow, Ratings, RowKeeper
+from qdebug.analyse.shift import KeptShifts, ShiftSink
 from qdebug.backends.sizing import Sizing, capture_groups, probe
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import OutputKeeper, Sink
@@ -34,6 +35,7 @@ class Sinks:
 
     flips: FlipSink
     noise: NoiseSink
+    shifts: ShiftSink
     evidence: EvidenceSink | None
     keepers: tuple[OutputKeeper, ...]
     sized: Callable[[Mapping[str, float]], None] = lambda _: None
@@ -44,6 +46,7 @@ class Sinks:
         return [
             self.flips,
             self.noise,
+            self.shifts,
             *([self.evidence] if self.evidence else []),
             *self.keepers,
         ]
@@ -55,7 +58,7 @@ class ShardFound:
 
     Attributes:
         not_float: see Lockstep.
-        flips, noise: what their sinks counted.
+        flips, noise, shifts: what their sinks found.
         ratings: how bad the outputs of each sample are, where they are rated.
         rows: of the samples, where all are kept; `unsplit` is as of EvidenceSink.
         outputs: what each keeper kept, by batch.
@@ -65,6 +68,7 @@ class ShardFound:
     not_float: tuple[str, ...]
     flips: Counted
     noise: Mapping[int, Array] | None
+    shifts: KeptShifts
     ratings: Mapping[int, float]
     rows: Sequence[KeptRow] = ()
     unsplit: frozenset[str] = frozenset()
@@ -103,11 +107,11 @@ def open_pass(
     def run(part: Shard | RowsOf) -> ShardFound:
         keeper, ratings = RowKeeper(), Ratings()
         rows = EvidenceSink(keeper, Keep("all"), pair.tensors)
-        flips, noise = FlipSink(context, pair), NoiseSink(pair)
+        flips, noise, shifts = FlipSink(context, pair), NoiseSink(pair), ShiftSink(pair)
         keepers = [OutputKeeper(run, outputs) for run, outputs in kept]
         if isinstance(part, Shard):
             chosen, measured = part_of(subset, part), due
-            sinks: list[Sink] = [flips, noise, *keepers]
+            sinks: list[Sink] = [flips, noise, shifts, *keepers]
             sinks += [ratings] if rated else []
             sinks += [rows] if every_row else []
         else:
@@ -121,6 +125,7 @@ def open_pass(
             one.not_float,
             flips.counted,
             noise.kept,
+            shifts.kept,
             ratings.badness,
             found,
             frozenset(rows.unsplit),
@@ -211,6 +216,7 @@ class _Merged:
         self.not_float = found.not_float
         self.sinks.flips.merge(found.flips)
         self.sinks.noise.merge(found.noise)
+        self.sinks.shifts.merge(found.shifts)
         self.badness |= found.ratings
         self.take(found)
         for keeper, by_batch in zip(self.sinks.keepers, found.outputs, strict=True):

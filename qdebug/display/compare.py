@@ -20,13 +20,14 @@ from qdebug.display.blocks import (
     table_of,
 )
 from qdebug.display.engine import doubt, engine_blocks
-from qdebug.display.summary import change, precisions, sentence
+from qdebug.display.summary import change, precisions, sentence, shift_text
 from qdebug.metrics.effect import gain_db
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
 from qdebug.results.compare import (
     CompareResult,
     Correspondence,
     LayerResult,
+    Shift,
     TaskResult,
     TriedRemedy,
 )
@@ -163,9 +164,13 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
         yield from _of_metric(metric, detailed)
     for output in result.outputs[:_MOST_OUTPUTS]:
         yield f"output {printable(output.name)}", _metrics_text(output.metrics)
+        if output.shift is not None:
+            yield "its sign", _shift_text(output.shift)
         for part in output.parts:
             where = f"{part.places} from {printable(part.branch)}"
             yield f"part of {printable(output.name)}", f"SQNR {in_decibels(part.sqnr_db)}, {where}"
+            if part.shift is not None:
+                yield "its sign", _shift_text(part.shift)
     if len(result.outputs) > 1 and result.summary is not None:
         together = in_decibels(result.summary.sqnr_db)
         worst = ", each by its worst part" if any(x.parts for x in result.outputs) else ""
@@ -179,6 +184,11 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
         text = f"{counted(len(broken), 'tensor')}, first in {printable(broken[0].name)}"
         yield "NaN or Inf", text
     yield from (fact for fact, as_usual in _how(result) if detailed or not as_usual)
+
+
+def _shift_text(shift: Shift) -> str:
+    std_error, reference = number(shift.std_error, 2), number(shift.reference, 2)
+    return f"{shift_text(shift)} (± {std_error}, of {reference} in FP32)"
 
 
 def _of_metric(metric: TaskResult, detailed: bool) -> Iterator[tuple[str, str]]:

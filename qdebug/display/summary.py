@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from qdebug.analyse.causes.decisions import INDEX_FLIP
 from qdebug.formats.registry import SCALED
-from qdebug.results.compare import CompareResult, TaskResult
+from qdebug.results.compare import CompareResult, Shift, ShiftedValues, TaskResult
 from qdebug.results.summary import Finding, Summary
-from qdebug.results.words import decibel, in_decibels
+from qdebug.results.words import decibel, in_decibels, number
 from qdebug.wording import counted, option, printable
 
 REASONS = {
@@ -57,7 +57,7 @@ def sentence(result: CompareResult) -> str:
     suspect = _stale(result)
     said = [_chance(result), _lost(result, summary, where), _reordered(result), suspect]
     if summary.layers:
-        said.append(_cured(result))
+        said += [_cured(result), _shifted(result)]
         said.append(_restored(result, summary))
         if not suspect or summary.cause != _STALE:
             said.append(_cause(result, summary))
@@ -162,6 +162,33 @@ def _cured(result: CompareResult) -> str:
         return f"{what} {metric}makes them finite, at {after}{on}{kept}."
     told = task is None and not on
     return f"{what} {metric}{_moved(cure.before_sqnr_db, cure.sqnr_db, told=told)}{on}{kept}."
+
+
+def shift_text(shift: Shift) -> str:
+    """Which values are how much higher, or lower, on average."""
+    way = "lower" if shift.mean < 0 else "higher"
+    by = f"{number(abs(shift.mean), 2)} {way} on average"
+    if shift.channel is not None:
+        return (
+            f"channels have mean errors, which make {shift.share:.0%} of the error; "
+            f"channel {shift.channel} is {by}"
+        )
+    scores = shift.values is ShiftedValues.SCORES
+    which = "scores of 0.1 and more in FP32" if scores else "values"
+    return f"{which} are {by}, which makes {shift.share:.0%} of their error"
+
+
+def _shifted(result: CompareResult) -> str:
+    """The shift that makes the largest part of an error, those of scores first."""
+    found = [(o.name, shift) for o in result.outputs for shift in o.shifts]
+    if not found:
+        return ""
+    output, shift = max(found, key=lambda x: (x[1].values is ShiftedValues.SCORES, x[1].share))
+    at = f" of {printable(output)}" if len(result.outputs) > 1 else ""
+    tries = (
+        ": `qdebug repair` tries that" if any(x.precision in SCALED for x in result.layers) else ""
+    )
+    return f"The error{at} has a sign: {shift_text(shift)}. A bias takes it off at no cost{tries}."
 
 
 def _joined(layers: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -52,6 +53,37 @@ class TensorResult:
     metrics: Inline[Metrics]
 
 
+class ShiftedValues(StrEnum):
+    """Which values a shift is of: all, or scores, between 0 and 1, that are 0.1 or more in FP32."""
+
+    ALL = "all"
+    SCORES = "scores"
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The part of an error that has a sign: by how much values are higher, or lower, on average. A
+    constant takes it off, at no cost.
+
+    Attributes:
+        mean: candidate less reference, of the values or those of `channel`; `std_error` is that
+            over the samples.
+        std: of the errors of single values, around their means.
+        reference: the mean in FP32.
+        share: the part of the values' error energy that goes with their mean error, or with that of
+            each channel.
+        channel: the one with the largest mean error; null where the values are not divided.
+    """
+
+    values: ShiftedValues
+    mean: float
+    std_error: float
+    std: float
+    reference: float
+    share: float
+    channel: int | None = None
+
+
 @dataclass(frozen=True)
 class OutputPart:
     """A part of an output: one of the tensors that its last Concat joins.
@@ -60,6 +92,7 @@ class OutputPart:
         branch: that tensor; of the levels of a pyramid the first one's.
         axis, first, last: its places in the output: from `first` to `last` of this axis.
         sqnr_db: of its values; NaN where the output holds NaN or Inf.
+        shift: as of OutputResult; its channel is counted from that of the output.
     """
 
     branch: str
@@ -67,6 +100,7 @@ class OutputPart:
     first: int
     last: int
     sqnr_db: float
+    shift: Shift | None = None
 
     @property
     def places(self) -> str:
@@ -83,14 +117,22 @@ class OutputResult(TensorResult):
     Attributes:
         parts: its parts, such as boxes and scores, in order; none where it is of one piece. Each
             counts as an output where layers are ranked; the headline is about the worst.
+        shift: the part of its error that has a sign; null where none stands out of chance, where it
+            has parts, for values that are not finite, and of fewer than 8 samples.
     """
 
     parts: tuple[OutputPart, ...] = ()
+    shift: Shift | None = None
 
     @property
     def part_sqnrs_db(self) -> tuple[float, ...]:
         """Of each part; of the output where it has none."""
         return tuple(p.sqnr_db for p in self.parts) or (self.metrics.sqnr_db,)
+
+    @property
+    def shifts(self) -> tuple[Shift, ...]:
+        """Those that stand out, of its parts or its own."""
+        return tuple(x.shift for x in self.parts or (self,) if x.shift is not None)
 
     @property
     def worst_part(self) -> OutputPart | None:

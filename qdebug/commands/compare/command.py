@@ -41,6 +41,7 @@ from qdebug.analyse.run_file import (
     stored_rows,
 )
 from qdebug.analyse.shards import Sinks, run_on_workers
+from qdebug.analyse.shift import ShiftSink
 from qdebug.analyse.summary import begin_restoration, summarized
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.sizing import parallelism
@@ -214,6 +215,7 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
         sinks=Sinks(
             FlipSink(context, pair),
             NoiseSink(pair),
+            ShiftSink(pair),
             evidence,
             _keepers(settings, gate, pair),
             keeping or (lambda _: None),
@@ -241,7 +243,9 @@ def _measured(prepared: _Prepared) -> Compared:
         errors, not_float = run_on_workers(*how, context, pair, samples, sinks)
     else:
         errors, not_float = _run(settings, context, pair, samples, prepared.rows, sinks)
-    result = replace(_result(settings, pair, samples, errors, not_float), data=prepared.data)
+    result = _result(settings, pair, samples, errors, not_float)
+    outputs = sinks.shifts.on(result.outputs)
+    result = replace(result, outputs=outputs, data=prepared.data)
     budget = settings.memory_budget
     return Compared(context, pair, samples, prepared.gate, budget, sinks, result)
 
