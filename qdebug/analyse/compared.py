@@ -25,6 +25,7 @@ from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import CompareResult
+from qdebug.results.shown_samples import ShownSample
 from qdebug.stages import with_failure
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Compared:
         choice: the layers that `curves` chose to keep in FP32.
         fed: see `input_amax`, of all samples; None before the causes are known.
         restoration: a run with some layers in FP32 that has begun.
+        shown: the samples that lose most by the task, for the run file.
     """
 
     context: Context
@@ -66,6 +68,7 @@ class Compared:
     choice: Choice | None = None
     fed: Mapping[str, float] | None = None
     restoration: Restoration | None = None
+    shown: tuple[ShownSample, ...] = ()
 
     @property
     def subset(self) -> SampleSubset:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from qdebug import __version__
+from qdebug.results.shown_samples import ShownSample
 
 Kind = Literal["compare", "calibrate", "bisect", "repair", "sweep", "ranges", "inspect", "model"]
 """The command whose result a run shows; "model" for a network without one."""
@@ -214,6 +215,7 @@ class RunData:
         network: null where the model is not at hand.
         details: the tensors that details are at hand of: name to number of the chunk with them.
         unfinished: the run is still being written.
+        shown: the samples that lose most by the task (results/shown_samples.py).
     """
 
     label: str
@@ -226,6 +228,7 @@ class RunData:
     missing: tuple[Missing, ...] = ()
     reproduction: Reproduction | None = None
     unfinished: bool = False
+    shown: tuple[ShownSample, ...] = ()
 
 
 @dataclass(frozen=True)

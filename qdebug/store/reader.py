@@ -105,6 +105,15 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
             return bytes(own_values(self._file, schema.NETWORK)).decode()
 
     @cached_property
+    def shown(self) -> list[dict[str, Any]]:
+        """The samples that lose most by the task, as results.shown_samples describes them; none
+        where the metric names none, and where an earlier version wrote the file."""
+        if schema.SHOWN not in self._file:
+            return []
+        with _damage(self.path, "the worst samples"):
+            return list(map(_mapping, json.loads(bytes(own_values(self._file, schema.SHOWN)))))
+
+    @cached_property
     def results(self) -> dict[str, Any]:
         """The result of the comparison."""
         with _damage(self.path, "the results"):

@@ -13,6 +13,8 @@ It can be read with plain h5py (1.10 file format or newer)::
     /results              scalar text: the result of the comparison, JSON
     /network              uint8 [bytes], gzip: the FP32 network without its weights, JSON in UTF-8
                           (plan/description.py); absent in files of earlier versions
+    /shown                uint8 [bytes], gzip: the samples that lose most by the task, JSON in UTF-8
+                          with pictures; absent without any, and in files of earlier versions
     /samples              int64 [rows]: which sample each row of every activation dataset belongs
                           to; -1 for a row that was never used
     /tensors/00000        one group per tensor, numbered in the order of capture
@@ -64,6 +66,7 @@ ATTR_MISSING = "missing"
 PLAN = "plan"
 NETWORK = "network"
 RESULTS = "results"
+SHOWN = "shown"
 SAMPLES = "samples"
 TENSORS = "tensors"
 RANGES = "ranges"

@@ -107,11 +107,22 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         Raises:
             StoreError: the disk refused.
         """
+        self._put_json(schema.NETWORK, text)
+
+    def set_shown(self, text: str) -> None:
+        """Store the samples that lose most by the task, JSON; replaces an earlier one.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        self._put_json(schema.SHOWN, text)
+
+    def _put_json(self, name: str, text: str) -> None:
         data = np.frombuffer(text.encode(), np.uint8)
         with self._guard():
-            if schema.NETWORK in self._file:
-                del self._file[schema.NETWORK]
-            self._file.create_dataset(schema.NETWORK, data=data, compression="gzip")
+            if name in self._file:
+                del self._file[name]
+            self._file.create_dataset(name, data=data, compression="gzip")
 
     def set_ranges(self, ranges: Mapping[str, RangeRecord]) -> None:
         """Store the calibration record of each tensor, by name; replaces earlier ones.

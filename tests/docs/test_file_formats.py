@@ -66,6 +66,7 @@ def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(DATA / "digits_cnn.onnx"),
         inputs=str(DATA / "digits_holdout.npz"),
         samples=4,
+        metric="top1",
         output=str(path),
     )
     return path

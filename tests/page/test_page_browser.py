@@ -98,6 +98,17 @@ def _hostile(folder: Path, page: Path) -> None:
     qdebug.report(run, output=page)
 
 
+def _detector(folder: Path, page: Path) -> None:
+    """Classes with hostile names, as the model's metadata have them."""
+    model = onnx.load(DATA / "digits_detector.onnx")
+    names = dict(enumerate([*HOSTILE, "6", "7", "8", "9"]))
+    next(e for e in model.metadata_props if e.key == "names").value = str(names)
+    run, scenes = folder / "detector.h5", DATA / "scenes" / "test"
+    given = {"calib_data": DATA / "scenes" / "calib", "method": "percentile:90", "effect": "none"}
+    qdebug.compare(model, inputs=scenes, samples=12, metric="box-f1", output=run, **given)
+    qdebug.report(run, output=page)
+
+
 def _deep(folder: Path, page: Path) -> None:
     """Two thousand layers without blocks in their names."""
     model, _ = _chain([f"MatMul_{k}" for k in range(2000)])
@@ -140,6 +151,7 @@ MAKERS: dict[str, Callable[[Path, Path], None]] = {
     "fp16": _bundled("digits_encoder", precision="fp16"),
     "two runs": _two_runs,
     "hostile": _hostile,
+    "detector": _detector,
     "deep": _deep,
     "face": _asset("ultraface_slim"),
     "minilm": _asset("minilm_l6"),
@@ -158,7 +170,7 @@ def test_a_page_opens_without_an_error_or_a_request(
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("name", ["cnn", "two runs", "hostile"])
+@pytest.mark.parametrize("name", ["cnn", "two runs", "hostile", "detector"])
 def test_accessible(chromium: Any, pages: Callable[[str], Path], name: str, dark: bool) -> None:
     with opened(chromium, pages(name), dark=dark) as watched:
         watched.page.wait_for_selector("#layers .tabulator-row")
@@ -191,6 +203,33 @@ def test_hostile_names_are_shown_literally(chromium: Any, pages: Callable[[str],
             page.wait_for_timeout(50)
         assert page.locator("img[onerror], #card script, #graph script").count() == 0
         watched.quiet()
+
+
+def test_the_worst_pictures_show_the_boxes_of_both_runs(
+    chromium: Any, pages: Callable[[str], Path]
+) -> None:
+    with opened(chromium, pages("detector")) as watched:
+        page = watched.page
+        first = page.locator("#samples article").first
+        assert first.locator("figcaption").all_text_contents()[0].startswith("truth")
+        assert first.locator("figure").count() == 3
+        decoded = """picture => { const image = new Image(); image.src = picture.href.baseVal;
+            return image.decode().then(() => image.naturalWidth); }"""
+        assert first.locator("image").first.evaluate(decoded) == 96
+        assert page.locator("#samples rect.right").count() > 1
+        assert page.locator("#samples rect.wrong").count() > 1
+        said = first.locator("svg").first.get_attribute("aria-label")
+        assert said.startswith("Sample ") and ", truth: " in said and ", at " in said
+        watched.quiet()
+
+
+def test_a_classifier_shows_what_each_run_took_a_picture_for(
+    chromium: Any, pages: Callable[[str], Path]
+) -> None:
+    with opened(chromium, pages("cnn")) as watched:
+        first = watched.page.locator("#samples article").first
+        assert first.locator("svg image").count() == 1
+        assert first.locator("dt").all_text_contents() == ["truth", "FP32", "INT8"]
 
 
 def test_selecting_is_linked(chromium: Any, pages: Callable[[str], Path]) -> None:

@@ -63,6 +63,7 @@ def test_texts_and_ranges(tmp_path: Path) -> None:
         writer.set_plan("layers: {é: int8}\n")
         writer.set_network("replaced")
         writer.set_network('{"é": 1}')
+        writer.set_shown('[{"é": 1}]')
         writer.set_manifest(manifest)
         writer.set_ranges({"replaced": RangeRecord()})
         writer.set_ranges(ranges)
@@ -71,6 +72,7 @@ def test_texts_and_ranges(tmp_path: Path) -> None:
         assert run.manifest == manifest
         assert run.plan_text == "layers: {é: int8}\n"
         assert run.network_text == '{"é": 1}'
+        assert run.shown == [{"é": 1}]
         assert run.results == {"outputs": [], "value": None}
         assert run.samples == ()
         assert run.tensors("reference") == ()

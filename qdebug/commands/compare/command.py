@@ -42,6 +42,7 @@ from qdebug.analyse.run_file import (
 )
 from qdebug.analyse.shards import Sinks, run_on_workers
 from qdebug.analyse.shift import ShiftSink
+from qdebug.analyse.shown_samples import with_shown_samples
 from qdebug.analyse.summary import begin_restoration, summarized
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.sizing import parallelism
@@ -77,7 +78,7 @@ from qdebug.plan.description import describe
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.result import ModelRef, ReadData
+from qdebug.result import ModelRef, ReadData, to_json
 from qdebug.results.compare import CompareResult
 from qdebug.store.manifest import manifest_of, reference_key
 from qdebug.store.reader import RunReader
@@ -143,6 +144,8 @@ def compare(
         compared = compared.found(*_file_notes(prepared), timings_s=took)
         save, path = partial(_with_saved_plan, settings), settings.save_plan or ""
         compared = compared.attempt(option("save_plan"), save, file=path)
+        if prepared.keeping is not None:
+            compared = compared.attempt("worst samples", with_shown_samples)
         if prepared.writer is not None:
             finish = partial(_with_run_file, prepared, prepared.writer)
             compared = compared.attempt("run file", finish)
@@ -312,6 +315,8 @@ def _with_run_file(prepared: _Prepared, writer: RunWriter, compared: Compared) -
     writer.set_manifest(manifest_of(*about))
     writer.set_plan(_plan_text(pair, result.model.path))
     writer.set_network(describe(pair.reference, pair.layers, pair.grids).to_text())
+    if compared.shown:
+        writer.set_shown(json.dumps(to_json(compared.shown)))
     if gathered:
         writer.set_ranges(to_records(gathered))
     return compared.found(run_file=writer.finish(json.dumps(result.to_dict(), ensure_ascii=False)))

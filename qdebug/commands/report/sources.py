@@ -30,6 +30,7 @@ from qdebug.result import Result, from_json
 from qdebug.results.compare import CompareResult
 from qdebug.results.inspect import InspectResult
 from qdebug.results.recorded import Run
+from qdebug.results.shown_samples import ShownSample
 from qdebug.store.reader import RunReader
 from qdebug.wording import option
 
@@ -80,8 +81,25 @@ def of_run(reader: RunReader, model: str | None, label: str = "") -> Source:
         kernels=kernels_of(described, result) if described else (),
         missing=tuple(missing),
         reproduction=reproduction_of_run(manifest),
+        shown=_shown_in(reader),
     )
     return Source(data, order, kept)
+
+
+def _shown_in(reader: RunReader) -> tuple[ShownSample, ...]:
+    """The samples that a run file shows.
+
+    Raises:
+        StoreError: they are damaged.
+    """
+    try:
+        return tuple(from_json(ShownSample, entry) for entry in reader.shown)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{reader.path}: the worst samples cannot be read: {error}",
+            "Copy the file again, or repeat the comparison.",
+            code="QD-STORE-DAMAGED",
+        ) from error
 
 
 def _absent(reader: RunReader, result: Mapping[str, Any]) -> Iterator[Missing]:

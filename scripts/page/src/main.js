@@ -14,6 +14,7 @@ import * as graph from "./graph/graph.js";
 import * as inspect from "./inspect.js";
 import * as pair from "./pair.js";
 import * as repair from "./repair.js";
+import * as samples from "./samples.js";
 import * as sweep from "./sweep.js";
 import * as table from "./table.js";
 import * as top from "./top.js";
@@ -33,6 +34,7 @@ const SECTIONS = [
   ["sweep", "Combinations", sweep, of("sweep"), "wide"],
   ["pair", "Differences of the runs", pair, several, "wide"],
   ["depth", "Error against depth", depth, compared, "wide"],
+  ["samples", "Samples that lose most", samples, (data) => data.runs.some((run) => run.shown?.length), "wide"],
   ["calibration", "Calibration", calibration, of("calibrate", "ranges"), "wide"],
   ["inspect", "Engine", inspect, of("inspect"), "wide"],
   ["graph", "Graph", graph, drawn, (data) => (withCard(data) ? "" : "wide")],

@@ -1,0 +1,91 @@
+/** The samples that lose most by the task: the picture, and what each run says of it. */
+
+import { s } from "./charts/svg.js";
+import { h, nameOf, printable } from "./dom.js";
+import { counted, number } from "./format.js";
+import { tiles } from "./tiles.js";
+import "./style/samples.css";
+
+/** Height of the letters at a box, as a part of the picture's longer side. */
+const LETTERS = 1 / 16;
+/** Letters of a class's name at a box. */
+const LONGEST = 24;
+
+/** @param {HTMLElement} host */
+export function mount(host, { data, store }) {
+  const body = h("div", {});
+  host.append(h("h2", {}, "Samples that lose most by the task"), body);
+  const fill = () => {
+    const run = data.runs[store.get().run];
+    const parts = run.shown.length ? run.shown.map(shown) : [h("p", { class: "lacking" }, "This run shows none.")];
+    const boxed = run.shown.some((one) => one.views.some((view) => view.boxes));
+    body.replaceChildren(...(boxed ? [legend()] : []), h("div", { class: "shown-samples" }, ...parts));
+  };
+  store.on(["run"], fill);
+  fill();
+}
+
+function legend() {
+  const key = (kind, words) => h("span", { class: "key" }, h("span", { class: `box-key ${kind}`, "aria-hidden": "true" }), words);
+  const found = key("right", "right: one of the true boxes, or a true one that is found");
+  return h("div", { class: "legend" }, found, key("wrong", "wrong: not a true box, or a true one that is lost"));
+}
+
+function shown(one) {
+  const drawn = one.picture && one.views.some((view) => view.boxes || view.mask);
+  const parts = drawn
+    ? [h("div", { class: "views" }, ...one.views.map((view) => figure(one, view)))]
+    : [one.picture ? picture(one, [], `Sample ${one.sample}`) : null, said(one)];
+  return h("article", {}, h("h3", {}, `Sample ${one.sample} `, h("small", {}, `loses ${number(one.lost, 3)}`)), ...parts);
+}
+
+/** What each run says, in words. */
+function said({ views }) {
+  const words = views.filter((view) => view.says);
+  return words.length ? tiles(words.map((view) => [view.of, view.says])) : null;
+}
+
+function figure(one, view) {
+  const words = view.boxes ? summary(view) : "";
+  const layers = view.mask ? [image(view.mask, one, "mask")] : (view.boxes ?? []).flatMap((box) => drawnBox(box, one));
+  const label = `Sample ${one.sample}, ${view.of}${words && `: ${words}`}${listed(view.boxes)}`;
+  return h("figure", {}, h("figcaption", {}, nameOf(view.of), words ? h("small", {}, ` ${words}`) : null), picture(one, layers, label));
+}
+
+function summary({ of, boxes }) {
+  const right = boxes.filter((box) => box.right).length;
+  const rest = boxes.length - right;
+  if (of === "truth") return `${right} of ${boxes.length} found`;
+  return `${right} right, ${rest} wrong`;
+}
+
+/** The boxes for a screen reader, which cannot see them. */
+function listed(boxes) {
+  if (!boxes?.length) return "";
+  return `. ${boxes.map((box) => `${words(box)} ${box.right ? "right" : "wrong"}, at ${box.corners.map(Math.round).join(" ")}`).join("; ")}`;
+}
+
+function words({ label, score }) {
+  const name = printable(label).slice(0, LONGEST);
+  return score === null ? name : `${name} ${score.toFixed(2)}`;
+}
+
+function picture(one, layers, label) {
+  const box = { viewBox: `0 0 ${one.width} ${one.height}`, role: "img", "aria-label": label };
+  return s("svg", { class: "shown-picture", ...box }, image(one.picture, one), ...layers);
+}
+
+/** Pictures are data in the page, and nothing else. */
+function image(url, { width, height }, kind = "") {
+  return url.startsWith("data:image/") ? s("image", { href: url, width, height, class: kind, preserveAspectRatio: "none" }) : null;
+}
+
+function drawnBox(box, { width, height }) {
+  const [x1, y1, x2, y2] = box.corners;
+  const size = Math.max(width, height) * LETTERS;
+  const kind = box.right ? "right" : "wrong";
+  // Above what is right and below what is wrong: where both are of one object, both can be read.
+  const y = box.right ? Math.max(size, y1 - size / 5) : Math.min(height - size / 5, y2 + size);
+  const text = s("text", { x: Math.max(0, x1), y, "font-size": size, class: kind }, words(box));
+  return [s("rect", { x: x1, y: y1, width: Math.max(0, x2 - x1), height: Math.max(0, y2 - y1), class: kind }), text];
+}
