@@ -78,6 +78,8 @@ _CONFIRMED = 2
 """So many of those that help on a few samples are run on all, until one helps there too."""
 _FITS = 1.25
 """A range that is off by a smaller factor is left alone: it costs 2 dB at the most."""
+FITTED_RANGES = "ranges of these samples"
+"""The change that answers ranges of other data."""
 _OF_WEIGHTS = (*WEIGHT_CAUSES, INVALID_SCALE)
 _OTHER_DATA = ("stale-calibration", "unrepresentative-calibration")
 _RANGES = (*_OTHER_DATA, "clipping", "coarse-step", "rounding")
@@ -403,7 +405,7 @@ def _fitted_ranges(bound: BoundPlan, largest: Mapping[str, float]) -> list[_Chan
     readers = sum(not ranges.keys().isdisjoint(x.quantized_inputs) for x in bound.layers)
     return [
         _Change(
-            "ranges of these samples",
+            FITTED_RANGES,
             "ranges calibrated on samples like these",
             (*_OTHER_DATA, "clipping"),
             readers,
@@ -458,5 +460,5 @@ def _of_quantized(compared: Compared) -> _Quantization[Graph]:
         def fitted(state: Graph) -> Graph:
             return with_ranges(state, factors)[0]
 
-        changes.append(_Change("ranges of these samples", what, _RANGES, readers, "ranges", fitted))
+        changes.append(_Change(FITTED_RANGES, what, _RANGES, readers, "ranges", fitted))
     return _Quantization(pair.candidate, tuple(changes), lambda state: state.proto)

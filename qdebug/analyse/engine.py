@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from qdebug.analyse.causes.engine import attributed_cause, not_as_planned
 from qdebug.analyse.compared import Compared
+from qdebug.analyse.elsewhere import of_kernels
 from qdebug.analyse.gate import checked_conditions, task_result
 from qdebug.analyse.layer_results import output_results
 from qdebug.config.compare import CompareSettings
@@ -67,8 +68,12 @@ def with_engine(compared: Compared, engine: Engine, settings: CompareSettings) -
     kernels = kernel_times(engine.info, done.layer_times)
     report = replace(report, execution=replace(done.execution, kernels=kernels))
     measured = done.outputs, result.layers, result.tensors, done.task
+    summary, elsewhere = result.summary, of_kernels(done.execution.outputs)
+    if summary is not None and elsewhere is not None:
+        summary = replace(summary, elsewhere=elsewhere)
     return compared.found(
         engine=report,
+        summary=summary,
         layers=_explained(pair, result.layers, report),
         outputs=done.outputs,
         metric=done.task,

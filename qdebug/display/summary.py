@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from qdebug.analyse.causes.decisions import INDEX_FLIP
 from qdebug.formats.registry import SCALED
 from qdebug.results.compare import CompareResult, Shift, ShiftedValues, TaskResult
-from qdebug.results.summary import Finding, Summary
+from qdebug.results.summary import Elsewhere, Finding, Origin, Summary
 from qdebug.results.words import decibel, in_decibels, number
 from qdebug.wording import counted, option, printable
 
@@ -56,7 +56,13 @@ def sentence(result: CompareResult) -> str:
     where = " in the simulation" if result.engine and result.engine.executed else ""
     suspect = _stale(result)
     said = [_chance(result), _lost(result, summary, where), _reordered(result), suspect]
-    if summary.layers:
+    elsewhere = summary.elsewhere
+    if elsewhere is not None:
+        if elsewhere.origin is not Origin.DATA:
+            said.append(_elsewhere(result, elsewhere))
+        elif suspect:
+            said.append(_cured(result))
+    elif summary.layers:
         said += [_cured(result), _shifted(result)]
         said.append(_restored(result, summary))
         if not suspect or summary.cause != _STALE:
@@ -89,6 +95,14 @@ def _chance(result: CompareResult) -> str:
         f"where chance gives {task.chance:.4f}. Check the preprocessing and the labels first: "
         "`qdebug check` does."
     )
+
+
+def _elsewhere(result: CompareResult, found: Elsewhere) -> str:
+    """That kernels, or another model, are the reason."""
+    share = "" if found.share is None else f", {found.share:.0%} of the error"
+    what = "The engine's kernels are" if found.origin is Origin.KERNEL else "The model itself is"
+    not_this = f"not {result.precision.upper()}"
+    return f"{what} the reason{share}, {not_this}: {printable(found.evidence)}. {found.remedy}"
 
 
 def _reordered(result: CompareResult) -> str:

@@ -32,12 +32,38 @@ _OF_EACH_LAYER = ("rounding", "weight-rounding", "amplification", "fp16-sums", "
 
 
 class Finding(StrEnum):
-    """What the error is: that of a few layers, or of many, most of it for one cause, or spread."""
+    """What the error is: that of a few layers, or of many, most of it for one cause, or spread; or
+    none of quantization at all."""
 
     NOTHING_LOST = "nothing-lost"
     FEW_LAYERS = "few-layers"
     ONE_CAUSE = "one-cause"
     SPREAD = "spread"
+    NOT_QUANTIZATION = "not-quantization"
+
+
+class Origin(StrEnum):
+    """Where a loss comes from that is not quantization's."""
+
+    DATA = "data"
+    MODEL = "model"
+    KERNEL = "kernel"
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Why quantization is not the reason for what is lost.
+
+    Attributes:
+        share: the part of the outputs' error that the origin makes; null where that is not known.
+        evidence: the measured numbers, for people.
+        remedy: what to do; "" where a cause says it.
+    """
+
+    origin: Origin
+    share: float | None
+    evidence: str
+    remedy: MaybeText = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +102,7 @@ class Summary:
         restored: the part of what was lost that they give back together, of the curve's figure
             where there is a curve: 1 is as good as FP32, below 0 is worse than as planned; null
             where nothing was restored, or nothing was lost by that figure.
+        elsewhere: where the loss comes from, if not from quantization: no layer is to blame then.
         group_layers: how many more leading layers were tried together, and gave less than the
             first alone, since errors offset each other; 0 where that was not so.
         group_sqnr_db: of the outputs with these in FP32; null without any.
@@ -92,11 +119,14 @@ class Summary:
     restored: float | None = None
     group_layers: int = 0
     group_sqnr_db: float | None = None
+    elsewhere: Elsewhere | None = None
 
     @property
     @in_json
     def finding(self) -> Finding:
         """What the error is, as far as the simulation tells."""
+        if self.elsewhere is not None:
+            return Finding.NOT_QUANTIZATION
         if not self.layers:
             return Finding.NOTHING_LOST
         if self.restored is None:

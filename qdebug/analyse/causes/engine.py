@@ -58,11 +58,12 @@ def attributed_cause(
             "Look at the layers before it.",
             OUTPUT_ERROR,
         )
-    remedy = _remedy(here.label, half_product)
+    remedy = remedy_of(here.label, half_product)
     return Cause(here.label, _share(here), evidence, remedy, OUTPUT_ERROR)
 
 
-def _remedy(label: str, half_product: bool) -> str:
+def remedy_of(label: str, half_product: bool = False) -> str:
+    """What to do about kernels, or an engine that is wrong without quantization."""
     if label == REFERENCE_MISMATCH:
         return (
             "Look for the reason without quantization: an operator that the library computes "

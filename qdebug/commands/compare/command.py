@@ -20,6 +20,7 @@ from qdebug.analyse.compared import (
 from qdebug.analyse.cures import cured
 from qdebug.analyse.effect.curves import curved
 from qdebug.analyse.effect.effects import NoiseSink
+from qdebug.analyse.elsewhere import with_origin
 from qdebug.analyse.engine import with_engine
 from qdebug.analyse.flips import FlipSink
 from qdebug.analyse.gate import Gate, check_metric, on_model, read_gate
@@ -167,6 +168,7 @@ def _analysed(prepared: _Prepared, compared: Compared) -> Compared:
     compared = compared.attempt("causes", explained)
     compared = compared.attempt("cures", partial(cured, gathered=prepared.built.gathered))
     compared = compared.attempt(_TOGETHER, summarized)
+    compared = compared.attempt("origin of the error", with_origin)
     if settings.try_remedies:
         calibrates_on = settings.quantization.calibrates_on
         fit = partial(with_remedies, calibrates_on=calibrates_on, method=settings.method)
