@@ -239,7 +239,8 @@ def _step_notes(task: TaskResult, step: float, samples: int, gate: Gate) -> list
     moves = f"With {samples} samples {task.name} moves in steps of {about}{step:.4f}"
     conditions = [c for c in gate.conditions if c.scope == "metric"]
     if not conditions:
-        return [f"{moves}: smaller losses do not show."] if step > _SMALL_STEP else []
+        hidden = "do not" if task.is_share else "may not"  # of others the step is only seen
+        return [f"{moves}: smaller losses {hidden} show."] if step > _SMALL_STEP else []
     notes = []
     for condition in conditions:
         less = condition.operator in (">=", ">")
