@@ -31,10 +31,12 @@ from qdebug.engine_info.mismatch import MOVING_OPS
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import UsageError
 from qdebug.outputfiles import refuse_temporary, temporary_folder
+from qdebug.plan.rewrite.qoperator import accuracy_level
 from qdebug.types import Feeds, Skipped
 from qdebug.wording import option
 
 CPU = "CPUExecutionProvider"
+_ACCURACY_LEVEL = "session.qdq_matmulnbits_accuracy_level"
 _ROUNDS = 10
 
 
@@ -149,6 +151,9 @@ class DeployedSession(OrtSession):
 
         options = session_options(self._operators)
         options.intra_op_num_threads = self._threads
+        level = accuracy_level(self._proto)
+        if level is not None:  # of Q/DQ nodes it would be 4
+            options.add_session_config_entry(_ACCURACY_LEVEL, str(level))
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = profile
@@ -201,6 +206,10 @@ def _layers(optimized: onnx.ModelProto, proto: onnx.ModelProto) -> Iterator[Engi
     """The nodes of the optimized graph, each with the nodes of `proto` that it computes."""
     given = onnx.shape_inference.infer_shapes(proto)
     types = {**_types(given), **_types(optimized)}
+    for node in optimized.graph.node:
+        if node.op_type == "MatMulNBits":  # its codes are packed into bytes
+            bits = next(a.i for a in node.attribute if a.name == "bits")
+            types[node.input[1]] = f"int{bits}"
     for node in optimized.graph.node:  # tensors that optimizations made carry no type
         for tensor in node.output:
             types[tensor] = types.get(tensor) or _made_type(node, types)

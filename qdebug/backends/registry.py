@@ -226,6 +226,7 @@ _BUILT_IN = (
         "qdebug.backends.onnxruntime:OnnxRuntimeBackend",
         audits=True,
         profiles=True,
+        precisions=("fp32", "int8", "int4"),
         settings=FILES_TO_WRITE | {"provider"},
         context=("threads", "sessions"),
         modules=("onnxruntime",),

@@ -185,9 +185,15 @@ def _judged_product(want: Precision, built: str, layer: EngineLayer) -> tuple[Au
         return AuditVerdict.UNKNOWN, "the layer carries no type"
     if not built:
         return AuditVerdict.UNKNOWN, "its kernel does not tell what type it multiplies in"
+    if built in FLOATS and want is Precision.INT4 and _holds(layer, want):
+        return AuditVerdict.SAME, f"its weight is stored so, and multiplied in {built}"
     if built == want.value and built != layer.precision:
         return AuditVerdict.FUSED, f"in one kernel with the cast of its data to {want}"
     return _compared(want, built) or (AuditVerdict.MISMATCH, "")
+
+
+def _holds(layer: EngineLayer, precision: Precision) -> bool:
+    return any(t.dtype == precision.value for t in layer.constants)
 
 
 def _compared(want: Precision, built: str) -> tuple[AuditVerdict, str] | None:

@@ -49,7 +49,7 @@ from qdebug.plan.rangesfile import read_ranges
 from qdebug.plan.repaired import remedies_in
 from qdebug.plan.rewrite.code_clips import without_code_clips
 from qdebug.plan.rewrite.constants import ConstantValues
-from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
+from qdebug.plan.rewrite.qoperator import accuracy_level, has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
 from qdebug.plan.select import nearest, select_layers
 from qdebug.types import Precision, ProgressCallback, ignore_progress
@@ -367,7 +367,21 @@ def explicit(model: Model) -> tuple[Model, tuple[str, ...]]:
         f"Integer operators are read as their Q/DQ equivalents ({listed}): from the same codes "
         "each gives ONNX Runtime's codes, or the next ones where a sum is in the middle."
     )
+    if accuracy_level(found.proto) == _ROUNDS_WHAT_IT_READS:
+        return model, (note, _left_out_note())
     return model, (note,)
+
+
+_ROUNDS_WHAT_IT_READS = 4
+"""The accuracy_level of MatMulNBits with which ONNX Runtime rounds both operands to INT8."""
+
+
+def _left_out_note() -> str:
+    return (
+        "With accuracy_level 4, which MatMulNBits has here, ONNX Runtime also rounds what it "
+        "multiplies with the weight to INT8. The simulation leaves that out; "
+        f"{option('backend', 'onnxruntime')} shows it."
+    )
 
 
 def _refuse_for_quantized(spec: QuantizationSpec, model: Model, *, saves_plan: bool) -> None:

@@ -24,11 +24,13 @@ QDQ_OPSET = 13
 """The first opset with per-channel DequantizeLinear."""
 
 _ELEMENT_TYPES = frozenset(helper.get_all_tensor_dtypes())
+_BLOCKWISE, _BLOCKWISE_OPSET = "MatMulNBits", 21
+"""Its Q/DQ equivalent has scales by block, which came with that opset."""
 _QUANTIZE_OPS = frozenset(
     {
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
         *("MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
-        *("ConvInteger", "MatMulInteger", "QGemm"),
+        *("ConvInteger", "MatMulInteger", "QGemm", _BLOCKWISE),
     }
 )
 
@@ -80,6 +82,8 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET, shapes: InputShapes =
     user_writers = {t: n.name for n in proto.graph.node for t in n.output if t}
     _drop_initializer_inputs(proto)
     _drop_repeated_types(proto)
+    if any(node.op_type == _BLOCKWISE for node in proto.graph.node):
+        opset = max(opset, _BLOCKWISE_OPSET)
     proto = convert_opset(file.path, proto, opset)
     _name_nodes(proto)
     user_names |= _added_nodes(proto, user_names, user_writers)

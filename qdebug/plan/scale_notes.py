@@ -10,7 +10,9 @@ from qdebug.wording import printable
 
 def invalid_scales(graph: Graph) -> dict[str, str]:
     """Scales that are not positive numbers, for people, by the node that reads what they dequantize
-    (the DequantizeLinear where none does): "of 8 scales, 1 zero ('s')"."""
+    (the DequantizeLinear where none does): "of 8 scales, 1 zero ('s')". Of blocks ONNX Runtime's
+    quantizer writes negative ones, so that the code −8 stands for the value that is largest by
+    magnitude, and 0 where a block is all 0."""
     found: dict[str, str] = {}
     for node in graph.nodes:
         if node.op_type != "DequantizeLinear" or len(node.inputs) < 2:
@@ -19,11 +21,9 @@ def invalid_scales(graph: Graph) -> dict[str, str]:
         if scales is None:
             continue
         values = np.asarray(scales, np.float64).ravel()
-        kinds = {
-            "zero": int(np.sum(values == 0)),
-            "negative": int(np.sum(values < 0)),
-            "not finite": int(np.sum(~np.isfinite(values))),
-        }
+        kinds = {"not finite": int(np.sum(~np.isfinite(values)))}
+        if "block_size" not in graph.attributes(node):
+            kinds |= {"zero": int(np.sum(values == 0)), "negative": int(np.sum(values < 0))}
         told = " and ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
         if told:
             readers = graph.consumers.get(node.outputs[0], ()) or (node,)

@@ -19,8 +19,16 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 import qdebug
 from qdebug.errors import ModelError
 from qdebug.network.graph import Graph
-from qdebug.plan.rewrite.qoperator import QOPERATORS, has_qoperators, to_qdq
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
+from qdebug.plan.rewrite.qoperator import (
+    QOPERATORS,
+    accuracy_level,
+    has_qoperators,
+    to_qdq,
+)
 from qdebug.plan.rewrite.strip import strip_qdq
+from qdebug.plan.scale_notes import invalid_scales
 
 F32 = np.float32
 MS = "com.microsoft"
@@ -356,7 +364,86 @@ def test_an_integer_product_without_scales(kit: SimpleNamespace) -> None:
 
 def test_every_operator_is_tested() -> None:
     tested = {name.partition(" ")[0] for name in CASES} | {"MatMulInteger", "ConvInteger"}
-    assert tested | {"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "moving"} >= QOPERATORS
+    products = {"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "MatMulNBits"}
+    assert tested | products | {"moving"} >= QOPERATORS
+
+
+def blockwise(bits: int, zeros: bool, columns: int = 6, **attributes: Any) -> onnx.ModelProto:
+    """MatMulNBits of a weight [K, N] = [40, columns], in blocks of 16 along K."""
+    rng, k, block = np.random.default_rng(bits), 40, 16
+    blocks, a_byte = 3, 8 // bits
+    constants: dict[str, Any] = {
+        "b": rng.integers(0, 256, (columns, blocks, block // a_byte)).astype(np.uint8),
+        "bs": rng.normal(size=(columns, blocks)).astype(F32),  # negative ones are usual
+        "bias": rng.normal(size=columns).astype(F32),
+    }
+    if zeros:
+        packed = -(-blocks // a_byte)
+        constants["bz"] = rng.integers(0, 256, (columns, packed)).astype(np.uint8)
+    inputs = ["a", "b", "bs", "bz" if zeros else "", "", "bias"]
+    sizes = {"K": k, "N": columns, "bits": bits, "block_size": block}
+    node = helper.make_node("MatMulNBits", inputs, ["y"], "n", domain=MS, **sizes, **attributes)
+    return built(([node], {"a": np.zeros((3, k), F32)}, constants, np.dtype(F32)))[0]
+
+
+def prepared(proto: onnx.ModelProto, folder: Path) -> Graph:
+    """At the opset that scales by block need."""
+    onnx.save(proto, folder / "blocks.onnx")
+    model = prepare_model(read_model(str(folder / "blocks.onnx")))
+    assert model.quantized and has_qoperators(model.graph)
+    return model.graph
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_in_blocks(kit: SimpleNamespace, tmp_path: Path, bits: int, zeros: bool) -> None:
+    proto = blockwise(bits, zeros)
+    explicit = to_qdq(prepared(proto, tmp_path))
+    feeds = {"a": np.random.default_rng(0).normal(size=(3, 40)).astype(F32)}
+    expected = native(proto, feeds)
+    np.testing.assert_allclose(kit.run(explicit.proto, feeds)["y"], expected, rtol=1e-4, atol=1e-4)
+    graph = Graph(onnx.shape_inference.infer_shapes(explicit.proto))
+    assert kit.ops(graph.proto).count("DequantizeLinear") == 1 and not invalid_scales(graph)
+    np.testing.assert_allclose(kit.run(strip_qdq(graph), feeds)["y"], expected, atol=1e-4)
+
+
+def test_how_exactly_blocks_are_multiplied_stays_known(tmp_path: Path) -> None:
+    for level in (0, 4):
+        explicit = to_qdq(prepared(blockwise(4, zeros=False, accuracy_level=level), tmp_path))
+        assert accuracy_level(explicit.proto) == level
+    assert accuracy_level(built(matmul(Draw(0, signed=False)))[0]) is None
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_what_rounds_activations_beside_blocks_is_kernel_error(tmp_path: Path, level: int) -> None:
+    """ONNX Runtime rounds them to INT8 with accuracy_level 4, and not with 0."""
+    proto = blockwise(4, zeros=False, columns=32, accuracy_level=level)
+    plain, reference = Graph.inferred(to_qdq(prepared(proto, tmp_path)).proto), tmp_path / "f.onnx"
+    onnx.save(strip_qdq(plain), reference)
+    feeds = {"a": np.random.default_rng(0).normal(size=(6, 40)).astype(F32)}
+    result = qdebug.compare(
+        tmp_path / "blocks.onnx",
+        reference=reference,
+        inputs=feeds,
+        backend="onnxruntime",
+    )
+    assert [(x.name, x.precision) for x in result.layers if x.op_type == "MatMul"] == [
+        ("n", "int4")
+    ]
+    assert result.engine is not None and result.engine.audit is not None
+    assert result.engine.audit.passed
+    sqnr = result.outputs[0].metrics.sqnr_db
+    assert sqnr > 100 if level == 0 else 30 < sqnr < 60
+    assert any("accuracy_level 4" in note for note in result.notes) == (level == 4)
+
+
+@pytest.mark.parametrize(("bits", "inputs", "says"), [(2, 6, "2 bits"), (4, 5, "g_idx")])
+def test_blocks_that_are_not_read(bits: int, inputs: int, says: str) -> None:
+    proto = blockwise(bits, zeros=False)
+    if inputs == 5:
+        proto.graph.node[0].input[4] = "bias"
+    with pytest.raises(ModelError, match=says):
+        to_qdq(Graph(proto))
 
 
 @pytest.mark.parametrize("op", ["MatMulIntegerToFloat", "DynamicQuantizeMatMul"])

@@ -611,7 +611,10 @@ def _weight(weight: WeightPart, share: float) -> Cause:
         "weight-rounding",
         share,
         rounded,
-        "Keep the layer in higher precision, or train the network with its weights quantized."
+        "Quantize the FP32 model again, with smaller blocks or 8 bits for this layer; otherwise "
+        "keep it in higher precision."
+        if weight.block
+        else "Keep the layer in higher precision, or train the network with its weights quantized."
         if not is_planned(weight.format)
         else f"{_REPAIR_OF_OTHERS}: it rounds and corrects weights. Keep the layer in FP32 only if "
         "that is not enough."

@@ -19,7 +19,8 @@ import onnx
 from onnx import TensorProto
 
 from qdebug.errors import ModelError
-from qdebug.formats.registry import UINT8
+from qdebug.formats.base import Format
+from qdebug.formats.registry import INT4, INT8, UINT4, UINT8
 from qdebug.network.graph import Graph, Node, reads_of
 from qdebug.network.subgraphs import free_name
 from qdebug.network.weights import tensor_of
@@ -34,6 +35,7 @@ _MOVING = frozenset(
 )
 """Operators that give codes as they found them, of the same scale and zero point; see `moves`."""
 _MICROSOFT = "com.microsoft"
+_LEVEL_KEY = "qdebug.accuracy_level"
 
 
 def moves(graph: Graph, node: Node) -> bool:
@@ -98,7 +100,22 @@ def to_qdq(graph: Graph) -> Explicit:
         else:
             writer.keep(node)
     writer.drop_unread()
-    return Explicit(writer.editor.finish("the model with Q/DQ"), replaced)
+    proto = writer.editor.finish("the model with Q/DQ")
+    levels = [graph.attributes(n).get("accuracy_level", 0) for n in graph.nodes if _is_nbits(n)]
+    if levels:
+        proto.metadata_props.add(key=_LEVEL_KEY, value=str(max(levels)))
+    return Explicit(proto, replaced)
+
+
+def accuracy_level(proto: onnx.ModelProto) -> int | None:
+    """The highest `accuracy_level` of the MatMulNBits that a model had before `to_qdq`: with 4
+    ONNX Runtime's kernel also rounds what it multiplies to INT8. None where it had none."""
+    found = next((p.value for p in proto.metadata_props if p.key == _LEVEL_KEY), None)
+    return None if found is None else int(found)
+
+
+def _is_nbits(node: Node) -> bool:
+    return node.op_type == "MatMulNBits" and node.domain == _MICROSOFT
 
 
 def _with_constant_codes(graph: Graph) -> Graph:
@@ -520,6 +537,71 @@ def _with_bias(to: _Writer, node: Node, inputs: Sequence[str], bias: str) -> Non
     to.editor.add("Add", product, bias, output=node.outputs[0], name=f"{node.name}_bias")
 
 
+def _matmul_nbits(to: _Writer, node: Node) -> None:
+    """MatMulNBits: a weight [N, K] in blocks along K, each with a scale; see
+    https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.
+
+    Raises:
+        NoEquivalentError: codes of other bits than 4 and 8, a reordered weight, or zero points in
+            floating point.
+    """
+    given = to.graph.attributes(node)
+    bits, k, n, block = (int(given[name]) for name in ("bits", "K", "N", "block_size"))
+    a, packed, scale = node.inputs[:3]
+    zero, order, bias = (_optional(node, place) for place in (3, 4, 5))
+    if bits not in _BLOCK_FORMATS:
+        raise NoEquivalentError(f"node '{node.name}' has codes of {bits} bits")
+    if order:
+        raise NoEquivalentError(f"node '{node.name}' reorders its weight (g_idx)")
+    blocks = -(-k // block)
+    codes = _unpacked(_constant(to, packed), bits, n, blocks * block)[:, :k]
+    symmetric, asymmetric = _BLOCK_FORMATS[bits]
+    if zero:
+        zeros = _constant(to, zero)
+        if zeros.dtype != np.uint8:
+            raise NoEquivalentError(f"node '{node.name}' has zero points in floating point")
+        points = _unpacked(zeros, bits, n, blocks).T.astype(asymmetric.dtype)
+        operands = [codes.astype(asymmetric.dtype), points]
+    else:  # half of the codes are negative
+        operands = [(codes.astype(np.int16) - (1 << (bits - 1))).astype(symmetric.dtype)]
+    operands[0] = np.ascontiguousarray(operands[0].T)
+    operands.insert(1, _constant(to, scale).reshape(n, blocks).T)
+    names = (packed, f"{packed}_scales", f"{packed}_zero_points")
+    weight = to.editor.add(
+        "DequantizeLinear",
+        *map(to.editor.initializer, map(np.ascontiguousarray, operands), names),
+        output=to.editor.tensor_name(f"{packed}_DequantizeLinear_Output"),
+        name=f"{packed}_DequantizeLinear",
+        axis=0,
+        block_size=block,
+    )
+    _with_bias(to, node, [a, weight], bias)
+
+
+def _constant(to: _Writer, tensor: str) -> Array:
+    """The value of a constant.
+
+    Raises:
+        NoEquivalentError: it is computed.
+    """
+    value = to.graph.constant(tensor)
+    if value is None:
+        raise NoEquivalentError(f"'{tensor}' is computed")
+    return value
+
+
+def _unpacked(packed: Array, bits: int, rows: int, columns: int) -> Array:
+    """Codes [rows, columns], uint8: those of each row packed into whole bytes, the first one into
+    the lowest bits."""
+    whole = packed.reshape(rows, -1)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (whole[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return np.asarray(codes.reshape(rows, -1)[:, :columns])
+
+
+_BLOCK_FORMATS: Mapping[int, tuple[Format, Format]] = {4: (INT4, UINT4), 8: (INT8, UINT8)}
+"""By bits: the formats of codes without zero points, and with them."""
+
 _STANDARD: Mapping[str, Callable[[_Writer, Node], None]] = {
     "QLinearConv": _conv,
     "QLinearMatMul": _matmul,
@@ -540,6 +622,7 @@ _CONTRIBUTED: Mapping[str, Callable[[_Writer, Node], None]] = {
     "QLinearSoftmax": _softmax,
     "MatMulIntegerToFloat": _integer_to_float,
     "DynamicQuantizeMatMul": _dynamic_matmul,
+    "MatMulNBits": _matmul_nbits,
 }
 QOPERATORS = frozenset({*_STANDARD, *_CONTRIBUTED})
 
