@@ -251,13 +251,19 @@ def _of_paddleocr(metadata: Metadata, taken: TensorSpec) -> Preprocessing | None
     return replace(PRESETS["ppocr-rec"], source=source)
 
 
+def folders_beside(model: str) -> list[Path]:
+    """Where files may lie that say more of a model: its folder, and the one above where that is one
+    of Hugging Face's ("onnx") or of Triton's (a version); none of a model in memory."""
+    if not model or isinstance(model, InMemory):
+        return []
+    parent = Path(model).parent
+    above = parent.name == "onnx" or parent.name.isdigit()
+    return [parent, parent.parent] if above else [parent]
+
+
 def beside_model(model: Path) -> Preprocessing | None:
-    """What files beside a model say of it; None where there are none. The folder above counts
-    where that of the model is one of Hugging Face's ("onnx") or of Triton's (a version)."""
-    folders = [model.parent]
-    if model.parent.name == "onnx" or model.parent.name.isdigit():
-        folders.append(model.parent.parent)
-    for folder in folders:
+    """What files beside a model say of it; None where there are none."""
+    for folder in folders_beside(str(model)):
         for pattern, read in _BESIDE.items():
             files = sorted(folder.glob(pattern.replace("MODEL", _escaped(model.stem))))
             for file in islice(files, _MOST_FILES):

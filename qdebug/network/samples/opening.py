@@ -61,7 +61,7 @@ def opened(spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:
         samples = Samples(reader, layout, extras, inputs, spec, told)
     else:
         feed_reader, layout, extras = open_feeds(source, inputs, data, limit)
-        samples = Samples(feed_reader, layout, extras, inputs, spec)
+        samples = Samples(feed_reader, layout, extras, inputs, spec, told)
     _check_full_batches(samples, data, spec.limited_by)
     return samples if spec.batch_size is None else samples.with_batch_size(spec.batch_size)
 

@@ -99,7 +99,7 @@ def test_a_list(save: Any, tmp_path: Path, kind: str) -> None:
     assert samples.extras["text"].tolist() == ["dog", "cat", "dog"]
     assert samples.extras["score"].tolist() == [0.5, 1.5, 2.0]
     (tmp_path / "images" / "a.png").unlink()
-    with pytest.raises(SampleError, match=r"1 of 3 pictures.*not there.*a\.png"):
+    with pytest.raises(SampleError, match=r"1 of 3 files.*not there.*a\.png"):
         opened(tmp_path / f"list.{kind}")
 
 

@@ -90,7 +90,7 @@ def _picture_set(path: Path, data: Any) -> PictureSet:
     _refuse_unknown(path, "pictures", set(on_picture) - known, "image_id")
     used = {a["category_id"] for each in on_picture.values() for a in each}
     _refuse_unknown(path, "categories", used - set(number), "category_id")
-    files = find_pictures(path, [image["file_name"] for image in data["images"]])
+    files = find_files(path, [image["file_name"] for image in data["images"]])
     boxes = tuple(_boxes(on_picture[image["id"]], number) for image in data["images"])
     count = sum(len(each.classes) for each in boxes)
     return PictureSet(
@@ -128,8 +128,8 @@ def _refuse_unknown(path: Path, what: str, unknown: set[Any], key: str) -> None:
         )
 
 
-def find_pictures(path: Path, names: Sequence[str]) -> list[Path]:
-    """The pictures that a file of annotations names, from the first folder that has the first.
+def find_files(path: Path, names: Sequence[str]) -> list[Path]:
+    """The files that a list or annotations name, from the first folder that has the first.
 
     Raises:
         SampleError: some are not there.
@@ -146,7 +146,7 @@ def find_pictures(path: Path, names: Sequence[str]) -> list[Path]:
     if missing:
         shown = ", ".join(str(file) for file in missing[:_NAMED])
         raise SampleError(
-            f"{path}: {len(missing)} of {counted(len(files), 'picture')} that it names are not "
+            f"{path}: {len(missing)} of {counted(len(files), 'file')} that it names are not "
             f"there: {shown}{', …' if len(missing) > _NAMED else ''}.",
             f"Put them beside {path.name}, or in a folder 'images' there.",
             code="QD-SAMPLES-ANNOTATIONS",

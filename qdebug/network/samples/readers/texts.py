@@ -1,0 +1,77 @@
+"""Texts: a .txt file with one on each line, or a .csv or .jsonl file with a column `text` (or
+`sentence`), perhaps a second one, and labels."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from qdebug.errors import SampleError
+from qdebug.inputfiles import read_text
+from qdebug.network.samples.readers.file_list import (
+    FILE_COLUMNS,
+    labels_of_rows,
+    rows_of,
+    values_of,
+)
+from qdebug.network.samples.samples import Source
+from qdebug.network.samples.texts import Texts
+from qdebug.types import TensorSpec
+from qdebug.wording import counted
+
+_TEXT = "text", "sentence", "sentence1", "premise", "question"
+_PAIR = "text_pair", "sentence2", "hypothesis", "context"
+"""Columns of GLUE and of its like."""
+_MOST = 1 << 20
+"""Bytes of a first line."""
+
+
+def recognizes(path: Path) -> bool:
+    """Whether it is a list of texts, and not of files with texts as labels."""
+    with path.open("rb") as file:
+        first = file.readline(_MOST)
+    if path.suffix.lower() == ".txt":
+        return bool(first)
+    try:
+        line = first.decode("utf-8-sig")
+        columns = next(csv.reader([line])) if path.suffix.lower() == ".csv" else json.loads(line)
+    except (ValueError, csv.Error, RecursionError, StopIteration):
+        return False
+    if not isinstance(columns, list | dict):
+        return False
+    return any(name in columns for name in _TEXT) and not any(n in columns for n in FILE_COLUMNS)
+
+
+def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
+    """The texts of a file, in its order.
+
+    Raises:
+        SampleError: it is damaged, or a row lacks its text.
+    """
+    if path.suffix.lower() == ".txt":
+        lines = _lines(path)
+        return Texts(lines, f"{counted(len(lines), 'text')} ({path.name})")
+    rows = rows_of(path)
+    text = next(name for name in _TEXT if name in rows[0])
+    pair = next((name for name in _PAIR if name in rows[0]), None)
+    labels = labels_of_rows(path, rows, {text, pair})[0]
+    told = f"{' with ' * bool(labels)}{', '.join(labels)} ({path.name})"
+    return Texts(
+        tuple(map(str, values_of(path, rows, text))),
+        f"{counted(len(rows), 'pair of texts' if pair else 'text')}{told}",
+        None if pair is None else tuple(map(str, values_of(path, rows, pair))),
+        {name: array for name, array in labels.items() if array.dtype.kind != "U"},
+    )
+
+
+def _lines(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(line for line in read_text(path).splitlines() if line.strip())
+    except ValueError as error:
+        raise SampleError(
+            f"{path}: not text in UTF-8 ({error}).",
+            "Write one text on each line.",
+            code="QD-SAMPLES-DAMAGED",
+        ) from error

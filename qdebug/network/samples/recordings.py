@@ -1,0 +1,322 @@
+"""Recordings of sound, WAV files, and what becomes of them for a network that takes waveforms:
+samples of -1 to 1, one channel, at one rate."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from qdebug.errors import SampleError, is_about_memory
+from qdebug.inputfiles import read_text
+from qdebug.network.dataformats import FORMATS
+from qdebug.network.samples.arrays import ArrayInMemory
+from qdebug.network.samples.found_preprocessing import folders_beside
+from qdebug.network.samples.matching import shape_text
+from qdebug.network.samples.samples import PreparedSamples, SampleArray
+from qdebug.network.samplespec import SampleSpec
+from qdebug.types import Array, Feeds, TensorSpec
+from qdebug.wording import counted, option
+
+SUFFIXES = frozenset(next(f for f in FORMATS if f.name == "recordings").endings)
+_NAMED = 3
+"""Files that a message names."""
+_AXES = 2, 3
+_VARIANCE = 1e-7
+"""That Hugging Face's Wav2Vec2FeatureExtractor adds to the variance."""
+
+
+def is_recording(path: Path) -> bool:
+    """Whether its name ends as that of a WAV file."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+class UnreadableRecordingError(Exception):
+    """A WAV file cannot be decoded; says why."""
+
+
+@dataclass(frozen=True)
+class Listening:
+    """How a recording becomes a waveform.
+
+    Attributes:
+        rate: in Hz, to which others are resampled; None takes the recordings'.
+        normalized: to the mean 0 and the variance 1 of each.
+        source: where it was found, for people.
+    """
+
+    rate: int | None = None
+    normalized: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Recordings in a stable order, and what is known of each.
+
+    Attributes:
+        files: of them.
+        holds: what they are and how they are labelled, for people.
+        labels: arrays by name, a row for each.
+    """
+
+    files: tuple[Path, ...]
+    holds: str
+    labels: Mapping[str, Array] = field(default_factory=dict)
+
+    def kept(self, numbers: Sequence[int]) -> Recordings:
+        """Some of them."""
+        rows = np.array(numbers, np.int64)
+        labels = {name: array[rows] for name, array in self.labels.items()}
+        return replace(self, files=tuple(self.files[k] for k in numbers), labels=labels)
+
+    def prepared(self, spec: SampleSpec, inputs: Sequence[TensorSpec]) -> PreparedSamples:
+        """The waveforms: stacked where the network takes a fixed number of values, or where all
+        have as many; else one by one.
+
+        Raises:
+            SampleError: it takes no waveform, a file cannot be read, or they differ in their rate.
+        """
+        taken = _waveform_input(inputs, spec.data)
+        used = self
+        if spec.limit is not None:
+            used = used.kept(range(min(spec.limit, len(used.files))))
+        lengths, rates, bad = _surveyed(used.files)
+        left_out = ""
+        if bad:
+            if not spec.skip_bad or len(bad) == len(used.files):
+                _refuse(used.files, bad, spec.data)
+            left_out = f" ({counted(len(bad), 'unreadable one')} left out)"
+            used = used.kept([k for k in range(len(used.files)) if k not in bad])
+        if not used.files:
+            raise SampleError(
+                f"{spec.data}: holds no recordings.", "Add some.", code="QD-SAMPLES-EMPTY"
+            )
+        how = _listening_beside(spec.model)
+        rate = how.rate or _only(rates, used.files, spec.data)
+        how = replace(how, rate=rate)
+        sizes = [math.ceil(n * rate / own) for n, own in zip(lengths, rates, strict=True)]
+        length = taken.shape[-1] if isinstance(taken.shape[-1], int) else None
+        told = f"{self.holds}{left_out}; {_told(how, rates, length, sizes)}"
+        if length is None and len(set(sizes)) > 1:
+            return PreparedSamples(_RecordingFeeds(used, taken, how), spec, told)
+        arrays: dict[str, SampleArray] = {
+            taken.name: DecodedRecordings(used.files, how, taken, length or sizes[0]),
+            **{name: ArrayInMemory(array) for name, array in used.labels.items()},
+        }
+        return PreparedSamples(arrays, spec, told)
+
+
+def _waveform_input(inputs: Sequence[TensorSpec], where: str) -> TensorSpec:
+    """The only input, [samples, values] or [samples, 1, values].
+
+    Raises:
+        SampleError: it is something else.
+    """
+    taken = inputs[0]
+    is_wave = len(taken.shape) in _AXES and taken.shape[1:-1] in ((), (1,))
+    if len(inputs) == 1 and taken.dtype.kind == "f" and is_wave:
+        return taken
+    listed = ", ".join(f"'{each.name}' {shape_text(each.shape)}" for each in inputs)
+    raise SampleError(
+        f"{where}: holds recordings, and the model does not take a waveform, [samples, values] or "
+        f"[samples, 1, values]: its input{'s are' if len(inputs) > 1 else ' is'} {listed}.",
+        "Features such as spectrograms are given as arrays by input name (.npz), or by a function "
+        "that computes them: script.py:function.",
+        code="QD-SAMPLES-RECORDING-INPUT",
+    )
+
+
+def _listening_beside(model: str) -> Listening:
+    """What Hugging Face's preprocessor_config.json beside a model says.
+
+    Raises:
+        SampleError: it is damaged.
+    """
+    for folder in folders_beside(model):
+        file = folder / "preprocessor_config.json"
+        if not file.is_file():
+            continue
+        try:
+            data = json.loads(read_text(file))
+            rate = data.get("sampling_rate")
+            if rate is None:
+                continue
+            normalized = bool(data.get("do_normalize", False))
+            return Listening(int(rate), normalized, str(file))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise SampleError(
+                f"{file}: what it says of recordings is not understood ({error}).",
+                "Write it again, or move it away.",
+                code="QD-SAMPLES-PREPROCESSING",
+            ) from error
+    return Listening()
+
+
+def _only(rates: Sequence[int], files: Sequence[Path], where: str) -> int:
+    """The rate of all recordings.
+
+    Raises:
+        SampleError: they have several.
+    """
+    other = next((k for k, rate in enumerate(rates) if rate != rates[0]), None)
+    if other is None:
+        return rates[0]
+    raise SampleError(
+        f"{where}: {files[0].name} has {rates[0]} samples per second and {files[other].name} "
+        f"{rates[other]}, and nothing says what the model takes.",
+        "Give recordings of one rate, or a preprocessor_config.json with sampling_rate beside the "
+        "model.",
+        code="QD-SAMPLES-RECORDING-RATE",
+    )
+
+
+def _told(how: Listening, rates: Sequence[int], length: int | None, sizes: Sequence[int]) -> str:
+    parts = [f"{how.rate} Hz, one channel, -1 to 1"]
+    if any(rate != how.rate for rate in rates):
+        parts.append(f"resampled from {', '.join(map(str, sorted(set(rates) - {how.rate})))} Hz")
+    if how.normalized:
+        parts.append("each with mean 0 and variance 1")
+    if how.source:
+        parts[-1] += f" (from {how.source})"
+    if length is None:
+        parts.append("as long as they are")
+    else:
+        cut, padded = sum(n > length for n in sizes), sum(n < length for n in sizes)
+        seconds = f"{length} values ({length / (how.rate or 1):.3g} s)"
+        done = [f"{padded} padded with 0"] * bool(padded) + [f"{cut} cut"] * bool(cut)
+        parts.append(f"{seconds}{': ' * bool(done)}{', '.join(done)}")
+    return ", ".join(parts)
+
+
+def _surveyed(files: Sequence[Path]) -> tuple[list[int], list[int], dict[int, str]]:
+    """The length and the rate of each recording that can be read, and why others cannot."""
+    lengths, rates, bad = [], [], {}
+    for number, file in enumerate(files):
+        try:
+            values, rate = decoded(file)
+        except UnreadableRecordingError as error:
+            bad[number] = str(error)
+            continue
+        lengths.append(len(values))
+        rates.append(rate)
+    return lengths, rates, bad
+
+
+def _refuse(files: Sequence[Path], bad: Mapping[int, str], where: str) -> NoReturn:
+    """Refuse recordings for those that are `bad`.
+
+    Raises:
+        SampleError: always.
+    """
+    first = ", ".join(f"{files[k]} ({bad[k]})" for k in sorted(bad)[:_NAMED])
+    more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+    raise SampleError(
+        f"{where}: {len(bad)} of {counted(len(files), 'recording')} cannot be read: {first}{more}.",
+        f"Repair or remove them, or leave them out with {option('skip_bad')}. Only WAV is read.",
+        code="QD-SAMPLES-RECORDING",
+    )
+
+
+def decoded(file: Path) -> tuple[Array, int]:
+    """The values of a WAV file, float32 [values], -1 to 1, the mean of its channels; and its rate.
+
+    Whole numbers are divided by the largest magnitude of their type: 2^15 of 16 bits.
+
+    Raises:
+        UnreadableRecordingError: it is none.
+    """
+    from scipy.io import wavfile
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks without sound
+            rate, values = wavfile.read(file)
+    except Exception as error:  # SciPy raises what a damaged header leads it to
+        if is_about_memory(error):
+            raise
+        why = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UnreadableRecordingError(why) from error
+    if not values.size or not rate:
+        raise UnreadableRecordingError("it holds no sound")
+    if values.dtype.kind in "iu":
+        middle = 128 if values.dtype.kind == "u" else 0  # 8 bits are unsigned
+        half = 2.0 ** (8 * values.dtype.itemsize - 1)
+        values = (values.astype(np.float64) - middle) / half
+    mono = values.mean(axis=1) if values.ndim > 1 else values
+    return mono.astype(np.float32), int(rate)
+
+
+def waveform(file: Path, how: Listening) -> Array:
+    """A recording as the network hears it, float32 [values].
+
+    Raises:
+        SampleError: it cannot be read any more.
+    """
+    try:
+        values, rate = decoded(file)
+    except UnreadableRecordingError as error:
+        _refuse([file], {0: str(error)}, str(file.parent))
+    if how.rate not in (None, rate):
+        from scipy.signal import resample_poly
+
+        shared = math.gcd(how.rate, rate)
+        values = resample_poly(values, how.rate // shared, rate // shared).astype(np.float32)
+    if how.normalized:
+        values = (values - values.mean()) / np.sqrt(values.var() + _VARIANCE)
+    return values
+
+
+class DecodedRecordings:
+    """Recordings as a stacked array of a network's input, each padded with 0 or cut at its end;
+    they are decoded when they are read."""
+
+    def __init__(
+        self, files: Sequence[Path], how: Listening, taken: TensorSpec, length: int
+    ) -> None:
+        self.shape: tuple[int, ...] = (len(files), *(1,) * (len(taken.shape) - 2), length)
+        self.dtype: np.dtype[np.generic] = taken.dtype
+        self._files, self._how = files, how
+
+    def read(self, start: int, stop: int) -> Array:
+        """Recordings start to stop.
+
+        Raises:
+            SampleError: one cannot be decoded.
+        """
+        files = self._files[start:stop]
+        found = np.zeros((len(files), *self.shape[1:]), self.dtype)
+        for row, file in zip(found, files, strict=True):
+            values = waveform(file, self._how)[: self.shape[-1]]
+            row[..., : len(values)] = values
+        return found
+
+
+class _RecordingFeeds:
+    """Recordings of unequal length, one by one."""
+
+    def __init__(self, recordings: Recordings, taken: TensorSpec, how: Listening) -> None:
+        self._recordings, self._taken, self._how = recordings, taken, how
+
+    def read(self, index: int) -> Feeds | None:
+        """Recording `index`, with its labels.
+
+        Raises:
+            SampleError: it cannot be decoded.
+        """
+        if index >= len(self._recordings.files):
+            return None
+        values = waveform(self._recordings.files[index], self._how)
+        shape = (1,) * (len(self._taken.shape) - 1)
+        labels = {n: a[index : index + 1] for n, a in self._recordings.labels.items()}
+        return {self._taken.name: values.reshape(*shape, -1).astype(self._taken.dtype), **labels}
+
+    def where(self, index: int) -> str:
+        """The file."""
+        return str(self._recordings.files[index])

@@ -1,0 +1,104 @@
+"""WAV files as the inputs of a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import refused
+from scipy.io import wavfile
+
+from qdebug.network.samples import open_samples
+from qdebug.network.samples.opening import opened
+from qdebug.network.samplespec import SampleSpec
+
+
+def write(path: Path, values: Any, rate: int = 8000) -> Any:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    wavfile.write(path, rate, values)
+    return values
+
+
+def ramp(count: int) -> Any:
+    return np.linspace(-0.5, 0.5, count, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero", "one"),
+    [(np.int16, 0, 2**15), (np.int32, 0, 2**31), (np.uint8, 128, 2**7), (np.float32, 0, 1)],
+)
+def test_values_are_those_of_the_file(
+    tmp_path: Path, make_spec: Any, kind: Any, zero: int, one: int
+) -> None:
+    expected = np.array([-0.5, 0, 0.25, 0.5])
+    write(tmp_path / "a.wav", (expected * one + zero).astype(kind))
+    samples = open_samples(str(tmp_path / "a.wav"), [make_spec("x", None, 1, 4)])
+    assert samples.feeds(0, 1)["x"].tolist() == [[expected.tolist()]]
+    assert "1 recording; 8000 Hz" in samples.told
+
+
+def test_channels_are_averaged(tmp_path: Path, make_spec: Any) -> None:
+    write(tmp_path / "a.wav", np.array([[0.5, 0], [-1, 1]], np.float32))
+    samples = open_samples(str(tmp_path), [make_spec("x", None, 2)])
+    assert samples.feeds(0, 1)["x"].tolist() == [[0.25, 0]]
+
+
+def test_shorter_ones_end_in_zeros_and_longer_ones_are_cut(tmp_path: Path, make_spec: Any) -> None:
+    one, ten = write(tmp_path / "1.wav", ramp(3)), write(tmp_path / "10.wav", ramp(9))
+    samples = open_samples(str(tmp_path), [make_spec("x", None, 5)])
+    expected = [[*one, 0, 0], [*ten[:5]]]
+    assert samples.feeds(0, 2)["x"].tolist() == np.array(expected).tolist()
+    assert "1 padded with 0, 1 cut" in samples.told
+
+
+def test_where_any_length_is_taken_each_has_its_own(tmp_path: Path, make_spec: Any) -> None:
+    waves = [write(tmp_path / name / "a.wav", ramp(n)) for name, n in (("no", 4), ("yes", 7))]
+    samples = open_samples(str(tmp_path), [make_spec("x", None, 1, None)])
+    for k, wave in enumerate(waves):
+        assert samples.feeds(k, 1)["x"].tolist() == [[wave.tolist()]]
+    assert samples.extras["labels"].tolist() == [0, 1]
+    assert "2 recordings in 2 classes by folder" in samples.told
+
+
+def test_what_lies_beside_the_model_is_done(tmp_path: Path, make_spec: Any) -> None:
+    wave = write(tmp_path / "wavs" / "a.wav", np.sin(np.arange(400) / 20).astype(np.float32))
+    config = {"sampling_rate": 16000, "do_normalize": True}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    spec = SampleSpec(str(tmp_path / "wavs"), model=str(tmp_path / "onnx" / "model.onnx"))
+    samples = opened(spec, [make_spec("x", None, None)])
+    values = samples.feeds(0, 1)["x"][0]
+    assert len(values) == 2 * len(wave)
+    assert values.mean() == pytest.approx(0, abs=1e-6) and values.std() == pytest.approx(
+        1, abs=1e-4
+    )
+    scaled = (wave - wave.mean()) / wave.std()
+    assert np.abs(values[100:-100:2] - scaled[50:-50]).max() < 0.02
+    assert "resampled from 8000 Hz" in samples.told and "preprocessor_config.json" in samples.told
+
+
+def test_a_manifest_has_labels_and_texts(tmp_path: Path, make_spec: Any) -> None:
+    for name in ("b", "a"):
+        write(tmp_path / f"{name}.wav", ramp(4))
+    rows = [{"audio_filepath": "b.wav", "text": "007"}, {"audio_filepath": "a.wav", "text": "x"}]
+    (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    samples = open_samples(str(tmp_path / "list.jsonl"), [make_spec("x", None, 4)])
+    assert samples.extras["text"].tolist() == ["007", "x"]
+    assert samples.told.startswith("2 recordings with text (list.jsonl)")
+
+
+def test_refusals(tmp_path: Path, make_spec: Any) -> None:
+    waveform = make_spec("x", None, 4)
+    write(tmp_path / "a.wav", ramp(4))
+    with refused("QD-SAMPLES-RECORDING-INPUT", "'x' [?, 80, 30]", "spectrograms"):
+        open_samples(str(tmp_path), [make_spec("x", None, 80, 30)])
+    write(tmp_path / "b.wav", ramp(4), rate=44100)
+    with refused("QD-SAMPLES-RECORDING-RATE", "a.wav has 8000", "b.wav 44100"):
+        open_samples(str(tmp_path), [waveform])
+    (tmp_path / "b.wav").write_bytes(b"RIFF1234WAVE")
+    with refused("QD-SAMPLES-RECORDING", "1 of 2 recordings", "b.wav", "skip_bad"):
+        open_samples(str(tmp_path), [waveform])
+    samples = opened(SampleSpec(str(tmp_path), skip_bad=True), [waveform])
+    assert samples.count == 1 and "1 unreadable one left out" in samples.told.replace("(", "")
