@@ -207,6 +207,7 @@ def test_the_legend_has_the_figures_of_the_layer(
         assert len(said) == 3 and all(text.strip().endswith("dB") for text in said)
         name = page.locator("#depth .depth-layer").inner_text()
         assert name == page.locator("#card .layer-name").inner_text()
+        page.locator("#depth").scroll_into_view_if_needed()
         box = page.locator("#depth .hit").bounding_box()
         page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 40)
         page.wait_for_function(

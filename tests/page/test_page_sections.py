@@ -74,6 +74,27 @@ def test_accessible_and_quiet(chromium: Any, page_of: Callable[[str], Path], com
         watched.quiet()
 
 
+def test_the_curve_of_the_first_layers(chromium: Any, page_of: Callable[[str], Path]) -> None:
+    """The plot says its figures, the table has them, and a point selects the layer it adds."""
+    with opened(chromium, page_of("compare")) as watched:
+        page = watched.page
+        result = page.evaluate("document.getElementById('app').page.data.runs[0].result")
+        points = result["curve"]["points"]
+        section = page.locator("#curve")
+        told = section.locator("svg[role=img]").get_attribute("aria-label")
+        rows = section.locator("tbody tr").all_text_contents()
+        assert len(rows) == 1 + len(points)
+        for point, row in zip(points, rows[1:], strict=True):
+            assert f"in FP32: {point['value']:.1f}, " in told
+            assert row.startswith(str(point["layers"])) and f"{point['value']:.1f}" in row
+            assert result["layers"][point["layers"] - 1]["name"] in row or "more" in row
+        page.evaluate(
+            "document.querySelectorAll('#curve .choosable')[3].dispatchEvent(new Event('click'))"
+        )
+        assert page.evaluate(STATE)["selected"] == points[2]["layers"] - 1
+        assert section.locator(".ring").count() == 1
+
+
 def test_activations(chromium: Any, page_of: Callable[[str], Path]) -> None:
     with opened(chromium, page_of("compare")) as watched:
         page = watched.page

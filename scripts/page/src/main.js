@@ -8,6 +8,7 @@ import * as activations from "./activations.js";
 import * as bisect from "./bisect.js";
 import * as calibration from "./calibration.js";
 import * as card from "./card.js";
+import * as curve from "./curve.js";
 import * as depth from "./depth.js";
 import { figuresOf } from "./figures.js";
 import * as graph from "./graph/graph.js";
@@ -33,6 +34,7 @@ const SECTIONS = [
   ["repair", "Remedies", repair, of("repair"), "wide"],
   ["sweep", "Combinations", sweep, of("sweep"), "wide"],
   ["pair", "Differences of the runs", pair, several, "wide"],
+  ["curve", "Kept in FP32 together", curve, (data) => data.runs.some((run) => run.result?.curve?.points.length), "wide"],
   ["depth", "Error against depth", depth, compared, "wide"],
   ["samples", "Samples that lose most", samples, (data) => data.runs.some((run) => run.shown?.length), "wide"],
   ["calibration", "Calibration", calibration, of("calibrate", "ranges"), "wide"],
