@@ -153,6 +153,7 @@ def compare(
     skip_bad: bool = False,
     samples: int | None = None,
     calib_samples: int | None = None,
+    group: str | None = None,
     precision: Literal["int8", "fp8", "a16w8", "bf16", "fp16", "fp32"] | None = None,
     fallback_precision: Literal["bf16", "fp16", "fp32"] | None = None,
     weights: Literal["per-channel", "per-tensor"] | None = None,

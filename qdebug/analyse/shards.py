@@ -11,6 +11,7 @@ from functools import partial
 
 from qdebug.analyse.effect.effects import NoiseSink
 from qdebug.analyse.flips import Counted, FlipSink
+from qdebug.analyse.group_clipping import ClippingSink, Counts
 from qdebug.analyse.run_file import EvidenceSink, KeptRow, Ratings, RowKeeper
 from qdebug.analyse.shift import KeptShifts, ShiftSink
 from qdebug.backends.sizing import Sizing, capture_groups, probe
@@ -20,6 +21,7 @@ from qdebug.execute.executor import Shard, over_shards, part_of
 from qdebug.execute.lockstep import Due, due_of, open_lockstep
 from qdebug.metrics.accumulate import ErrorTotals
 from qdebug.network.samples import Batch, Samples
+from qdebug.network.samples.groups import Grouping
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.store.schema import Keep
@@ -38,6 +40,7 @@ class Sinks:
     shifts: ShiftSink
     evidence: EvidenceSink | None
     keepers: tuple[OutputKeeper, ...]
+    clipping: ClippingSink | None = None
     sized: Callable[[Mapping[str, float]], None] = lambda _: None
 
     @property
@@ -49,6 +52,7 @@ class Sinks:
             self.shifts,
             *([self.evidence] if self.evidence else []),
             *self.keepers,
+            *([self.clipping] if self.clipping else []),
         ]
 
 
@@ -62,6 +66,7 @@ class ShardFound:
         ratings: how bad the outputs of each sample are, where they are rated.
         rows: of the samples, where all are kept; `unsplit` is as of EvidenceSink.
         outputs: what each keeper kept, by batch.
+        clipped: what was counted by group, where there are groups.
     """
 
     errors: ErrorTotals
@@ -73,6 +78,7 @@ class ShardFound:
     rows: Sequence[KeptRow] = ()
     unsplit: frozenset[str] = frozenset()
     outputs: Sequence[Mapping[Batch, Tensors]] = ()
+    clipped: Mapping[str, Counts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,7 @@ def open_pass(
     due: Due,
     every_row: bool,
     kept: Sequence[tuple[str, Sequence[str]]],
+    grouping: Grouping | None,
 ) -> Callable[[Shard | RowsOf], ShardFound]:
     """The lockstep pass over one group of tensors, for an executor.
 
@@ -101,6 +108,7 @@ def open_pass(
         rated: samples are rated by the errors of their outputs.
         every_row: the activations of all samples are wanted.
         kept: the run and the outputs of each keeper.
+        grouping: of the samples, where there are groups.
     """
     one = open_lockstep(stack, context, pair, tensors, rated=rated, decomposed=True)
 
@@ -109,9 +117,10 @@ def open_pass(
         rows = EvidenceSink(keeper, Keep("all"), pair.tensors)
         flips, noise, shifts = FlipSink(context, pair), NoiseSink(pair), ShiftSink(pair)
         keepers = [OutputKeeper(run, outputs) for run, outputs in kept]
+        clipping = [ClippingSink.of(pair, grouping)] if grouping else []
         if isinstance(part, Shard):
             chosen, measured = part_of(subset, part), due
-            sinks: list[Sink] = [flips, noise, shifts, *keepers]
+            sinks: list[Sink] = [flips, noise, shifts, *keepers, *clipping]
             sinks += [ratings] if rated else []
             sinks += [rows] if every_row else []
         else:
@@ -130,6 +139,7 @@ def open_pass(
             found,
             frozenset(rows.unsplit),
             [keeper.by_batch if keeper.outputs else {} for keeper in keepers],
+            clipping[0].counts if clipping else {},
         )
 
     return run
@@ -182,6 +192,7 @@ def run_on_workers(
             due=due,
             every_row=every_row,
             kept=kept,
+            grouping=sinks.clipping.grouping if sinks.clipping else None,
         )
         merged = _Merged(sinks)
         for found in over_shards(context, work, subset, "compare"):
@@ -217,6 +228,8 @@ class _Merged:
         self.sinks.flips.merge(found.flips)
         self.sinks.noise.merge(found.noise)
         self.sinks.shifts.merge(found.shifts)
+        if self.sinks.clipping:
+            self.sinks.clipping.merge(found.clipped)
         self.badness |= found.ratings
         self.take(found)
         for keeper, by_batch in zip(self.sinks.keepers, found.outputs, strict=True):

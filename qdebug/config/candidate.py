@@ -141,6 +141,13 @@ CALIB_DATA = Option(
 METHOD = Option(
     f"How ranges follow from the calibration samples: {method_usage()}.", PRECISIONS, metavar="NAME"
 )
+GROUP = Option(
+    "Also measure each group of samples by itself: the name of a column or of an array of the data "
+    "that says which group a sample is of, such as a weather, a camera or labels; of pictures also "
+    "folder, the subfolder that each is in.",
+    SAMPLED,
+    metavar="NAME",
+)
 CALIB_SAMPLES = Option("Calibrate on the first N samples only.", SAMPLED, metavar="N", unset="all")
 
 

@@ -9,6 +9,7 @@ from qdebug.backends.segmentation import DEFAULT_BUDGET
 from qdebug.config.candidate import (
     ALLOW_UNQUANTIZED,
     FORCE,
+    GROUP,
     HTML,
     MEMORY_BUDGET,
     CandidateSettings,
@@ -55,6 +56,7 @@ class CompareSettings(CandidateSettings, ClusterSettings):
             metavar="NAME",
         ),
     ] = ()
+    group: Annotated[str | None, GROUP] = None
     local_samples: Annotated[
         Positive | None,
         Option(

@@ -64,4 +64,5 @@ class DataSettings:
             preprocess=self.preprocess,
             skip_bad=self.skip_bad,
             shapes=parse_shapes(self.shape),
+            group=getattr(self, "group", None),
         )

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from qdebug.analyse.causes.decisions import INDEX_FLIP
+from qdebug.display.groups import worst_group
 from qdebug.formats.registry import SCALED
 from qdebug.results.compare import CompareResult, Shift, ShiftedValues, TaskResult
 from qdebug.results.summary import Elsewhere, Finding, Origin, Summary
@@ -67,6 +68,7 @@ def sentence(result: CompareResult) -> str:
         said.append(_restored(result, summary))
         if not suspect or summary.cause != _STALE:
             said.append(_cause(result, summary))
+    said.append(worst_group(result))
     return " ".join(filter(None, said))
 
 

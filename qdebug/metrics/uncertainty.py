@@ -19,6 +19,9 @@ _RESAMPLES = 2000
 """Of a bootstrap: its 2.5 % are then known to a tenth of their size (Efron and Tibshirani 1993, ch.
 13 take 1000 to 2000)."""
 
+_AT_ONCE = 100
+"""Resamples that are drawn together: memory is that of so many copies of the samples' numbers."""
+
 
 @dataclass(frozen=True)
 class Uncertainty:
@@ -102,6 +105,25 @@ def of_groups(
         p_value,
         "paired jackknife",
     )
+
+
+def of_noise(energies: Float64) -> Interval | None:
+    """The 95 % interval of Σerr²/Σref², averaged over the outputs: the bootstrap of samples (Efron
+    and Tibshirani 1993, ch. 13); None of a single sample, and where values are not finite.
+
+    Args:
+        energies: Σerr² and Σref² of each output and sample, float64 [outputs, 2, samples].
+    """
+    n = energies.shape[2]
+    if n < 2 or not np.isfinite(energies).all():
+        return None
+    random, drawn = np.random.default_rng(0), []
+    for _ in range(_RESAMPLES // _AT_ONCE):
+        times = random.multinomial(n, np.full(n, 1 / n), size=_AT_ONCE).astype(np.float64)
+        errors, signals = np.moveaxis(energies @ times.T, 1, 0)  # [outputs, resamples] each
+        ratios = np.divide(errors, signals, out=np.zeros_like(errors), where=signals > 0)
+        drawn.append(ratios.mean(axis=0))
+    return _middle(np.concatenate(drawn))
 
 
 def groups_of(samples: int, most: int) -> list[npt.NDArray[np.int64]]:

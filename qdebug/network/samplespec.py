@@ -31,6 +31,9 @@ class SampleSpec:
         preprocessing: the same, found: with it, nothing is looked for.
         skip_bad: pictures that cannot be read are left out.
         shapes: that the model's inputs are given.
+        group: what says which group a sample is of: see network/samples/groups.py; None for no
+            groups.
+        folders: of each picture, where it is asked for as the group; found.
     """
 
     data: str
@@ -43,6 +46,8 @@ class SampleSpec:
     preprocessing: Preprocessing | None = None
     skip_bad: bool = False
     shapes: InputShapes = ()
+    group: str | None = None
+    folders: tuple[str, ...] = ()
 
     def open(self, inputs: Sequence[TensorSpec]) -> Samples:
         """The samples, for a model of these inputs.

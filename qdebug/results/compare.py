@@ -29,6 +29,7 @@ from qdebug.result import (
 from qdebug.results.conditions import Checked
 from qdebug.results.curve import Curve
 from qdebug.results.engine import EngineReport
+from qdebug.results.groups import Groups
 from qdebug.results.summary import RELEVANT_DB, Summary
 from qdebug.results.words import in_decibels
 from qdebug.types import Fp16Kernels, Precision, Skipped
@@ -472,6 +473,7 @@ class CompareResult(Result):
         fp16_kernels: how the simulation computed the layers in FP16; null where there are none.
         samples: how many were compared; `local_samples` are those of the local errors.
         metric: the end-to-end metric, null without one.
+        groups: the samples by group, in the simulation; null where no groups were asked for.
         outputs: the model's float outputs; an engine's own where it was executed.
         layers: every layer whose output was compared, worst first.
         tensors: every compared tensor, in execution order.
@@ -504,6 +506,7 @@ class CompareResult(Result):
     local_samples: int
     conditions: Hidden[tuple[Checked, ...]] = ()
     metric: TaskResult | None = None
+    groups: Groups | None = None
     outputs: tuple[OutputResult, ...]
     layers: tuple[LayerResult, ...]
     tensors: tuple[TensorResult, ...]

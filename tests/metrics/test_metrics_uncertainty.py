@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from qdebug.metrics.uncertainty import groups_of, of_groups, of_mean, of_share
+from qdebug.metrics.uncertainty import groups_of, of_groups, of_mean, of_noise, of_share
 
 
 def rights(both: int, lost: int, won: int, neither: int) -> tuple[Any, Any]:
@@ -82,3 +82,19 @@ def test_every_sample_is_left_out_once() -> None:
     missing = [set(range(30)) - set(rows.tolist()) for rows in sets]
     assert len(sets) == 12 and sorted(n for one in missing for n in one) == list(range(30))
     assert groups_of(1, 12) == []
+
+
+def test_the_interval_of_noise_holds_what_is_true_as_often_as_it_says() -> None:
+    """Of many sets of samples of which two outputs have noises of 0.01 and 0.03 on average."""
+    random, held, tries = np.random.default_rng(0), 0, 100
+    for _ in range(tries):
+        signals = random.gamma(4.0, size=(2, 40))
+        errors = signals * random.gamma(2.0, size=(2, 40)) * [[0.005], [0.015]]
+        low, high = of_noise(np.stack([errors, signals], axis=1)) or (0.0, 0.0)
+        held += low <= 0.02 <= high
+    assert 0.86 <= held / tries <= 1.0
+
+
+def test_noise_of_one_sample_or_of_nan_has_no_interval() -> None:
+    assert of_noise(np.ones((1, 2, 1))) is None
+    assert of_noise(np.array([[[np.inf, 1.0], [1.0, 1.0]]])) is None

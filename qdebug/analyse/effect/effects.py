@@ -319,10 +319,16 @@ class NoiseSink:
     @property
     def noise(self) -> Array | None:
         """Float64 [samples]; None where it cannot be told by sample."""
+        energies = self.energies
+        return None if energies is None else noise_by_sample(energies)
+
+    @property
+    def energies(self) -> Array | None:
+        """Those of `output_energies` for all samples, in order; None where they cannot be told by
+        sample."""
         if not self._split or not self._energies:
             return None
-        parts = [self._energies[start] for start in sorted(self._energies)]
-        return noise_by_sample(np.concatenate(parts, axis=2))
+        return np.concatenate([self._energies[start] for start in sorted(self._energies)], axis=2)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from qdebug.analyse.elsewhere import with_origin
 from qdebug.analyse.engine import with_engine
 from qdebug.analyse.flips import FlipSink
 from qdebug.analyse.gate import Gate, check_metric, on_model, read_gate
+from qdebug.analyse.group_clipping import ClippingSink
+from qdebug.analyse.groups import grouped
 from qdebug.analyse.layer_results import (
     all_skipped,
     correspondence,
@@ -73,6 +75,7 @@ from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.metrics.effect import EffectMode
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
+from qdebug.network.samples.groups import check_groups, grouping_of
 from qdebug.network.samples.subset import whole
 from qdebug.outputfiles import write_text
 from qdebug.plan.description import describe
@@ -159,6 +162,13 @@ def _analysed(prepared: _Prepared, compared: Compared) -> Compared:
     settings = prepared.settings
     compared = compared.attempt("metric", scored)
     compared = with_metric_notes(compared)
+    quantization, gathered = settings.quantization, prepared.built.gathered
+    by_group = partial(
+        grouped,
+        calibrates_on=quantization.calibrates_on,
+        calibrated=gathered.samples if gathered else None,
+    )
+    compared = compared.attempt("groups of samples", by_group)
     rank = partial(ranked, mode=EffectMode(settings.effect))
     compared = compared.attempt("effects at the outputs", rank)
     compared = compared.attempt("order of the layers", curved)
@@ -170,8 +180,9 @@ def _analysed(prepared: _Prepared, compared: Compared) -> Compared:
     compared = compared.attempt(_TOGETHER, summarized)
     compared = compared.attempt("origin of the error", with_origin)
     if settings.try_remedies:
-        calibrates_on = settings.quantization.calibrates_on
-        fit = partial(with_remedies, calibrates_on=calibrates_on, method=settings.method)
+        fit = partial(
+            with_remedies, calibrates_on=quantization.calibrates_on, method=settings.method
+        )
         compared = compared.attempt("remedies", fit)
     return compared
 
@@ -196,6 +207,9 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
         check_model(runtime.typing, model)
     gate = replace(gate, metric=on_model(gate.metric, model))
     samples = _samples(settings, model, gate)
+    grouping = grouping_of(samples)
+    if grouping is not None:
+        check_groups(grouping, samples.where)
     writer = _open_writer(stack, settings, keep, samples.count)
     context = _context(stack, settings, model, required_opset(plan), progress)
     built = build_pair(spec, context, plan, model, samples, saves_plan=bool(settings.save_plan))
@@ -223,6 +237,7 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
             ShiftSink(pair),
             evidence,
             _keepers(settings, gate, pair),
+            ClippingSink.of(pair, grouping) if grouping else None,
             keeping or (lambda _: None),
         ),
         writer=writer,

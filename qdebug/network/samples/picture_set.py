@@ -24,6 +24,7 @@ from qdebug.network.samples.found_preprocessing import (
     input_for_pictures,
     read_metadata,
 )
+from qdebug.network.samples.groups import FOLDER, folders_of
 from qdebug.network.samples.pictures import (
     Encoded,
     UnreadablePictureError,
@@ -139,7 +140,10 @@ class PictureSet:
             f"a guess {how.source}: `qdebug check` tests it" if how.guess else f"from {how.source}"
         )
         told = f"{self.holds}{left_out}; {how.told()} ({source})"
-        return PreparedSamples(arrays, replace(spec, preprocessing=how), told)
+        folders: tuple[str, ...] = ()
+        if spec.group == FOLDER and FOLDER not in self.labels:
+            folders = folders_of([picture.name for picture in used.pictures])
+        return PreparedSamples(arrays, replace(spec, preprocessing=how, folders=folders), told)
 
 
 def _check_sizes(

@@ -78,7 +78,7 @@ def compared(result: CompareResult) -> CompareResult:
 
 
 def test_compare_with_a_metric_and_activations_that_are_kept(address: str, tmp_path: Path) -> None:
-    how: dict[str, Any] = {**COMPARE, "metric": "top1", "keep": "worst:20"}
+    how: dict[str, Any] = {**COMPARE, "metric": "top1", "keep": "worst:20", "group": "labels"}
     one = qdebug.compare(CNN, **how, output=tmp_path / "one.h5")
     other = qdebug.compare(CNN, **how, output=tmp_path / "other.h5", cluster=address)
     assert compared(one) == compared(other)

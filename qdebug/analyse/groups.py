@@ -1,0 +1,222 @@
+"""Groups of samples: what each loses, and what of its values is clipped.
+
+Accuracy is rarely lost evenly: ranges of a calibration set of pictures by day clip those by night,
+and a score of all samples hides that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from qdebug.analyse.compared import Compared
+from qdebug.analyse.group_clipping import Counts
+from qdebug.analyse.metric_samples import judged_pair
+from qdebug.errors import MetricError, SampleError
+from qdebug.execute.evaluator import MetricEvaluator
+from qdebug.metrics.effect import noise_by_sample
+from qdebug.metrics.uncertainty import of_noise
+from qdebug.network.samples.groups import Grouping, grouping_of
+from qdebug.network.samplespec import SampleSpec
+from qdebug.results.groups import GroupClipping, GroupResult, Groups, GroupScore
+from qdebug.types import Array
+from qdebug.wording import option
+
+Rows = npt.NDArray[np.int64]
+
+_LEAST_CLIPPED = 1e-3
+"""Of a tensor's values: methods such as percentile:99.9 clip as much on purpose."""
+_MORE = 1.5
+"""So many times as much as in the other samples is clearly more."""
+_MOST_TENSORS = 3
+
+
+def grouped(
+    compared: Compared, *, calibrates_on: SampleSpec | None, calibrated: Rows | None
+) -> Compared:
+    """With each group of samples by itself; without groups as it is.
+
+    Args:
+        calibrates_on: what the ranges were gathered on; None for the samples that are compared.
+        calibrated: the numbers of those samples; None where the ranges come from elsewhere.
+
+    Raises:
+        SampleError: the calibration samples cannot be read any more.
+        MetricError: an output has another shape for some samples.
+    """
+    sink = compared.sinks.clipping
+    if sink is None:
+        return compared
+    grouping, notes = sink.grouping, list[str]()
+    calibration = _calibration(compared, calibrates_on, calibrated, grouping, notes)
+    measured = _Measured.of(compared, sink.counts, calibration)
+    each = [measured.result(name, [k]) for k, name in enumerate(grouping.groups)]
+    each.sort(key=measured.lost, reverse=True)
+    first = grouping.groups.index(each[0].name)
+    others = measured.result("", [k for k in range(len(grouping.groups)) if k != first])
+    is_worse = measured.is_worse(each[0], others)
+    alone = [group.name for group in each if group.samples == 1]
+    if alone:
+        notes.append(
+            f"By '{grouping.name}' {', '.join(alone[:3])}{' and others' * (len(alone) > 3)} "
+            "have a single sample: their figures say little of their kind."
+        )
+    return compared.found(
+        *notes,
+        groups=Groups(
+            grouping.name,
+            None if calibration is None else sum(calibration.values()),
+            tuple(each),
+            each[0].name if is_worse else None,
+            others if is_worse else None,
+        ),
+    )
+
+
+def _calibration(
+    compared: Compared,
+    calibrates_on: SampleSpec | None,
+    calibrated: Rows | None,
+    grouping: Grouping,
+    notes: list[str],
+) -> dict[str, int] | None:
+    """How many calibration samples are of each group; None where that is not known, and why that is
+    so in `notes`."""
+    if calibrated is None:
+        return None
+    found: Grouping | None = grouping
+    if calibrates_on is not None:
+        samples = calibrates_on.open(compared.pair.reference.inputs)
+        try:
+            found = grouping_of(samples)
+        except SampleError:
+            notes.append(
+                f"{option('calib_data', samples.where)} has no '{grouping.name}': how many of its "
+                "samples are of each group is not known."
+            )
+            return None
+    assert found is not None
+    return replace(found, numbers=found.numbers[calibrated]).counts
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What was measured of all samples, from which that of some follows.
+
+    Attributes:
+        energies: as of NoiseSink; None where they cannot be told by sample.
+        task, outputs: the metric, and what the candidate gave for it; None without one.
+        higher_is_better: of the metric; None where that is not known.
+    """
+
+    grouping: Grouping
+    clipped: Mapping[str, Counts]
+    layers: Mapping[str, str]
+    calibration: Mapping[str, int] | None
+    energies: Array | None
+    task: MetricEvaluator | None
+    outputs: Mapping[str, Array]
+    higher_is_better: bool | None
+
+    @classmethod
+    def of(
+        cls,
+        compared: Compared,
+        clipped: Mapping[str, Counts],
+        calibration: Mapping[str, int] | None,
+    ) -> _Measured:
+        """Of a comparison with groups.
+
+        Raises:
+            MetricError: an output has another shape for some samples.
+        """
+        sinks, metric, task = compared.sinks, compared.metric, None
+        outputs: Mapping[str, Array] = {}
+        if metric is not None:
+            reference, candidate = sinks.keepers
+            task, outputs = (
+                MetricEvaluator.of(metric, compared.samples, reference),
+                candidate.joined(),
+            )
+            count = compared.samples.count
+            if any(len(x) != count for x in (*task.reference.values(), *outputs.values())):
+                task = None
+        assert sinks.clipping is not None
+        return cls(
+            sinks.clipping.grouping,
+            clipped,
+            {layer.output: layer.name for layer in compared.pair.layers},
+            calibration,
+            sinks.noise.energies,
+            task,
+            outputs,
+            compared.result.metric.higher_is_better if compared.result.metric else None,
+        )
+
+    def result(self, name: str, groups: Sequence[int]) -> GroupResult:
+        """What was measured of the samples of some groups, which are given by their positions."""
+        rows = np.flatnonzero(np.isin(self.grouping.numbers, groups))
+        calibrated = None
+        if self.calibration is not None:
+            calibrated = sum(self.calibration.get(self.grouping.groups[k], 0) for k in groups)
+        noise, interval = None, None
+        if self.energies is not None:
+            noise = float(noise_by_sample(self.energies[:, :, rows]).sum())
+            interval = of_noise(self.energies[:, :, rows])
+        clipping = self._clipping(groups)
+        return GroupResult(
+            name, len(rows), calibrated, noise, interval, self._score(rows), clipping
+        )
+
+    def _score(self, rows: Rows) -> GroupScore | None:
+        if self.task is None:
+            return None
+        labels = {n: x[rows] if x.ndim else x for n, x in self.task.labels.items()}
+        reference, outputs = (
+            {name: array[rows] for name, array in arrays.items()}
+            for arrays in (self.task.reference, self.outputs)
+        )
+        metric = self.task.metric
+        try:
+            found = judged_pair(MetricEvaluator(metric, labels, reference), outputs, len(rows))
+        except MetricError:  # such as a curve of samples that are all of one class
+            return None
+        return GroupScore(found.reference.score, found.candidate.score, found.uncertainty(metric))
+
+    def _clipping(self, groups: Sequence[int]) -> tuple[GroupClipping, ...]:
+        found: list[tuple[float, GroupClipping]] = []
+        for tensor, counts in self.clipped.items():
+            size, clipped = counts[:, groups].sum(axis=1)
+            rest, others = np.delete(counts, groups, axis=1).sum(axis=1)
+            share, elsewhere = clipped / max(1, size), others / max(1, rest)
+            if share >= max(_LEAST_CLIPPED, _MORE * elsewhere):
+                layer = self.layers.get(tensor)
+                one = GroupClipping(tensor, layer, float(share), float(elsewhere))
+                found.append((share - elsewhere, one))
+        found.sort(key=lambda pair: -pair[0])
+        return tuple(one for _, one in found[:_MOST_TENSORS])
+
+    def lost(self, group: GroupResult) -> tuple[float, float]:
+        """What a group loses: by the metric, else by noise; more is worse."""
+        noise = 0.0 if group.noise is None else group.noise
+        if group.score is None or self.higher_is_better is None:
+            return 0.0, noise
+        change = group.score.candidate - group.score.reference
+        return (-change if self.higher_is_better else change), noise
+
+    def is_worse(self, group: GroupResult, others: GroupResult) -> bool:
+        """Whether a group loses more than the others beyond chance: the intervals do not meet."""
+        scores = group.score, others.score
+        if scores[0] and scores[1] and self.higher_is_better is not None:
+            both = [x.uncertainty.change for x in scores if x and x.uncertainty]
+            if len(both) < 2:
+                return False
+            own, rest = both
+            apart = own[1] < rest[0] if self.higher_is_better else own[0] > rest[1]
+            return apart and self.lost(group)[0] > 0  # the others may only have won more
+        if group.noise_interval is None or others.noise_interval is None:
+            return False
+        return group.noise_interval[0] > others.noise_interval[1]

@@ -1,0 +1,115 @@
+"""Groups of samples: planted shifts of the digits, of which the calibration holds next to none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+import qdebug
+from qdebug.display.groups import worst_group
+from qdebug.errors import SampleError
+from qdebug.metrics.tensor import sqnr_db
+from qdebug.results.compare import CompareResult
+
+MODEL = "calib_data/digits_cnn.onnx"
+HELD_OUT = dict(np.load("calib_data/digits_holdout.npz"))
+CALIBRATION = np.load("calib_data/digits_calib.npz")["input"]
+SHIFTS = {
+    "dark": lambda x: 0.3 * x,
+    "inverted": lambda x: 1 - x,
+    "bright": lambda x: 3 * x,
+}
+
+
+def mixed(kind: str, share: float, count: int = 120) -> dict[str, Any]:
+    """Digits, of which a share is shifted, spread evenly."""
+    shifted = np.arange(count) % round(1 / share) == 0
+    x = HELD_OUT["input"][:count].copy()
+    x[shifted] = SHIFTS[kind](x[shifted])
+    light = np.where(shifted, kind, "usual")
+    return {"input": x, "labels": HELD_OUT["labels"][:count], "light": light}
+
+
+def compared(inputs: Any, **more: Any) -> CompareResult:
+    how: dict[str, Any] = {"group": "light", "metric": "top1", "effect": "none", "cache": False}
+    return qdebug.compare(MODEL, inputs=inputs, **{**how, **more})
+
+
+@pytest.mark.parametrize("kind", list(SHIFTS))
+def test_the_group_that_the_calibration_lacks(kind: str) -> None:
+    """By noise; noise and clipping are counted here once more, without qdebug."""
+    data = mixed(kind, 1 / 4)
+    calibration = {"input": CALIBRATION[:40], "light": np.array([kind] + ["usual"] * 39)}
+    result = compared(data, calib_data=calibration, metric=None)
+    found, amax = result.groups, np.abs(CALIBRATION[:40]).max()
+    assert found is not None and found.worst == kind and found.calibration_samples == 40
+    assert [(g.name, g.samples, g.calibration_samples) for g in found.each] == [
+        (kind, 30, 1),
+        ("usual", 90, 39),
+    ]
+    noises = [g.noise or 0.0 for g in found.each]
+    assert found.others is not None and found.others.noise == pytest.approx(noises[1])
+    weights = [signal_of(data, g.name) for g in found.each]
+    whole = np.average(noises, weights=weights)
+    assert sqnr_db(1.0, whole) == pytest.approx(result.outputs[0].metrics.sqnr_db, abs=1e-3)
+    for group in found.each:
+        low, high = group.noise_interval or (0.0, 0.0)
+        assert low < (group.noise or 0.0) < high
+        clipped = (np.abs(data["input"][data["light"] == group.name]) > amax).mean()
+        at_input = [c for c in group.clipping if c.tensor == "input"]
+        assert [c.clipped_fraction for c in at_input] == [pytest.approx(clipped)] * int(clipped > 0)
+    assert [c.others_fraction for c in found.each[0].clipping if c.layer is None] in ([], [0.0])
+
+
+def signal_of(data: dict[str, Any], group: str) -> float:
+    session = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
+    logits = session.run(None, {"input": data["input"][data["light"] == group]})[0]
+    return float(np.square(logits.astype(np.float64)).sum())
+
+
+@pytest.fixture(scope="module")
+def calibrated_in_the_dark() -> CompareResult:
+    """Ranges of dark digits, on which bright ones are clipped."""
+    data = mixed("dark", 1 / 2)
+    calibration = {"input": SHIFTS["dark"](CALIBRATION[:40]), "light": np.array(["dark"] * 40)}
+    return compared(data, calib_data=calibration)
+
+
+def test_the_group_that_loses_most_of_the_score(calibrated_in_the_dark: CompareResult) -> None:
+    found = calibrated_in_the_dark.groups
+    assert found is not None and found.worst == "usual" and found.others is not None
+    worst, other = found.each
+    assert worst.score and other.score and worst.score.uncertainty
+    assert worst.score.candidate < worst.score.reference
+    metric = calibrated_in_the_dark.metric
+    assert metric is not None
+    for of in ("reference", "candidate"):
+        parts = [getattr(g.score, of) * g.samples for g in found.each]
+        assert sum(parts) / 120 == pytest.approx(getattr(metric, of))
+    assert worst.calibration_samples == 0 and worst.clipping and not other.clipping
+
+
+def test_the_sentence_and_the_table(calibrated_in_the_dark: CompareResult) -> None:
+    text = calibrated_in_the_dark._repr_html_()
+    assert "Samples by light" in text and "of the values clipped at" in text
+    said = worst_group(calibrated_in_the_dark)
+    assert "'usual' (light)" in said and "0 (0) of the calibration samples" in said
+
+
+def test_no_group_is_blamed_for_chance() -> None:
+    """Groups that differ in nothing."""
+    data = mixed("dark", 1 / 2)
+    data |= {"input": HELD_OUT["input"][:120], "side": np.arange(120) % 2}
+    found = compared(data, group="side", calib_data={"input": CALIBRATION[:40]})
+    assert found.groups is not None and found.groups.worst is None
+    assert found.groups.calibration_samples is None  # they have no such array
+    assert sum("calib_data" in note and "side" in note for note in found.notes) == 1
+
+
+def test_by_folder_of_nothing_but_arrays() -> None:
+    with pytest.raises(SampleError) as caught:
+        compared(HELD_OUT, group="folder")
+    assert caught.value.code == "QD-SAMPLES-GROUP"
