@@ -27,6 +27,7 @@ _PUBLIC = {
         "check", "init", "compare", "calibrate", "ranges", "bisect", "repair", "inspect", "sweep",
         "diff", "report", "view", "export", "doctor", "load_run", "open_samples",
     ),
+    "qdebug.commands.framework.capture": ("capture",),
     "qdebug.config.check": ("CheckSettings",),
     "qdebug.config.compare": ("CompareSettings",),
     "qdebug.config.calibrate": ("CalibrateSettings",),

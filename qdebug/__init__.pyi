@@ -21,6 +21,7 @@ import onnx
 from numpy.typing import ArrayLike
 
 from qdebug.backends.doctor import DoctorResult as DoctorResult
+from qdebug.commands.framework.capture import capture as capture
 from qdebug.commands.report.view import View as View
 from qdebug.config.bisect import BisectSettings as BisectSettings
 from qdebug.config.calibrate import CalibrateSettings as CalibrateSettings
@@ -79,8 +80,8 @@ __all__ = [
     "QdebugError", "RangesResult", "RangesSettings", "RepairResult", "RepairSettings",
     "ReportResult", "ReportSettings", "Run", "SampleError", "Samples", "StoreError", "SweepResult",
     "SweepSettings", "TensorRange", "TensorResult", "UsageError", "View", "ViewSettings", "bisect",
-    "calibrate", "check", "compare", "diff", "doctor", "export", "init", "inspect", "load_run",
-    "open_samples", "ranges", "repair", "report", "sweep", "view"
+    "calibrate", "capture", "check", "compare", "diff", "doctor", "export", "init", "inspect",
+    "load_run", "open_samples", "ranges", "repair", "report", "sweep", "view"
 ]
 # fmt: on
 
@@ -167,6 +168,7 @@ def compare(
     method: str = "minmax",
     fp16_kernels: Literal["tensorrt", "exact"] = "tensorrt",
     pin: Sequence[str] = (),
+    framework: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     local_samples: int | None = None,
     effect: Literal["exact", "fast", "none"] = "fast",
     try_remedies: bool = False,

@@ -21,6 +21,7 @@ from qdebug.config.option import (
     PRECISIONS,
     QUANTIZED,
     WRITE,
+    DataLike,
     ModelLike,
     Option,
     Positive,
@@ -57,6 +58,17 @@ class CompareSettings(CandidateSettings, ClusterSettings):
         ),
     ] = ()
     group: Annotated[str | None, GROUP] = None
+    framework: Annotated[
+        DataLike | None,
+        Option(
+            "What the training framework gives for the same samples, to check the export first: "
+            "arrays by name of output, tensor or module (.npz, .h5, a folder), what qdebug.capture "
+            "wrote, or file.py:function, which is called with the inputs.",
+            LOOK,
+            metavar="DATA",
+            reads=True,
+        ),
+    ] = None
     local_samples: Annotated[
         Positive | None,
         Option(

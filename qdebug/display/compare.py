@@ -20,6 +20,7 @@ from qdebug.display.blocks import (
     table_of,
 )
 from qdebug.display.engine import doubt, engine_blocks
+from qdebug.display.framework import framework_blocks
 from qdebug.display.groups import group_blocks
 from qdebug.display.summary import change, precisions, sentence, shift_text
 from qdebug.metrics.effect import gain_db
@@ -94,6 +95,7 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
         Line(_title(result), "title"),
         Facts(tuple(_facts(result, detailed))),
         Line(),
+        *framework_blocks(result, detailed=detailed),
         *group_blocks(result),
         Line(_layers_title(result, len(shown)), "title"),
         *_legend(result, shown, detailed),

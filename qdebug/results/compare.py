@@ -29,6 +29,7 @@ from qdebug.result import (
 from qdebug.results.conditions import Checked
 from qdebug.results.curve import Curve
 from qdebug.results.engine import EngineReport
+from qdebug.results.framework import FrameworkResult
 from qdebug.results.groups import Groups
 from qdebug.results.summary import RELEVANT_DB, Summary
 from qdebug.results.words import in_decibels
@@ -474,6 +475,8 @@ class CompareResult(Result):
         samples: how many were compared; `local_samples` are those of the local errors.
         metric: the end-to-end metric, null without one.
         groups: the samples by group, in the simulation; null where no groups were asked for.
+        framework: the training framework against the ONNX model in FP32; null where its outputs
+            were not given.
         outputs: the model's float outputs; an engine's own where it was executed.
         layers: every layer whose output was compared, worst first.
         tensors: every compared tensor, in execution order.
@@ -507,6 +510,7 @@ class CompareResult(Result):
     conditions: Hidden[tuple[Checked, ...]] = ()
     metric: TaskResult | None = None
     groups: Groups | None = None
+    framework: FrameworkResult | None = None
     outputs: tuple[OutputResult, ...]
     layers: tuple[LayerResult, ...]
     tensors: tuple[TensorResult, ...]
@@ -573,7 +577,8 @@ class CompareResult(Result):
         """The model, how many layers, what its report opens with (where that was not measured,
         the worst layer), and whether the gate held."""
         worst = f", worst {self.layers[0]}" if self.layers else ""
-        if self.summary is not None:
+        wrong = self.framework is not None and not self.framework.agrees
+        if self.summary is not None or wrong:
             worst = f": {self.VIEWS.summary(self).removesuffix('.')}"
         judged = f", {'passed' if self.passed else 'FAILED'}" if self.conditions else ""
         return (

@@ -13,6 +13,7 @@ from urllib.request import urlopen
 import numpy as np
 import onnx
 import pytest
+from onnxruntime import InferenceSession
 
 import qdebug
 from qdebug.config.commands import COMMANDS
@@ -57,9 +58,15 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[A
         found.save_scales(folder / "scales.yaml")
         amax = {name: entry.amax for name, entry in found.chosen.ranges.items()}
         qdebug.export(run.plan, model=folder / "model.onnx", output=folder / "qdq.onnx")
+        name = proto.graph.output[0].name
+        session = InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+        outputs = {name: session.run(None, arrays)[0]}
+        np.savez(folder / "framework.npz", **outputs)
+        rows = [{name: row[None]} for row in outputs[name]]
         yield {
             "model": [folder / "model.onnx", proto],
             "data": [folder / "data.npz", arrays, feeds, lambda: iter(feeds)],
+            "framework": [folder / "framework.npz", outputs, rows, lambda: iter(rows)],
             "plan": [folder / "plan.yaml", run.plan, run],
             "calibration": [folder / "scales.yaml", found, amax, run.plan, run],
             "run": [folder / "run.h5", result, run],
@@ -118,7 +125,8 @@ def figures(result: Any) -> Any:
     """What a result must say, however the files were given."""
     match type(result).__name__:
         case "CompareResult":
-            return [(t.name, t.metrics) for t in result.tensors]
+            of_export = result.framework and result.framework.outputs
+            return [(t.name, t.metrics) for t in result.tensors], of_export
         case "CalibrateResult" | "RangesResult":
             data = result.to_dict()
             return data.get("tensors"), data.get("methods"), data.get("cache_difference")
@@ -162,7 +170,7 @@ def test_an_object_is_as_its_file(
     monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path / "cache"))
     assert setting.as_object is not None
     beside = keywords(command, setting.name, given, tmp_path)
-    file, *objects = given[setting.as_object.what]
+    file, *objects = given.get(setting.name, given[setting.as_object.what])
     if (command, setting.name) == ("calibrate", "from_cache"):
         objects = objects[:1]  # a dict names no methods, a plan others
     run = getattr(qdebug, command)

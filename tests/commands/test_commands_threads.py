@@ -46,6 +46,7 @@ def other_settings(folder: Path) -> dict[str, Any]:
         "pin": ["*pointwise*"],
         "shape": ["input:3x1x8x8"],
         "effect": "exact",
+        "group": "labels",
         "try_remedies": True,
         "memory_budget": 1 << 26,
         "fail_on": ["output.cosine>=0.999999"],
@@ -61,7 +62,10 @@ def other_settings(folder: Path) -> dict[str, Any]:
 
 FOR_OTHER_DATA = {"preprocess", "skip_bad", "decode"}
 """Of pictures, and of metrics that have boxes or text to read."""
-NOT_COMBINED = {"model", "plan", "calibration", "reference", "custom_op_library", *FOR_OTHER_DATA}
+NOT_COMBINED = {
+    *("model", "plan", "calibration", "reference", "framework", "custom_op_library"),
+    *FOR_OTHER_DATA,
+}
 """Given besides, of a quantized model, or in tests of their own."""
 
 

@@ -51,6 +51,7 @@ from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.sizing import parallelism
 from qdebug.commands.compare.keeping import DEFAULT, Keeping
 from qdebug.commands.compare.remedies import with_remedies
+from qdebug.commands.framework.framework_check import framework_result
 from qdebug.commands.reading import read_data
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
@@ -84,6 +85,7 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.result import ModelRef, ReadData, to_json
 from qdebug.results.compare import CompareResult
+from qdebug.results.framework import FrameworkResult
 from qdebug.store.manifest import manifest_of, reference_key
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import Keep
@@ -138,7 +140,8 @@ def compare(
     started = time.perf_counter()
     with ExitStack() as stack:
         prepared = _prepared(stack, settings, progress)
-        compared = _measured(prepared)
+        framework = _framework(prepared)
+        compared = _measured(prepared).found(framework=framework)
         # The tensors are measured: whatever fails from here on, they are shown and written.
         compared = _analysed(prepared, compared)
         if prepared.engine is not None:
@@ -154,6 +157,19 @@ def compare(
             finish = partial(_with_run_file, prepared, prepared.writer)
             compared = compared.attempt("run file", finish)
     return compared.result
+
+
+def _framework(prepared: _Prepared) -> FrameworkResult | None:
+    """The training framework against the ONNX model; None where its outputs are not given.
+
+    Raises:
+        QdebugError: they cannot be read, or are of other samples.
+    """
+    data, context, samples = prepared.settings.framework, prepared.context, prepared.samples
+    if data is None:
+        return None
+    graph = prepared.built.pair.reference
+    return framework_result(data, context, graph, samples, prepared.gate.metric)
 
 
 def _analysed(prepared: _Prepared, compared: Compared) -> Compared:

@@ -48,7 +48,7 @@ def opened(spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:
             f"{option(spec.limited_by or 'samples')} is {limit}; it must be at least 1.",
             code="QD-SAMPLES-COUNT",
         )
-    source = data.value if isinstance(data, InMemory) else _open_source(data, inputs)
+    source = data.value if isinstance(data, InMemory) else open_source(data, inputs)
     told = ""
     if isinstance(source, RawSamples):
         prepared = source.prepared(spec, inputs)
@@ -66,13 +66,18 @@ def opened(spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:
     return samples if spec.batch_size is None else samples.with_batch_size(spec.batch_size)
 
 
-def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
+def open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
+    """What a path, or `script.py:function`, holds, none of it read yet.
+
+    Raises:
+        SampleError: it is not there, is damaged, or of no known format.
+    """
     named = split_spec(spec)
     path = named[0] if named else Path(spec)
     try:
         whole, part = (spec, None) if Path(spec).exists() else split_part(spec)
         if part is not None:
-            return part_of(_open_source(whole, inputs), part, spec)
+            return part_of(open_source(whole, inputs), part, spec)
         if not path.exists():
             raise SampleError(
                 f"{path}: no such file or directory.",

@@ -1,0 +1,597 @@
+"""The training framework against its ONNX export, on the same samples: the first suspect after a
+failed comparison, whose error would else be blamed on the quantization."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from qdebug.backends.sizing import probe
+from qdebug.commands.check.variants import of_arrays
+from qdebug.commands.framework.capture import weight_digest
+from qdebug.commands.framework.export_faults import EPSILON, faults_of, rounded_weights
+from qdebug.commands.framework.framework_arrays import CODE, FrameworkArrays, open_framework
+from qdebug.commands.framework.module_scopes import aligned, candidates_of
+from qdebug.errors import MetricError, QdebugError, SampleError
+from qdebug.execute.context import Context
+from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper, evaluate, run_of
+from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
+from qdebug.metrics.sums import ErrorSums, measure, sample_energies
+from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tensor import metrics_of, sqnr_db
+from qdebug.network.graph import Graph
+from qdebug.network.samples import Samples
+from qdebug.network.samples.matching import quoted
+from qdebug.network.samples.subset import SampleSubset, first, whole
+from qdebug.network.weights import size_with_data, with_data
+from qdebug.results.framework import ExportCause, FrameworkResult, FrameworkTensor
+from qdebug.types import Array, Feeds, Skipped, Tensors
+from qdebug.wording import counted, option
+
+_LIMIT_DB = 90.0
+"""PyTorch and ONNX Runtime were 133 to 145 dB apart on the networks of the tests, and 70 to 87 with
+weights in FP16; in between there is room for convolutions by Winograd's method."""
+_ALLOWANCE_DB = 10.0
+"""What a network makes of a rounding of its inputs is measured; operators round too, some more."""
+_TRIED_ON = 8
+"""Samples that causes are tried on."""
+_MOST_BYTES = 1 << 30
+"""Of a model of which changed copies are made to try causes."""
+_BETTER_DB = 10.0
+"""A change that brings the outputs so much nearer, and not all the way, is a suspicion."""
+_LEAST_VALUES = 8
+"""Of a channel, to tell a factor and an offset from chance."""
+_FEWER_DIGITS_DB = 40.0
+"""TF32 has 10 bits of a fraction, as FP16 has: an operator is then 60 to 70 dB off, a network down
+to 40."""
+_ROUNDING = 1e-5
+"""Factors that are nearer to 1 are 1."""
+_APART_DB = 20.0
+"""Samples that are wrong are so by more than the largest rounding: else some just round more."""
+_MOST_BY_EPSILON = 0.1
+"""Another epsilon changes a factor by less, as long as variances are well above it."""
+_PICTURES = 4
+"""Axes of pictures."""
+_FRAMEWORK = "framework"
+
+
+@dataclass(frozen=True)
+class _Matched:
+    """Which tensor each array of the framework is, in the ONNX model's order."""
+
+    tensors: Mapping[str, str]
+    how: Mapping[str, str]
+    unmatched: tuple[Skipped, ...]
+
+
+def framework_result(
+    data: str, context: Context, graph: Graph, samples: Samples, metric: TaskMetric | None
+) -> FrameworkResult:
+    """Compare what `data` holds, or computes, with the ONNX model in FP32, which is `graph`.
+
+    Raises:
+        SampleError: the framework's arrays cannot be read, are of other samples, or none of them is
+            an output of the model.
+        QdebugError: samples cannot be read, or the model does not run.
+    """
+    arrays = open_framework(data, samples)
+    matched = _matched(context, graph, samples, arrays)
+    wanted = [t for t in dict.fromkeys(matched.tensors.values()) if t in graph.producers]
+    outputs = [t for t in graph.outputs if t in wanted]
+    kept = [OutputKeeper(run, outputs, for_metric=True) for run in (REFERENCE, CANDIDATE)]
+    kept = kept if metric and len(outputs) == len(graph.outputs) else []
+    by_sample = _BySample(outputs)
+    with closing(context.backend.open(graph.proto, wanted)) as session:
+        runs = {CANDIDATE: run_of(session), REFERENCE: _framework_run(arrays, matched.tensors)}
+        comparison = Comparison(tensors=tuple(wanted))
+        totals = evaluate(
+            whole(probe(session, samples, context.batch_size).samples),
+            runs,
+            {_FRAMEWORK: comparison},
+            context,
+            workers=1,
+            sinks=[by_sample, *kept],
+            stage="framework",
+        )[_FRAMEWORK]
+        limit = min(_LIMIT_DB, _rounding_db(session.run, samples, graph) - _ALLOWANCE_DB)
+    compared = [
+        _tensor(name, tensor, matched.how[name], totals.tensors[tensor], limit)
+        for name, tensor in matched.tensors.items()
+        if tensor in totals.tensors
+    ]
+    result = FrameworkResult(
+        str(data),
+        samples.count,
+        limit,
+        tuple(t for t in compared if t.tensor in graph.outputs),
+        tuple(t for t in compared if t.tensor not in graph.outputs),
+        "",
+        "",
+        matched.unmatched,
+        score=_score(metric, samples, *kept) if metric and kept else None,
+    )
+    if result.agrees:
+        return result
+    last, begins = _where(compared, graph)
+    result = replace(result, last_agreeing=last, first_differing=begins)
+    return _Causes(result, context, graph, samples, arrays, matched, by_sample).found()
+
+
+def _score(
+    metric: TaskMetric, samples: Samples, framework: OutputKeeper, own: OutputKeeper
+) -> float | None:
+    """The metric of the framework's outputs; None where it cannot be computed of them."""
+    try:
+        return MetricEvaluator.of(metric, samples, own)(framework.joined())
+    except MetricError:  # that of the ONNX model is told
+        return None
+
+
+def _matched(context: Context, graph: Graph, samples: Samples, arrays: FrameworkArrays) -> _Matched:
+    """By the first samples: where several tensors may be meant, by values.
+
+    Raises:
+        SampleError: nothing of the framework's is an output of the model.
+    """
+    start = next(iter(samples.batches()))
+    feeds = samples.feeds(start.start, start.count)
+    given = arrays.read(start.start, start.count, feeds)
+    order = {name: k for k, name in enumerate(arrays.facts.get("modules", ()))}
+    names = sorted(given, key=lambda name: order.get(name, -1))
+    candidates = candidates_of(names, graph)
+    wanted = dict.fromkeys(t for c in candidates for t in c.tensors if t in graph.producers)
+    with closing(context.backend.open(graph.proto, list(wanted))) as session:
+        tensors = session.run(feeds)
+    found: dict[str, str] = {}
+    how: dict[str, str] = {}
+    unmatched: list[Skipped] = []
+    before: tuple[str, str] | None = None
+    taken = {t for c in candidates if c.how != "scope" for t in c.tensors}
+    for one in candidates:
+        errors = {t: _distance(given[one.name], tensors[t]) for t in one.tensors if t in tensors}
+        tensor = min(errors, key=lambda t: errors[t], default="")
+        tensor = tensor if errors.get(tensor, math.inf) < math.inf else ""
+        if before is not None and not one.tensors:
+            own, its = (_distance(given[n], tensors[before[1]]) for n in (one.name, before[0]))
+            if own < its:  # what the one before computes is not in the model any more
+                unmatched.append(Skipped(before[0], f"'{one.name}' is folded into it"))
+                del found[before[0]]
+                found[one.name], how[one.name] = before[1], "folded"
+                before = (one.name, before[1])
+                continue
+        if not tensor:
+            shape = list(given[one.name].shape)
+            reason = "no node's name has its scope" if not one.tensors else f"of shape {shape}"
+            unmatched.append(Skipped(one.name, reason))
+            continue
+        if tensor in (taken if one.how == "scope" else ()) or tensor in found.values():
+            continue  # an output, or the last of a module's children, is there by its own name
+        found[one.name], how[one.name] = tensor, one.how
+        before = (one.name, tensor) if one.how == "scope" else before
+    if not any(t in graph.outputs for t in found.values()):
+        raise SampleError(
+            f"{option('framework')}: {arrays.where}: none of its arrays is an output of the model: "
+            f"it has {quoted(list(given))}, and the model gives {quoted(list(graph.outputs))}.",
+            "Name the arrays as the outputs, or give as many as there are, in their order, as "
+            "output_0, output_1, ….",
+            code=CODE,
+        )
+    places = {t: k for k, t in enumerate([*graph.activations(), *graph.outputs])}
+    names = sorted(found, key=lambda name: places.get(found[name], 0))
+    return _Matched({n: found[n] for n in names}, how, tuple(unmatched))
+
+
+def _distance(value: Array, tensor: Array) -> float:
+    """Σ(value − tensor)²; +inf where they are not of one shape."""
+    given = aligned(value, tensor.shape)
+    return math.inf if given is None else float(np.square(given.astype(np.float64) - tensor).sum())
+
+
+def _framework_run(
+    arrays: FrameworkArrays, tensors: Mapping[str, str]
+) -> Callable[[ExecutedBatch], Tensors]:
+    def run(executed: ExecutedBatch) -> Tensors:
+        batch, own = executed.batch, executed.of(CANDIDATE)
+        arrays.check(batch.start, executed.feeds, batch.count)
+        given = arrays.read(batch.start, batch.count, executed.feeds)
+        found = {}
+        for name, tensor in tensors.items():
+            value = aligned(given[name], own[tensor].shape) if name in given else None
+            if value is None:
+                shape = f"of shape {list(given[name].shape)}" if name in given else "not there"
+                raise SampleError(
+                    f"{option('framework')}: {arrays.where}: '{name}' is {shape} for samples "
+                    f"{batch.start} to {batch.start + batch.count - 1}, and '{tensor}' of the "
+                    f"model {list(own[tensor].shape)}.",
+                    "Give the same outputs for all samples.",
+                    code=CODE,
+                )
+            _check_finite(name, value, own[tensor], arrays.where, batch.start)
+            found[tensor] = value.astype(own[tensor].dtype, copy=False)
+        return found
+
+    return run
+
+
+def _check_finite(name: str, value: Array, own: Array, where: str, start: int) -> None:
+    """Raises SampleError: the framework gives NaN or Inf where the model does not."""
+    if value.dtype.kind != "f":
+        return
+    broken = ~np.isfinite(value) & np.isfinite(own)
+    if broken.any():
+        sample = start + int(np.argmax(broken.reshape(len(value), -1).any(axis=1)))
+        raise SampleError(
+            f"{option('framework')}: {where}: '{name}' holds NaN or Inf, first in sample {sample}, "
+            "and the ONNX model does not.",
+            "Look at the framework's own run first.",
+            code=CODE,
+        )
+
+
+def _tensor(name: str, tensor: str, how: str, sums: ErrorSums, limit: float) -> FrameworkTensor:
+    found = metrics_of(sums)
+    agrees = found.sqnr_db >= limit
+    return FrameworkTensor(
+        name,
+        tensor,
+        how,
+        found.sqnr_db,
+        found.max_abs_err,
+        found.ref_amax,
+        found.worst_sample,
+        agrees,
+    )
+
+
+def _rounding_db(run: Callable[[Feeds], Tensors], samples: Samples, graph: Graph) -> float:
+    """What rounding each value of the inputs differently does to the outputs, in dB: each operator
+    rounds too, so that the change is that of so many independent roundings. +inf where no input is
+    of a floating type."""
+    start = next(iter(samples.batches()))
+    feeds, random = samples.feeds(start.start, start.count), np.random.default_rng(0)
+    size = np.finfo(np.float32).eps * math.sqrt(max(1, len(graph.nodes)))
+    moved = {
+        name: (x * (1 + random.uniform(-size, size, x.shape))).astype(x.dtype)
+        if x.dtype.kind == "f"
+        else x
+        for name, x in feeds.items()
+    }
+    before, after = run(feeds), run(moved)
+    return min(
+        (
+            sqnr_db(*_energies(before[t], after[t]))
+            for t in graph.outputs
+            if t in before and before[t].dtype.kind == "f"
+        ),
+        default=math.inf,
+    )
+
+
+def _energies(reference: Array, other: Array) -> tuple[float, float]:
+    sums = measure(reference, other)
+    return sums.ref_sq, sums.sq_err
+
+
+def _where(compared: Sequence[FrameworkTensor], graph: Graph) -> tuple[str, str]:
+    """The last tensor that agrees and the first that differs; "" where there are no activations. A
+    tensor that differs and from which one follows that agrees is not the same quantity."""
+    if all(t.tensor in graph.outputs for t in compared):
+        return "", ""
+    order = {t: k for k, t in enumerate([*graph.activations(), *graph.outputs])}
+    agreeing = [t for t in compared if t.agrees]
+    last = max(agreeing, key=lambda t: order.get(t.tensor, -1), default=None)
+    after = order.get(last.tensor, -1) if last else -1
+    begins = next((t for t in compared if not t.agrees and order.get(t.tensor, -1) > after), None)
+    if begins is None:  # a branch agrees to its end
+        begins = next(t for t in compared if not t.agrees)
+    return last.tensor if last else "", begins.tensor
+
+
+class _BySample:
+    """A sink that keeps the noise of the outputs by sample."""
+
+    def __init__(self, outputs: Sequence[str]) -> None:
+        self._outputs = outputs
+        self.ratios: list[float] = []
+
+    def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
+        """See Sink."""
+        reference, own, count = executed.of(REFERENCE), executed.of(CANDIDATE), executed.batch.count
+        worst = np.zeros(count)
+        for tensor in self._outputs:
+            if tensor in reference and len(reference[tensor]) % count == 0:
+                errors, signals = sample_energies(reference[tensor], own[tensor], count)
+                worst = np.maximum(worst, errors / np.maximum(signals, np.finfo(np.float64).tiny))
+        self.ratios += worst.tolist()
+
+
+@dataclass
+class _Causes:
+    """Why the outputs differ, by trying."""
+
+    result: FrameworkResult
+    context: Context
+    graph: Graph
+    samples: Samples
+    arrays: FrameworkArrays
+    matched: _Matched
+    by_sample: _BySample
+    causes: list[ExportCause] = field(default_factory=list)
+    tried: int = 0
+
+    def found(self) -> FrameworkResult:
+        """The result with its causes, the proven ones first."""
+        self._by_record()
+        self._by_samples()
+        if size_with_data(self.graph.proto) <= _MOST_BYTES:
+            proto = with_data(self.graph.proto)
+            self._by_changes(proto)
+            self._by_preparation()
+            self._by_rounded_weights(proto)
+        self._by_channels()
+        self._by_place()
+        self.causes.sort(key=lambda c: (not c.proven, -(c.sqnr_db or -math.inf)))
+        return replace(self.result, causes=tuple(self.causes), tried=self.tried)
+
+    def _add(
+        self,
+        label: str,
+        evidence: str,
+        remedy: str,
+        sqnr: float | None = None,
+        *,
+        proven: bool = False,
+    ) -> None:
+        self.causes.append(ExportCause(label, evidence, remedy, sqnr, proven))
+
+    @property
+    def _before_db(self) -> float:
+        return self.result.worst.sqnr_db
+
+    def _subset(self) -> SampleSubset:
+        return first(whole(self.samples), _TRIED_ON)
+
+    def _outputs_db(
+        self, proto: onnx.ModelProto, change: Callable[[Array], Array] | None = None
+    ) -> float:
+        """The SQNR of the worst output of a changed model, or with changed inputs, against the
+        framework's, on a few samples; -inf where it does not run."""
+        names = {n: t for n, t in self.matched.tensors.items() if t in self.graph.outputs}
+        sums: dict[str, ErrorSums] = {}
+        self.tried += 1
+        try:
+            with closing(self.context.backend.open(proto, [])) as session:
+                for batch in self._subset().batches:
+                    feeds = self.samples.feeds(batch.start, batch.count)
+                    given = self.arrays.read(batch.start, batch.count, feeds)
+                    own = session.run({n: change(x) for n, x in feeds.items()} if change else feeds)
+                    for name, tensor in names.items():
+                        value = aligned(given[name], own[tensor].shape)
+                        if value is None:
+                            return -math.inf
+                        measured = measure(value, own[tensor], samples=batch.count)
+                        sums[tensor] = sums.get(tensor, ErrorSums()).merge(measured)
+        except QdebugError:  # another mode may not run on this network
+            return -math.inf
+        found = min((metrics_of(s).sqnr_db for s in sums.values()), default=-math.inf)
+        return -math.inf if math.isnan(found) else found
+
+    def _by_changes(self, proto: onnx.ModelProto) -> None:
+        best: dict[str, tuple[float, str, str]] = {}
+        base = self._outputs_db(proto)
+        self.tried -= 1
+        for fault in faults_of(proto):
+            changed = onnx.ModelProto()
+            changed.CopyFrom(proto)
+            fault.change(changed)
+            reached = self._outputs_db(changed)
+            if reached > best.get(fault.label, (base + _BETTER_DB, "", ""))[0]:
+                best[fault.label] = reached, fault.undone, fault.remedy
+        for label, (reached, undone, remedy) in best.items():
+            self._measured(label, undone, remedy, reached, base)
+
+    def _measured(self, label: str, undone: str, remedy: str, reached: float, base: float) -> None:
+        proven = reached >= self.result.limit_db
+        how = "the outputs agree" if proven else "they are nearer"
+        count = counted(self._subset().count, "sample")
+        self._add(
+            label,
+            f"{undone} {how}: {reached:.1f} dB in place of {base:.1f} ({count})",
+            remedy,
+            reached,
+            proven=proven,
+        )
+
+    def _by_preparation(self) -> None:
+        inputs = [spec for spec in self.samples.inputs if spec.dtype.kind == "f"]
+        if len(inputs) != 1 or len(inputs[0].shape) != _PICTURES:
+            return
+        start = next(iter(self.samples.batches()))
+        some = self.samples.feeds(start.start, start.count)[inputs[0].name]
+        base = self._outputs_db(self.graph.proto)
+        self.tried -= 1
+        for variant in of_arrays(inputs[0], some):
+            if variant.change is not None:
+                change = variant.change
+                reached = self._outputs_db(
+                    self.graph.proto,
+                    partial(_prepared, change=change),
+                )
+                if reached >= self.result.limit_db:
+                    self._measured(
+                        "preprocessing",
+                        f"with {variant.name}",
+                        "Prepare the samples as the framework's run did.",
+                        reached,
+                        base,
+                    )
+
+    def _by_samples(self) -> None:
+        """Some samples agree to rounding, and others do not by far."""
+        limit = 10 ** (-self.result.limit_db / 10)
+        ratios = np.array(self.by_sample.ratios)
+        right, wrong = ratios[ratios <= limit], ratios[ratios > limit]
+        if not (len(right) and len(wrong)) or wrong.min() < limit * 10 ** (_APART_DB / 10):
+            return
+        count, start = counted(len(ratios), "sample"), int(np.argmax(ratios > limit))
+        self._add(
+            "frozen",
+            f"{len(right)} of {count} agree to rounding, the others are far off, first {start}",
+            "A branch or a size that tracing froze fits some samples only: export with "
+            "torch.export and dynamic shapes, or write the branch with torch.where.",
+        )
+
+    def _by_channels(self) -> None:
+        """The first tensor that differs is that of the ONNX model times a factor plus an offset for
+        each channel: another normalization, which was folded into the operator before it."""
+        tensor = self.result.first_differing
+        name = next((n for n, t in self.matched.tensors.items() if t == tensor), "")
+        if not name or any(c.proven for c in self.causes):
+            return
+        pairs = []
+        with closing(self.context.backend.open(self.graph.proto, [tensor])) as session:
+            for batch in self._subset().batches:
+                feeds = self.samples.feeds(batch.start, batch.count)
+                own = session.run(feeds)[tensor]
+                value = aligned(self.arrays.read(batch.start, batch.count, feeds)[name], own.shape)
+                if value is None or own.ndim < 2:
+                    return
+                pairs.append(tuple(_by_channel(array) for array in (own, value)))
+        own, value = (np.concatenate(side, axis=1) for side in zip(*pairs, strict=True))
+        if own.shape[1] < _LEAST_VALUES:
+            return
+        factors, left = _affine(own, value)
+        if sqnr_db(float(np.square(value).sum()), left) < self.result.limit_db:
+            return
+        low, high = factors.min(), factors.max()
+        evidence = (
+            f"each channel of '{name}' is that of the ONNX model times a factor ({low:.4g} to "
+            f"{high:.4g}) plus an offset"
+        )
+        one_way = low >= 1 - _ROUNDING or high <= 1 + _ROUNDING
+        if one_way and max(high - 1, 1 - low) <= _MOST_BY_EPSILON:
+            self._add("epsilon", f"{evidence}, all to one side, as another epsilon gives", EPSILON)
+            return
+        self._add(
+            "batch-norm",
+            f"{evidence}, as other statistics or weights of a BatchNormalization give",
+            "Call model.eval() before the export and before the capture, and export the weights "
+            "that the framework runs with.",
+        )
+
+    def _by_rounded_weights(self, proto: onnx.ModelProto) -> None:
+        rounded = rounded_weights(proto)
+        if rounded and not any(c.label == "half-weights" for c in self.causes):
+            remedy = "Export the weights in FP32: module.float() before the export."
+            self._add("half-weights", f"in the ONNX model {rounded}", remedy)
+
+    def _by_place(self) -> None:
+        """The difference begins at an operator with weights, and nothing else explains it."""
+        tensor, last = self.result.first_differing, self.result.last_agreeing
+        producer = self.graph.producers.get(tensor)
+        if self.causes or producer is None or not self._has_weights(tensor):
+            return
+        begins = next(t for t in self.result.compared if t.tensor == tensor)
+        after = f", after '{last}' agrees" if last else ""
+        evidence = f"the difference begins at '{begins.name}' ({begins.sqnr_db:.1f} dB){after}"
+        if begins.sqnr_db >= _FEWER_DIGITS_DB:
+            self._add(
+                "fewer-digits",
+                f"{evidence}, by as much as TF32 or half weights give",
+                "Run the framework in FP32: without autocast, and with "
+                "torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False.",
+            )
+            return
+        self._add(
+            "other-weights",
+            f"{evidence}, an operator with weights, and no setting of it explains that",
+            "Check that the export has the checkpoint that the framework runs with: "
+            "qdebug.capture compares the weights.",
+        )
+
+    def _has_weights(self, tensor: str) -> bool:
+        """Whether an operator with constants of several axes gives it, perhaps through a bias."""
+        node = self.graph.producers.get(tensor)
+        for _ in range(2):
+            if node is None:
+                return False
+            constants = (self.graph.initializers.get(t) for t in node.inputs)
+            if any(c is not None and len(c.dims) > 1 for c in constants):
+                return True
+            node = next(
+                (self.graph.producers[t] for t in node.inputs if t in self.graph.producers), None
+            )
+        return False
+
+    def _by_record(self) -> None:
+        """What qdebug.capture kept of the module."""
+        facts = self.arrays.facts
+        if training := facts.get("training"):
+            often = (
+                "" if facts.get("repeatable", True) else "; two runs on the same samples differed"
+            )
+            self._add(
+                "training-mode",
+                f"the module was captured in training mode: {', '.join(training[:3])}{often}",
+                "Call module.eval() before qdebug.capture, and before the export.",
+                proven=True,
+            )
+        weights = {
+            t.name: numpy_helper.to_array(t)
+            for t in with_data(self.graph.proto).graph.initializer
+            if t.data_type == onnx.TensorProto.FLOAT
+        }
+        digests = {weight_digest(array): name for name, array in weights.items()}
+        other, rounded = [], {}
+        for name, kept in facts.get("parameters", {}).items():
+            ways = kept["digests"]
+            if any(d in digests for d in ways[""]):
+                continue
+            half = next((h for h in ("FP16", "BF16") if any(d in digests for d in ways[h])), "")
+            if half:
+                rounded[name] = half
+            elif name in weights:
+                other.append(name)
+        if rounded:
+            name, half = next(iter(rounded.items()))
+            self._add(
+                "half-weights",
+                f"{counted(rounded, 'weight')} of the ONNX model are the module's rounded to "
+                f"{half}, first '{name}'",
+                "Export the weights in FP32: module.float() before the export.",
+                proven=True,
+            )
+        if other:
+            self._add(
+                "other-weights",
+                f"{counted(other, 'weight')} of the ONNX model are not the module's, first "
+                f"'{other[0]}'",
+                "Export the checkpoint that the framework runs with.",
+                proven=True,
+            )
+
+
+def _prepared(array: Array, change: Callable[[Array], Array]) -> Array:
+    """Samples of a floating type otherwise; others as they are."""
+    return change(array).astype(array.dtype) if array.dtype.kind == "f" else array
+
+
+def _by_channel(array: Array) -> Array:
+    """As [channels, values], float64."""
+    return np.moveaxis(array, 1, 0).reshape(array.shape[1], -1).astype(np.float64)
+
+
+def _affine(own: Array, value: Array) -> tuple[Array, float]:
+    """The factor of each channel of the least squares fit of value = factor · own + offset, and the
+    energy that it leaves; both are [channels, values]."""
+    x, y = (array - array.mean(axis=1, keepdims=True) for array in (own, value))
+    energy = np.square(x).sum(axis=1)
+    factors = np.divide((x * y).sum(axis=1), energy, out=np.ones_like(energy), where=energy > 0)
+    return factors, float(np.square(y - factors[:, None] * x).sum())

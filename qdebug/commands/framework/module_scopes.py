@@ -1,0 +1,124 @@
+"""Which tensor of an ONNX model is which array of the framework: by name, by order, or by the
+scopes that exporters write into the names of nodes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from qdebug.network.graph import Graph
+from qdebug.network.samples.matching import aliases
+from qdebug.types import Array
+
+Shape = tuple[int, ...]
+_NUMBERED = re.compile(r"(?:output|out|arr)_?\d+$")
+"""Names that say no more than an order, such as those of `numpy.savez(path, first, second)`."""
+_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Where torch.export's converter writes the modules that a node came from."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The tensors that an array may be.
+
+    Attributes:
+        how: see FrameworkTensor.
+        tensors: the likeliest first; none where nothing is called alike.
+    """
+
+    name: str
+    how: str
+    tensors: tuple[str, ...]
+
+
+def candidates_of(names: Sequence[str], graph: Graph) -> list[Candidates]:
+    """What each array may be; of an output or a tensor by its name, of outputs by their order, of
+    modules by scope. `names` are in the framework's order of execution."""
+    floats = {*graph.outputs, *graph.activations()}
+    by_alias = {alias: t for t in reversed([*floats]) for alias in aliases(t)}
+    by_alias |= {alias: t for t in reversed(graph.outputs) for alias in aliases(t)}
+    scopes, readers = _scopes(graph), _readers(graph)
+    numbered = [name for name in names if name not in by_alias and _NUMBERED.match(name)]
+    outputs = [t for t in graph.outputs if t not in {by_alias.get(n) for n in names}]
+    ordered = dict(zip(numbered, outputs, strict=False))
+    if not ordered and len(names) == len(outputs) == 1:
+        ordered = {names[0]: outputs[0]}
+    found = []
+    for name in names:
+        if name in by_alias:
+            found.append(Candidates(name, "name", (by_alias[name],)))
+        elif name in ordered:
+            found.append(Candidates(name, "order", (ordered[name],)))
+        else:
+            own = tuple(_of_module(name, graph, scopes, readers))
+            found.append(Candidates(name, "scope", own))
+    return found
+
+
+def _of_module(
+    name: str, graph: Graph, scopes: Mapping[str, tuple[str, ...]], readers: Mapping[str, set[str]]
+) -> Iterator[str]:
+    """What the nodes of a module give to others, the last first, then what else they compute."""
+    path = tuple(name.split("."))
+    own = [n for n in graph.nodes if scopes.get(n.name, ())[: len(path)] == path]
+    inside = {n.name for n in own}
+    tensors = [t for n in reversed(own) for t in n.outputs if t and graph.is_float(t)]
+    given = [t for t in tensors if t in graph.outputs or not readers.get(t, set()) <= inside]
+    yield from dict.fromkeys([*given, *tensors])
+
+
+def _readers(graph: Graph) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for node in graph.nodes:
+        for tensor in node.reads:
+            found.setdefault(tensor, set()).add(node.name)
+    return found
+
+
+def _scopes(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """The path of the module that each node came from, by the node's name."""
+    written = {
+        (node.name or node.output[0]): scope
+        for node in graph.proto.graph.node
+        if node.output and (scope := _written_scope(node))
+    }
+    return {n.name: written.get(n.name) or scope_of(n.name) for n in graph.nodes}
+
+
+def _written_scope(node: onnx.NodeProto) -> tuple[str, ...]:
+    """By torch.export's converter: such as "['', 'layer1.0', 'layer1.0.conv1', 'conv2d']"."""
+    text = next((p.value for p in node.metadata_props if p.key == _SCOPES), "")
+    try:
+        scopes = ast.literal_eval(text) if text else []
+    except (ValueError, SyntaxError):
+        return ()
+    modules = [s for s in scopes[:-1] if isinstance(s, str) and s]
+    return tuple(modules[-1].split(".")) if modules else ()
+
+
+def scope_of(node: str) -> tuple[str, ...]:
+    """By TorchScript's converter: of `/layer1/layer1.0/conv1/Conv` it is layer1, 0, conv1."""
+    parts = node.strip("/").split("/")[:-1]
+    path: list[str] = []
+    for part in parts:
+        own = part.split(".")
+        # A child of a list or of a Sequential carries its parent's name once more.
+        parent = own[:-1]
+        path += own[-1:] if parent and path[-len(parent) :] == parent else own
+    return tuple(path)
+
+
+def aligned(array: Array, shape: Shape) -> Array | None:
+    """An array of the framework in the shape of the ONNX model's tensor: channels last put first,
+    axes of size 1 dropped or added; None where it is none of these."""
+    if array.shape == shape:
+        return array
+    if array.ndim == 4 and np.transpose(array, (0, 3, 1, 2)).shape == shape:
+        return np.ascontiguousarray(np.transpose(array, (0, 3, 1, 2)))
+    squeezed = [tuple(n for n in s if n != 1) for s in (array.shape, shape)]
+    return array.reshape(shape) if squeezed[0] == squeezed[1] else None

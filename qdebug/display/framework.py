@@ -1,0 +1,84 @@
+"""What a person sees of the training framework against its ONNX export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdebug.display.blocks import Block, Facts, Line
+from qdebug.results.compare import CompareResult
+from qdebug.results.framework import FrameworkResult, FrameworkTensor
+from qdebug.results.words import first_names, in_decibels, number
+from qdebug.wording import counted, option, printable
+
+_MOST_OUTPUTS = 4
+_MOST_CAUSES = 3
+_MOST_NAMES = 3
+
+
+def framework_blocks(result: CompareResult, *, detailed: bool) -> Iterator[Block]:
+    """How far the ONNX model is from the framework, where it differs and why; nothing without."""
+    found = result.framework
+    if found is None:
+        return
+    yield Line(f"Export: {printable(found.data)} against the ONNX model in FP32", "title")
+    yield Facts(tuple(_facts(found, detailed=detailed)))
+    for cause in found.causes[:_MOST_CAUSES]:
+        certain = "" if cause.proven else "suspected: "
+        yield Line(f"{certain}{cause.label}: {printable(cause.evidence)}.", indent=2)
+        yield Line(printable(cause.remedy), "fine", 4)
+    if not found.agrees and not found.causes:
+        said = f"None of {counted(found.tried, 'change')} of the model and its samples explains it."
+        if not found.modules:
+            said += " Activations by module, as qdebug.capture keeps them, show where it begins."
+        yield Line(said, indent=2)
+    yield Line()
+
+
+def wrong_export(result: CompareResult) -> str:
+    """That the ONNX model is not what the framework computes, as sentences; "" where it is."""
+    found = result.framework
+    if found is None or found.agrees:
+        return ""
+    worst = found.worst
+    said = [
+        f"The export is wrong before anything is quantized: '{printable(worst.tensor)}' of the "
+        f"ONNX model in FP32 is {in_decibels(worst.sqnr_db)} from the framework's, and rounding "
+        f"explains {in_decibels(found.limit_db)} ({counted(found.samples, 'sample')})."
+    ]
+    if found.first_differing:
+        after = f", after {printable(found.last_agreeing)} agrees" if found.last_agreeing else ""
+        said.append(f"The first difference is at {printable(found.first_differing)}{after}.")
+    if found.causes:
+        cause = found.causes[0]
+        how = "Cause" if cause.proven else "First suspect"
+        said.append(
+            f"{how} ({cause.label}): {printable(cause.evidence)}. {printable(cause.remedy)}"
+        )
+    said.append("The figures below are those of this ONNX model, against itself in FP32.")
+    return " ".join(said)
+
+
+def _facts(found: FrameworkResult, *, detailed: bool) -> Iterator[tuple[str, str]]:
+    for output in found.outputs[:_MOST_OUTPUTS]:
+        yield f"output {printable(output.tensor)}", _told(output)
+    if found.modules:
+        right = sum(module.agrees for module in found.modules)
+        text = f"{right} of {len(found.modules)} agree"
+        if found.first_differing:
+            text += f"; first different: {printable(found.first_differing)}"
+        yield "activations", text
+    if detailed:
+        for module in found.modules:
+            yield printable(module.name), f"{_told(module)}; {printable(module.tensor)}"
+    if found.unmatched:
+        names = [skipped.tensor for skipped in found.unmatched]
+        why = f" ({option('json')} says why)"
+        yield "not compared", f"{first_names(names, _MOST_NAMES)}{why}"
+
+
+def _told(tensor: FrameworkTensor) -> str:
+    how = "agrees" if tensor.agrees else "differs"
+    return (
+        f"{how}: SQNR {in_decibels(tensor.sqnr_db)}, largest error {number(tensor.max_abs_err, 3)} "
+        f"of {number(tensor.amax, 3)}, worst sample {tensor.worst_sample}"
+    )

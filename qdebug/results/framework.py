@@ -1,0 +1,100 @@
+"""What a training framework's own outputs say of the ONNX model; a part of the JSON of
+`compare`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qdebug.result import MaybeText, in_json
+from qdebug.types import Skipped
+
+
+@dataclass(frozen=True)
+class FrameworkTensor:
+    """An array of the framework, and the tensor of the ONNX model that it was compared with.
+
+    Attributes:
+        name: in the framework: of an output, of a module.
+        tensor: in the ONNX model.
+        how: what they were matched by: name, order, scope; "folded" for a module whose operator
+            was folded into the one before.
+        sqnr_db: of the ONNX model's values against the framework's; NaN where they are not finite.
+        max_abs_err: largest difference. amax: the framework's largest magnitude.
+        worst_sample: the sample with the lowest SQNR.
+        agrees: they differ by no more than FP32 rounding explains.
+    """
+
+    name: str
+    tensor: str
+    how: str
+    sqnr_db: float
+    max_abs_err: float
+    amax: float
+    worst_sample: int | None
+    agrees: bool
+
+
+@dataclass(frozen=True)
+class ExportCause:
+    """Why an export may compute something else.
+
+    Attributes:
+        label: such as interpolation, epsilon, other-weights; docs/guides/export-check.md lists all.
+        evidence: what was measured, for people. remedy: what to do.
+        sqnr_db: of the outputs with it undone, on `samples`; null where it was not tried.
+        proven: undone, the outputs agree; or the framework's own record says it.
+    """
+
+    label: str
+    evidence: str
+    remedy: str
+    sqnr_db: float | None
+    proven: bool
+
+
+@dataclass(frozen=True)
+class FrameworkResult:
+    """The framework against the ONNX model in FP32, on the same samples.
+
+    Attributes:
+        data: where the framework's outputs came from.
+        samples: how many were compared.
+        limit_db: FP32 rounding explains differences down to this SQNR.
+        outputs: each that the framework gives.
+        modules: its other arrays, in the ONNX model's order of execution.
+        last_agreeing, first_differing: the tensors between which the difference begins; null where
+            nothing differs, or no activations were given.
+        unmatched: arrays of the framework that belong to no tensor, and why.
+        causes: the proven ones first; none where the outputs agree.
+        tried: how many changes of the model and its samples were tried as a cause.
+        score: the end-to-end metric of the framework's outputs; null without one, and where not
+            every output is given.
+    """
+
+    data: str
+    samples: int
+    limit_db: float
+    outputs: tuple[FrameworkTensor, ...]
+    modules: tuple[FrameworkTensor, ...]
+    last_agreeing: MaybeText
+    first_differing: MaybeText
+    unmatched: tuple[Skipped, ...]
+    causes: tuple[ExportCause, ...] = ()
+    tried: int = 0
+    score: float | None = None
+
+    @property
+    @in_json
+    def agrees(self) -> bool:
+        """Every output agrees."""
+        return all(output.agrees for output in self.outputs)
+
+    @property
+    def compared(self) -> tuple[FrameworkTensor, ...]:
+        """All that were compared."""
+        return (*self.modules, *self.outputs)
+
+    @property
+    def worst(self) -> FrameworkTensor:
+        """The output with the lowest SQNR."""
+        return min(self.outputs, key=lambda output: (output.agrees, output.sqnr_db))

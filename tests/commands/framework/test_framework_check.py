@@ -1,0 +1,264 @@
+"""A framework's outputs against the ONNX model: pairs of models that differ in one planted thing,
+of which one stands for the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from half_networks import Builder
+from onnx import numpy_helper
+
+import qdebug
+from qdebug.errors import SampleError
+from qdebug.results.compare import CompareResult
+from qdebug.results.framework import FrameworkResult
+
+RANDOM = np.random.default_rng(3)
+PICTURES = RANDOM.uniform(0, 1, (10, 3, 8, 8)).astype(np.float32)
+VECTORS = RANDOM.normal(size=(10, 12)).astype(np.float32)
+
+
+def pictures(
+    mode: str = "linear", align: str = "half_pixel", pad: str = "constant", **changed: Any
+) -> onnx.ModelProto:
+    b = Builder(7)
+    padded = b.add("Pad", "x", b.constant([0, 0, 1, 1, 0, 0, 1, 1], np.int64), mode=pad)
+    h = b.add("Conv", padded, b.weight(6, 3, 3, 3), b.weight(6))
+    h = b.add("Relu", h)
+    h = b.add(
+        "Resize", h, "", b.constant([1, 1, 2, 2]), mode=mode, coordinate_transformation_mode=align
+    )
+    return b.model({"x": ["n", 3, 8, 8]}, [b.add("Conv", h, b.weight(4, 6, 3, 3))])
+
+
+def vectors(epsilon: float = 1e-5, axis: int = -1, seed: int = 7) -> onnx.ModelProto:
+    b = Builder(seed)
+    h = b.linear("x", 12, 16)
+    scale, shift = b.constant(np.linspace(0.5, 1.5, 16)), b.constant(np.zeros(16))
+    h = b.add("LayerNormalization", h, scale, shift, epsilon=epsilon)
+    h = b.linear(b.add("Relu", h), 16, 8)
+    return b.model({"x": ["n", 12]}, [b.add("Softmax", h, axis=axis)])
+
+
+def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
+    half = onnx.ModelProto.FromString(model.SerializeToString())
+    for tensor in half.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            values = numpy_helper.to_array(tensor).astype(np.float16).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    return half
+
+
+def outputs(model: onnx.ModelProto, x: Any, *, every: bool = False) -> dict[str, Any]:
+    """What a model gives, each value with a rounding error of its own."""
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    if every:
+        known = {o.name for o in copy.graph.output}
+        for node in copy.graph.node:
+            if node.output[0] not in known:
+                copy.graph.output.append(
+                    onnx.helper.make_tensor_value_info(node.output[0], 1, None)
+                )
+    session = ort.InferenceSession(copy.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {"x": x}), strict=True))
+    noise = np.random.default_rng(0)
+    return {
+        n: (a * (1 + noise.uniform(-3e-7, 3e-7, a.shape))).astype(np.float32)
+        for n, a in found.items()
+    }
+
+
+def compared(model: Any, x: Any, framework: Any, **more: Any) -> CompareResult:
+    return qdebug.compare(
+        model, inputs={"x": x}, framework=framework, effect="none", cache=False, **more
+    )
+
+
+def checked(model: Any, x: Any, framework: Any) -> FrameworkResult:
+    found = compared(model, x, framework).framework
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("model", "x"), [(pictures(), PICTURES), (vectors(), VECTORS)])
+def test_a_right_export(model: onnx.ModelProto, x: Any) -> None:
+    found = checked(model, x, outputs(model, x, every=True))
+    assert found.agrees and not found.causes and found.first_differing == ""
+    assert all(m.agrees for m in found.modules) and len(found.modules) > 3
+    assert 60 < found.limit_db <= 90
+
+
+FAULTS: Mapping[str, tuple[onnx.ModelProto, onnx.ModelProto, Any]] = {
+    "interpolation": (pictures(), pictures(mode="nearest", align="asymmetric"), PICTURES),
+    "interpolation ": (pictures(), pictures(align="align_corners"), PICTURES),
+    "padding": (pictures(), pictures(pad="reflect"), PICTURES),
+    "epsilon": (vectors(), vectors(epsilon=1e-3), VECTORS),
+    "softmax-axis": (vectors(), vectors(axis=0), VECTORS),
+    "half-weights": (vectors(), rounded(vectors()), VECTORS),
+    "half-weights ": (rounded(vectors()), vectors(), VECTORS),
+}
+
+
+@pytest.mark.parametrize("fault", [f for f in FAULTS if f != "softmax-axis"])
+def test_the_cause_is_named(fault: str) -> None:
+    """By the outputs alone: the change that takes the fault back is found by trying."""
+    right, wrong, x = FAULTS[fault]
+    found = checked(wrong, x, outputs(right, x))
+    assert not found.agrees and found.causes[0].label == fault.strip()
+    if fault != "half-weights":  # what was rounded is not known any more
+        assert found.causes[0].proven and (found.causes[0].sqnr_db or 0) >= found.limit_db
+        assert sum(cause.proven for cause in found.causes) == 1
+
+
+def test_samples_that_were_prepared_otherwise() -> None:
+    model = pictures()
+    found = checked(model, PICTURES, outputs(model, PICTURES[:, ::-1].copy()))
+    assert [(c.label, c.proven) for c in found.causes][:1] == [("preprocessing", True)]
+
+
+def test_a_branch_that_was_frozen() -> None:
+    """It doubles what some samples give; a difference that is small everywhere is no branch."""
+    model = vectors()
+    right = outputs(model, VECTORS)
+    name = next(iter(right))
+    right[name][[1, 4, 5]] *= 2
+    found = checked(model, VECTORS, right)
+    assert [c.label for c in found.causes] == ["frozen"] and "7 of 10" in found.causes[0].evidence
+
+
+@pytest.mark.parametrize("kind", ["epsilon", "batch-norm"])
+def test_a_normalization_that_was_folded(kind: str) -> None:
+    """What a convolution gives is off by a factor and an offset for each channel."""
+    model = pictures()
+    factors = np.linspace(1.001, 1.01, 6) if kind == "epsilon" else np.linspace(0.7, 1.3, 6)
+    other = onnx.ModelProto.FromString(model.SerializeToString())
+    weight = next(t for t in other.graph.initializer if list(t.dims) == [6, 3, 3, 3])
+    values = numpy_helper.to_array(weight) * factors[:, None, None, None]
+    weight.CopyFrom(numpy_helper.from_array(values.astype(np.float32), weight.name))
+    found = checked(model, PICTURES, outputs(other, PICTURES, every=True))
+    assert found.causes[0].label == kind and not found.causes[0].proven
+    assert found.first_differing == "t1" and found.last_agreeing == "t0"
+
+
+def test_other_weights_by_where_it_begins() -> None:
+    right, wrong = vectors(), vectors()
+    weight = next(t for t in wrong.graph.initializer if list(t.dims) == [16, 8])
+    values = RANDOM.normal(size=(16, 8)).astype(np.float32)
+    weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+    found = checked(wrong, VECTORS, outputs(right, VECTORS, every=True))
+    assert found.causes[0].label == "other-weights" and found.first_differing == "t4"
+    found = checked(wrong, VECTORS, outputs(right, VECTORS))
+    assert not found.causes and found.tried > 5  # what cannot be told is not said
+
+
+def test_the_headline_is_about_the_export() -> None:
+    right, wrong, x = FAULTS["interpolation"]
+    result = compared(wrong, x, outputs(right, x))
+    assert result.VIEWS.summary(result).startswith("The export is wrong")
+    assert "interpolation" in result.headline()
+    assert CompareResult.from_dict(result.to_dict()).framework == result.framework
+
+
+def test_the_score_of_the_framework() -> None:
+    model, labels = vectors(), np.arange(10) % 8
+    right = outputs(model, VECTORS)
+    name = next(iter(right))
+    data = {"x": VECTORS, "labels": labels}
+    result = qdebug.compare(
+        model,
+        inputs=data,
+        framework={name: np.eye(8)[labels]},
+        metric="top1",
+        effect="none",
+        cache=False,
+    )
+    assert result.framework is not None and result.framework.score == 1.0
+
+
+def channels_last(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {n: a.transpose(0, 2, 3, 1) for n, a in arrays.items()}
+
+
+@pytest.mark.parametrize("how", ["order", "one", "last", "npz", "h5", "folder", "feeds"])
+def test_the_arrays_may_come_in_many_ways(how: str, tmp_path: Path) -> None:
+    import h5py
+
+    model = pictures()
+    right = outputs(model, PICTURES)
+    name, array = next(iter(right.items()))
+    given: Any = {
+        "order": {"output_0": array},
+        "one": array,
+        "last": channels_last(right),
+        "npz": str(tmp_path / "o.npz"),
+        "h5": str(tmp_path / "o.h5"),
+        "folder": str(tmp_path / "folder"),
+        "feeds": [{name: row} for row in array],
+    }[how]
+    np.savez(tmp_path / "o.npz", **right)
+    (tmp_path / "folder").mkdir()
+    np.save(tmp_path / "folder" / f"{name}.npy", array)
+    with h5py.File(tmp_path / "o.h5", "w") as file:
+        file[name] = array
+    assert checked(model, PICTURES, given).agrees
+
+
+SCRIPT = """
+import onnxruntime
+session = onnxruntime.InferenceSession({path!r}, providers=["CPUExecutionProvider"])
+
+def run(feeds):
+    return session.run(None, feeds)
+
+def broken(feeds):
+    return feeds["y"]
+"""
+
+
+def test_a_function_that_runs_the_framework(tmp_path: Path) -> None:
+    onnx.save(vectors(), tmp_path / "right.onnx")
+    (tmp_path / "torch_run.py").write_text(SCRIPT.format(path=str(tmp_path / "right.onnx")))
+    assert checked(vectors(), VECTORS, f"{tmp_path}/torch_run.py:run").agrees
+    with pytest.raises(SampleError, match="KeyError") as caught:
+        checked(vectors(), VECTORS, f"{tmp_path}/torch_run.py:broken")
+    assert caught.value.code == "QD-SAMPLES-FRAMEWORK"
+
+
+def without(arrays: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    return {name: change(array.copy()) for name, array in arrays.items()}
+
+
+def with_nan(array: Any) -> Any:
+    array[4, 0] = np.nan
+    return array
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a: a[:9], "10 are compared"),
+        (lambda a: np.concatenate([a, a]), "10 are compared"),
+        (with_nan, "sample 4"),
+        (lambda a: a[:, :5], "none of its arrays"),
+    ],
+)
+def test_arrays_that_are_refused(change: Any, words: str) -> None:
+    with pytest.raises(SampleError) as caught:
+        checked(vectors(), VECTORS, without(outputs(vectors(), VECTORS), change))
+    assert caught.value.code == "QD-SAMPLES-FRAMEWORK" and words in caught.value.message
+
+
+def test_names_that_match_nothing() -> None:
+    given = outputs(vectors(), VECTORS)
+    name = next(iter(given))
+    found = checked(vectors(), VECTORS, {**given, "no.such.layer": given[name]})
+    assert [u.tensor for u in found.unmatched] == ["no.such.layer"]
+    with pytest.raises(SampleError, match="none of its arrays"):
+        checked(vectors(), VECTORS, {"a": given[name], "b": given[name]})
