@@ -141,9 +141,7 @@ def ranked(compared: Compared, mode: EffectMode) -> Compared:
 
 def judged(compared: Compared) -> Compared:
     """With the verdict on every condition; what was not measured does not hold."""
-    result = compared.result
-    measured = result.outputs, result.layers, result.tensors, result.metric
-    return compared.found(conditions=checked_conditions(compared.gate.conditions, *measured))
+    return compared.found(conditions=checked_conditions(compared.gate.conditions, compared.result))
 
 
 def explained(compared: Compared) -> Compared:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.analyse.causes.engine import attributed_cause, not_as_planned
-from qdebug.analyse.compared import Compared
+from qdebug.analyse.compared import Compared, judged
 from qdebug.analyse.elsewhere import of_kernels
-from qdebug.analyse.gate import checked_conditions, task_result
+from qdebug.analyse.gate import task_result
 from qdebug.analyse.layer_results import output_results
 from qdebug.config.compare import CompareSettings
 from qdebug.engine_info.files.profile import LayerTime
@@ -61,24 +61,23 @@ def with_engine(compared: Compared, engine: Engine, settings: CompareSettings) -
         layers = _explained(pair, result.layers, report)
         left_out = _half_note(layers) if result.fp16_kernels is Fp16Kernels.EXACT else ()
         notes = *capture_note(settings, report.not_executed_because), *left_out
-        return compared.found(*notes, engine=report, layers=layers)
+        return judged(compared.found(*notes, engine=report, layers=layers))
     sinks = [evidence.engine] if evidence else []
     job = EngineJob(engine.runtime, compared.context, compared.subset, compared.memory_budget)
     done = execute_engine(job, pair, compared.gate.metric, sinks)
     kernels = kernel_times(engine.info, done.layer_times)
     report = replace(report, execution=replace(done.execution, kernels=kernels))
-    measured = done.outputs, result.layers, result.tensors, done.task
     summary, elsewhere = result.summary, of_kernels(done.execution.outputs)
     if summary is not None and elsewhere is not None:
         summary = replace(summary, elsewhere=elsewhere)
-    return compared.found(
+    compared = compared.found(
         engine=report,
         summary=summary,
         layers=_explained(pair, result.layers, report),
         outputs=done.outputs,
         metric=done.task,
-        conditions=checked_conditions(compared.gate.conditions, *measured),
     )
+    return judged(compared)
 
 
 def _explained(

@@ -21,8 +21,9 @@ from qdebug.metrics.tasks.load import bound, load_metric
 from qdebug.metrics.tensor import EFFECT_METRICS
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
-from qdebug.results.compare import LayerResult, OutputResult, TaskResult, TensorResult
+from qdebug.results.compare import CompareResult, TaskResult
 from qdebug.results.conditions import Checked, Condition, check_condition, parse_condition
+from qdebug.results.stage_report import stages_of
 from qdebug.wording import option
 
 _ENOUGH_FOR_CLASSES = 8
@@ -286,24 +287,24 @@ def _rounded(count: float) -> int:
 
 
 def checked_conditions(
-    conditions: Sequence[Condition],
-    outputs: Sequence[OutputResult],
-    layers: Sequence[LayerResult],
-    tensors: Sequence[TensorResult],
-    task: TaskResult | None,
+    conditions: Sequence[Condition], result: CompareResult
 ) -> tuple[Checked, ...]:
-    """Check every condition."""
+    """Check every condition by what was measured so far."""
     checked: list[Checked] = []
     for condition in conditions:
         values: list[float | None]
+        reason = ""
         if condition.scope == "metric":
-            values = [task.candidate if task else None]
+            values = [result.metric.candidate if result.metric else None]
+        elif condition.scope == "stage":
+            stages = {f"{stage.name}.sqnr_db": stage for stage in stages_of(result)}
+            values, reason = [stages[condition.name].sqnr_db], stages[condition.name].told
         elif condition.scope == "layer":
-            values = [layer.figure(condition.name) for layer in layers]
+            values = [layer.figure(condition.name) for layer in result.layers]
         elif condition.scope == "part":
-            values = [x for o in outputs for x in o.part_sqnrs_db]
+            values = [x for o in result.outputs for x in o.part_sqnrs_db]
         else:
-            judged = outputs if condition.scope == "output" else tensors
+            judged = result.outputs if condition.scope == "output" else result.tensors
             values = [getattr(x.metrics, condition.name) for x in judged]
-        checked.append(check_condition(condition, values))
+        checked.append(check_condition(condition, values, reason))
     return tuple(checked)

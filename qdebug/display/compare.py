@@ -34,6 +34,7 @@ from qdebug.results.compare import (
     TriedRemedy,
 )
 from qdebug.results.curve import Curve, Figure, Order
+from qdebug.results.stage_report import Stage, StageState
 from qdebug.results.words import (
     FP16_KERNELS,
     decibel,
@@ -123,9 +124,38 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
         blocks += engine_blocks(result.engine, _MOST_MISMATCHES)
     blocks += failures(result.failed)
     blocks += notes((*result.notes, *_unlike(result)))
+    blocks += _stages(result)
     blocks.append(conditions(result.conditions))
     blocks.append(_verdict(result))
     return blocks
+
+
+_STATES = {
+    StageState.PASSED: "passed",
+    StageState.FAILED: "failed",
+    StageState.MEASURED: "measured",
+    StageState.NOT_RUN: "not run",
+}
+_STATE_STYLES: dict[StageState, Style] = {
+    StageState.PASSED: "good",
+    StageState.FAILED: "bad",
+    StageState.MEASURED: "",
+    StageState.NOT_RUN: "muted",
+}
+
+
+def _stages(result: CompareResult) -> list[Block]:
+    """The steps from the framework to the engine, one line each."""
+
+    def told(stage: Stage) -> str:
+        return f"{stage.told}: {stage.next_step}" if stage.next_step else stage.told
+
+    columns: list[tuple[Column, Callable[[Stage], str]]] = [
+        (Column("stage"), lambda stage: stage.between),
+        (Column(""), lambda stage: _STATES[stage.state]),
+        (Column("", "rest"), told),
+    ]
+    return [table_of(result.stages, columns, lambda s: _STATE_STYLES[s.state]), Line()]
 
 
 def _ordering_column(

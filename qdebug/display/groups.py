@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from qdebug.display.blocks import Block, Column, Line, table_of
-from qdebug.metrics.tensor import sqnr_db
+from qdebug.metrics.tensor import noise_db
 from qdebug.results.compare import CompareResult
 from qdebug.results.groups import GroupClipping, GroupResult, Groups
 from qdebug.results.words import decibel, number, score, share
@@ -84,15 +84,13 @@ def calibrated(group: GroupResult, groups: Groups) -> str:
 
 
 def _noise(group: GroupResult) -> str:
-    if group.noise is None:
-        return "–"
-    return decibel(sqnr_db(1.0, group.noise)) if math.isfinite(group.noise) else "NaN"
+    return decibel(None if group.noise is None else noise_db(group.noise))
 
 
 def _noise_interval(group: GroupResult) -> str:
     if group.noise_interval is None:
         return "–"
-    high, low = (decibel(sqnr_db(1.0, noise)) for noise in group.noise_interval)
+    high, low = (decibel(noise_db(noise)) for noise in group.noise_interval)
     return f"{low} to {high}"
 
 

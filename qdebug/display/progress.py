@@ -33,6 +33,7 @@ LABELS = {
     "calibrate": "Calibrating",
     "compare": "Comparing",
     "engine": "Running the engine",
+    "framework": "Comparing with the framework",
     "cures": "Quantizing in other ways",
     "evaluate": "Evaluating",
     "rate layers": "Measuring layers' errors",

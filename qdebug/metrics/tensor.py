@@ -323,10 +323,12 @@ GATED: Mapping[str, tuple[str, ...]] = {
     "part": ("sqnr_db",),
     "layer": tuple(m.name for m in LAYER_METRICS if m.can_be_gated and m.name != _OF_PARTS),
     "tensor": tuple(m.name for m in METRICS if m.can_be_gated and m.name != _OF_PARTS),
+    "stage": ("framework.sqnr_db", "quantization.sqnr_db", "kernels.sqnr_db"),
     "metric": (),
 }
 """What a gate condition may name, by scope: a "part" is one of an output, or all of it where it has
-none; "metric", the end-to-end one, has no figures to choose from."""
+none; a "stage" is a step from the framework to the engine; "metric", the end-to-end one, has no
+figures to choose from."""
 
 
 def metrics_of(sums: ErrorSums) -> Metrics:
@@ -338,4 +340,5 @@ def metrics_of(sums: ErrorSums) -> Metrics:
 def gate_usage() -> str:
     """The metrics that gate conditions may name, as a help text lists them."""
     own = ", ".join(name for name in GATED["layer"] if name not in GATED["output"])
-    return f"{', '.join(GATED['output'])}; of layers also {own}"
+    stages = ", ".join(f"stage.{name}" for name in GATED["stage"])
+    return f"{', '.join(GATED['output'])}; of layers also {own}; {stages}"

@@ -31,6 +31,7 @@ from qdebug.results.curve import Curve
 from qdebug.results.engine import EngineReport
 from qdebug.results.framework import FrameworkResult
 from qdebug.results.groups import Groups
+from qdebug.results.stage_report import Stage, stages_of
 from qdebug.results.summary import RELEVANT_DB, Summary
 from qdebug.results.words import in_decibels
 from qdebug.types import Fp16Kernels, Precision, Skipped
@@ -549,6 +550,12 @@ class CompareResult(Result):
     def verdict(self) -> GateVerdict:
         """Whether the gate held."""
         return GateVerdict(self.passed, self.conditions)
+
+    @property
+    @in_json
+    def stages(self) -> tuple[Stage, ...]:
+        """The steps from the framework to the engine, and the task's score: whether each holds."""
+        return stages_of(self)
 
     @property
     @in_json

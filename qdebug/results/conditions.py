@@ -13,19 +13,19 @@ from qdebug.metrics.tensor import GATED
 from qdebug.result import MaybeText
 from qdebug.wording import option
 
-SCOPES = ("output", "part", "layer", "tensor", "metric")
+SCOPES = ("output", "part", "layer", "tensor", "stage", "metric")
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": lambda value, bound: value >= bound,
     "<=": lambda value, bound: value <= bound,
     ">": lambda value, bound: value > bound,
     "<": lambda value, bound: value < bound,
 }
-_PATTERN = re.compile(r"^\s*(\w+)(?:\.(\w+))?\s*(>=|<=|>|<)\s*(\S+)\s*$")
+_PATTERN = re.compile(r"^\s*(\w+)(?:\.(\w+(?:\.\w+)?))?\s*(>=|<=|>|<)\s*(\S+)\s*$")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """`scope.name operator bound`; it must hold for every output, part, layer or tensor.
+    """`scope.name operator bound`; it must hold for every output, part, layer, tensor or stage.
 
     Attributes:
         expression: as the user wrote it.
@@ -73,6 +73,12 @@ class Checked:
     value: float | None
     passed: bool
     reason: MaybeText = ""
+
+    @property
+    def figure(self) -> str:
+        """What is checked, such as "output.cosine", "metric" or "stage.framework.sqnr_db"."""
+        found = re.match(r"\s*([\w.]+)", self.expression)
+        return found[1] if found else ""
 
 
 def parse_condition(

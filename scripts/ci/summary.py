@@ -33,6 +33,13 @@ def summary(result: dict[str, Any]) -> str:
         f"{figure(min(sqnr, default=None))} |",
         "",
     ]
+    lines += ["| stage | | |", "|---|---|---|"]
+    for stage in result["stages"]:
+        state = stage["state"].replace("-", " ")
+        shown = f"**{state}**" if state == "failed" else state
+        told = " ".join(filter(None, (stage["told"], stage["next_step"])))
+        lines.append(f"| {stage['between']} | {shown} | {told.replace('|', chr(92) + '|')} |")
+    lines.append("")
     if verdict["conditions"]:
         lines += ["| condition | found | holds |", "|---|---|---|"]
         for one in verdict["conditions"]:

@@ -12,6 +12,7 @@ import * as curve from "./curve.js";
 import * as depth from "./depth.js";
 import { figuresOf } from "./figures.js";
 import * as graph from "./graph/graph.js";
+import * as groups from "./groups.js";
 import * as inspect from "./inspect.js";
 import * as pair from "./pair.js";
 import * as repair from "./repair.js";
@@ -35,6 +36,7 @@ const SECTIONS = [
   ["sweep", "Combinations", sweep, of("sweep"), "wide"],
   ["pair", "Differences of the runs", pair, several, "wide"],
   ["curve", "Kept in FP32 together", curve, (data) => data.runs.some((run) => run.result?.curve?.points.length), "wide"],
+  ["groups", "Groups of samples", groups, (data) => data.runs.some((run) => run.result?.groups), "wide"],
   ["depth", "Error against depth", depth, compared, "wide"],
   ["samples", "Samples that lose most", samples, (data) => data.runs.some((run) => run.shown?.length), "wide"],
   ["calibration", "Calibration", calibration, of("calibrate", "ranges"), "wide"],

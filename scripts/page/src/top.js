@@ -2,6 +2,7 @@
 
 import { h, nameOf } from "./dom.js";
 import { counted, decibels, number, numberIn } from "./format.js";
+import { stages } from "./stages.js";
 import "./style/top.css";
 
 const COMMANDS = {
@@ -36,6 +37,7 @@ function runSummary(run, data, k) {
       h(several ? "h2" : "h1", {}, several ? `${letterOf(k)}: ` : "", nameOf(fileOf(path))),
       h("p", { class: "muted about" }, ...about.flatMap((part, at) => (at ? [" · ", part] : [part])), unfinished(run)),
       verdict(run),
+      ...stages(run.result),
       facts(factsOf(run)),
       notices(run),
     ),

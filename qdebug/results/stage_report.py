@@ -1,0 +1,133 @@
+"""The steps from a training framework to an engine, and whether each holds: what a comparison ends
+with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from qdebug.metrics.tensor import noise_db
+from qdebug.result import MaybeText
+from qdebug.results.attribution import KERNEL
+from qdebug.results.words import in_decibels, score
+from qdebug.wording import counted, option
+
+if TYPE_CHECKING:
+    from qdebug.results.compare import CompareResult
+
+FRAMEWORK, QUANTIZATION, KERNELS, TASK = "framework", "quantization", "kernels", "task"
+
+
+class StageState(StrEnum):
+    """Whether a step holds. MEASURED: nothing says what it should reach."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    MEASURED = "measured"
+    NOT_RUN = "not-run"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step.
+
+    Attributes:
+        name: framework, quantization, kernels or task.
+        between: what is compared in it, for people.
+        state: see StageState.
+        sqnr_db: of the worst output; null of the task, and where it was not measured.
+        told: what was found, for people; of one that was not run, why. next_step: what to add to
+            run it; null where it was run.
+    """
+
+    name: str
+    between: str
+    state: StageState
+    sqnr_db: float | None
+    told: str
+    next_step: MaybeText = ""
+
+
+def stages_of(result: CompareResult) -> tuple[Stage, ...]:
+    """The four steps of a comparison, in order."""
+    return _framework(result), _quantization(result), _kernels(result), _task(result)
+
+
+def _framework(result: CompareResult) -> Stage:
+    between, found = "framework → ONNX", result.framework
+    if found is None:
+        asked = option("framework", "DATA")
+        return Stage(
+            FRAMEWORK, between, StageState.NOT_RUN, None, "its outputs are not given", asked
+        )
+    worst = found.worst
+    limit = f"rounding explains {in_decibels(found.limit_db)}"
+    told = f"SQNR {in_decibels(worst.sqnr_db)} ({limit})"
+    if not found.agrees and found.causes:
+        told += f", {'' if found.causes[0].proven else 'suspected: '}{found.causes[0].label}"
+    state = _gated(result, FRAMEWORK, holds=found.agrees)
+    return Stage(FRAMEWORK, between, state, worst.sqnr_db, told)
+
+
+def _quantization(result: CompareResult) -> Stage:
+    between = f"ONNX → {result.precision.upper()} (simulated)"
+    engine = result.engine.execution if result.engine else None
+    if engine is not None:
+        sqnr = min((o.quantization_db for o in engine.outputs), key=_badness, default=math.nan)
+    else:
+        sqnr = noise_db(result.worst_noise)
+    state = _gated(result, QUANTIZATION, "" if engine else "output", "part", "layer", "tensor")
+    return Stage(QUANTIZATION, between, state, sqnr, f"SQNR {in_decibels(sqnr)}")
+
+
+def _kernels(result: CompareResult) -> Stage:
+    engine = result.engine
+    between = f"{result.precision.upper()} → engine (kernels)"
+    if engine is None or engine.execution is None:
+        why = engine.not_executed_because if engine else "no engine was built"
+        asked = option("backend", "openvino")
+        return Stage(KERNELS, between, StageState.NOT_RUN, None, why, asked)
+    worst = min(engine.execution.outputs, key=lambda o: _badness(o.kernel_db), default=None)
+    sqnr = worst.kernel_db if worst else None
+    holds = engine.passed and all(o.label != KERNEL for o in engine.execution.outputs)
+    told = f"SQNR {in_decibels(sqnr)} on {engine.library}"
+    if engine.audit and not engine.passed:
+        told += f"; {counted(engine.audit.mismatches, 'layer')} not built as planned"
+    return Stage(KERNELS, between, _gated(result, KERNELS, holds=holds), sqnr, told)
+
+
+def _task(result: CompareResult) -> Stage:
+    between, metric = "the task's score", result.metric
+    if metric is None:
+        asked = option("metric", "top1")
+        return Stage(TASK, between, StageState.NOT_RUN, None, "no metric is given", asked)
+    ends = [f"{score(metric.reference)} in FP32", f"{score(metric.candidate)} now"]
+    if result.framework is not None and result.framework.score is not None:
+        ends.insert(0, f"{score(result.framework.score)} in the framework")
+    told = f"{metric.name} {', '.join(ends)}"
+    if metric.uncertainty is not None:
+        low, high = metric.uncertainty.interval
+        told += f" (95% {score(low)} to {score(high)})"
+    return Stage(TASK, between, _gated(result, "", "metric"), None, told)
+
+
+def _badness(sqnr: float) -> float:
+    return -math.inf if math.isnan(sqnr) else sqnr
+
+
+def _gated(
+    result: CompareResult, stage: str, *scopes: str, holds: bool | None = None
+) -> StageState:
+    """Whether a step holds: by the conditions of the gate about it, else by what was found."""
+    about = [
+        c
+        for c in result.conditions
+        if c.figure.split(".")[0] in scopes or c.figure.startswith(f"stage.{stage}.")
+    ]
+    if about:
+        return StageState.PASSED if all(c.passed for c in about) else StageState.FAILED
+    if holds is None:
+        return StageState.MEASURED
+    return StageState.PASSED if holds else StageState.FAILED
