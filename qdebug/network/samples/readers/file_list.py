@@ -26,7 +26,7 @@ from qdebug.types import Array, TensorSpec
 from qdebug.wording import counted
 
 FILE_COLUMNS = "file", "path", "image", "audio", "filename", "file_name", "audio_filepath"
-_LABEL = "label", "class"
+LABEL_COLUMNS = "label", "class"
 _TEXT = "text"
 
 
@@ -73,7 +73,7 @@ def labels_of_rows(
         if name not in samples:
             values = values_of(path, rows, name)
             array, names = _column(name, values)
-            labels["labels" if name in _LABEL else name] = array
+            labels["labels" if name in LABEL_COLUMNS else name] = array
             if names and _TEXT not in rows[0]:
                 labels[_TEXT] = np.array([str(value) for value in values])
             classes = classes or names
@@ -139,7 +139,7 @@ def _column(name: str, values: Sequence[Any]) -> tuple[Array, tuple[str, ...]]:
         numbers = np.array([float(value) for value in values])
     except (TypeError, ValueError, OverflowError):
         texts = [str(value) for value in values]
-        if name not in _LABEL:
+        if name not in LABEL_COLUMNS:
             return np.array(texts), ()
         names = sorted(set(texts))
         return np.array([names.index(text) for text in texts], np.int64), tuple(names)

@@ -21,8 +21,8 @@ from qdebug.network.samples.texts import Texts
 from qdebug.types import TensorSpec
 from qdebug.wording import counted
 
-_TEXT = "text", "sentence", "sentence1", "premise", "question"
-_PAIR = "text_pair", "sentence2", "hypothesis", "context"
+TEXT_COLUMNS = "text", "sentence", "sentence1", "premise", "question"
+PAIR_COLUMNS = "text_pair", "sentence2", "hypothesis", "context"
 """Columns of GLUE and of its like."""
 _MOST = 1 << 20
 """Bytes of a first line."""
@@ -41,7 +41,9 @@ def recognizes(path: Path) -> bool:
         return False
     if not isinstance(columns, list | dict):
         return False
-    return any(name in columns for name in _TEXT) and not any(n in columns for n in FILE_COLUMNS)
+    return any(name in columns for name in TEXT_COLUMNS) and not any(
+        n in columns for n in FILE_COLUMNS
+    )
 
 
 def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
@@ -54,8 +56,8 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
         lines = _lines(path)
         return Texts(lines, f"{counted(len(lines), 'text')} ({path.name})")
     rows = rows_of(path)
-    text = next(name for name in _TEXT if name in rows[0])
-    pair = next((name for name in _PAIR if name in rows[0]), None)
+    text = next(name for name in TEXT_COLUMNS if name in rows[0])
+    pair = next((name for name in PAIR_COLUMNS if name in rows[0]), None)
     labels = labels_of_rows(path, rows, {text, pair})[0]
     told = f"{' with ' * bool(labels)}{', '.join(labels)} ({path.name})"
     return Texts(
