@@ -18,9 +18,11 @@ from qdebug.metrics.tasks.classes import classes_of
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.kinds import check_labels
 from qdebug.metrics.tasks.load import bound, load_metric
+from qdebug.metrics.tasks.worst_group import of_worst_group
 from qdebug.metrics.tensor import EFFECT_METRICS
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
+from qdebug.network.samples.groups import check_groups, grouping_of
 from qdebug.results.compare import CompareResult, TaskResult
 from qdebug.results.conditions import Checked, Condition, check_condition, parse_condition
 from qdebug.results.stage_report import stages_of
@@ -78,12 +80,22 @@ def read_metric(metric: str | None, decode: str | None) -> TaskMetric | None:
     return None
 
 
-def on_model(metric: TaskMetric | None, model: Model) -> TaskMetric | None:
+def on_model(
+    metric: TaskMetric | None, model: Model, worst_group: str | None = None
+) -> TaskMetric | None:
     """A metric that knows how the outputs of a model are read; None without one.
 
+    Args:
+        worst_group: what tells groups of samples apart, of which the worst is to count.
+
     Raises:
-        MetricError: they are not what the metric takes.
+        MetricError: they are not what the metric takes, or there is no metric by which a group
+            could be the worst.
     """
+    if worst_group is not None:
+        if metric is None:
+            refuse_missing_metric("worst_group")
+        return of_worst_group(on_model(metric, model) or metric, worst_group)
     if metric is None or not _has_arrays(model):
         return metric
     graph = model.graph
@@ -117,7 +129,11 @@ def check_metric(metric: TaskMetric | None, model: Model, samples: Samples) -> N
 
     Raises:
         MetricError: the model has no output that is an array, or the samples have no labels.
+        SampleError: they have no groups, where these are asked for.
     """
+    grouping = grouping_of(samples)
+    if grouping is not None:
+        check_groups(grouping, samples.where)
     if metric is None:
         return
     if not _has_arrays(model):

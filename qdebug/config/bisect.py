@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from qdebug.backends.segmentation import DEFAULT_BUDGET
-from qdebug.config.candidate import FORCE, HTML, MEMORY_BUDGET, CandidateSettings
+from qdebug.config.candidate import FORCE, HTML, MEMORY_BUDGET, WORST_GROUP, CandidateSettings
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.engine import EngineSettings
 from qdebug.config.option import (
@@ -98,6 +98,7 @@ class BisectSettings(CandidateSettings, ClusterSettings):
     target: Annotated[str | None, TARGET] = None
     max_drop: Annotated[float | None, MAX_DROP] = None
     max_rise: Annotated[float | None, MAX_RISE] = None
+    worst_group: Annotated[str | None, WORST_GROUP] = None
     strategy: Annotated[
         str,
         Option(f"How to search: {_STRATEGIES}.", SEARCH, metavar="NAME", words=tuple(STRATEGIES)),

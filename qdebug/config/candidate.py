@@ -148,6 +148,12 @@ GROUP = Option(
     SAMPLED,
     metavar="NAME",
 )
+WORST_GROUP = Option(
+    "Let the target hold for each group of samples: the name of a column or of an array of the "
+    "data, or folder. The metric is then that of FP32 plus the change of the worst group.",
+    GATE,
+    metavar="NAME",
+)
 CALIB_SAMPLES = Option("Calibrate on the first N samples only.", SAMPLED, metavar="N", unset="all")
 
 

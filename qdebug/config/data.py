@@ -64,5 +64,5 @@ class DataSettings:
             preprocess=self.preprocess,
             skip_bad=self.skip_bad,
             shapes=parse_shapes(self.shape),
-            group=getattr(self, "group", None),
+            group=getattr(self, "group", None) or getattr(self, "worst_group", None),
         )

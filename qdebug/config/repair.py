@@ -33,6 +33,7 @@ from qdebug.config.candidate import (
     METRIC,
     SEGMENTS,
     WEIGHTS,
+    WORST_GROUP,
     FallbackName,
     Fp16KernelsName,
     PrecisionName,
@@ -164,6 +165,7 @@ class RepairSettings(ClusterSettings, DataSettings):
     target: Annotated[str | None, TARGET] = None
     max_drop: Annotated[float | None, MAX_DROP] = None
     max_rise: Annotated[float | None, MAX_RISE] = None
+    worst_group: Annotated[str | None, WORST_GROUP] = None
     only: Annotated[
         tuple[str, ...],
         Option(

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from qdebug.network.samples.samples import Samples
     from qdebug.types import TensorSpec
 
+FOLDER = "folder"
+"""The group of a picture that is the folder it is in, where no column of the data is called so."""
+
 
 @dataclass(frozen=True)
 class SampleSpec:
@@ -33,7 +36,6 @@ class SampleSpec:
         shapes: that the model's inputs are given.
         group: what says which group a sample is of: see network/samples/groups.py; None for no
             groups.
-        folders: of each picture, where it is asked for as the group; found.
     """
 
     data: str
@@ -47,7 +49,6 @@ class SampleSpec:
     skip_bad: bool = False
     shapes: InputShapes = ()
     group: str | None = None
-    folders: tuple[str, ...] = ()
 
     def open(self, inputs: Sequence[TensorSpec]) -> Samples:
         """The samples, for a model of these inputs.

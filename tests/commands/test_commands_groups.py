@@ -10,7 +10,7 @@ import pytest
 
 import qdebug
 from qdebug.display.groups import worst_group
-from qdebug.errors import SampleError
+from qdebug.errors import MetricError, SampleError
 from qdebug.metrics.tensor import sqnr_db
 from qdebug.results.compare import CompareResult
 
@@ -107,6 +107,44 @@ def test_no_group_is_blamed_for_chance() -> None:
     assert found.groups is not None and found.groups.worst is None
     assert found.groups.calibration_samples is None  # they have no such array
     assert sum("calib_data" in note and "side" in note for note in found.notes) == 1
+
+
+DARK: dict[str, Any] = {
+    "calib_data": {"input": SHIFTS["dark"](CALIBRATION[:40]), "light": np.array(["dark"] * 40)},
+    "metric": "top1",
+    "cache": False,
+}
+
+
+def rarely_bright(start: int) -> dict[str, Any]:
+    """Dark digits, of which every eighth is bright."""
+    rows, rare = slice(start, start + 80), np.arange(80) % 8 == 1
+    x = HELD_OUT["input"][rows].copy()
+    x[~rare] = SHIFTS["dark"](x[~rare])
+    light = np.where(rare, "usual", "dark")
+    return {"input": x, "labels": HELD_OUT["labels"][rows], "light": light}
+
+
+def test_a_search_for_the_worst_group() -> None:
+    """On average so little is lost that nothing is pinned; the rare group loses much."""
+    data = {"inputs": rarely_bright(0), "holdout": rarely_bright(80)}
+    how: dict[str, Any] = {**DARK, **data, "max_drop": 0.15, "max_evaluations": 8}
+    plain = qdebug.bisect(MODEL, **how)
+    strict = qdebug.bisect(MODEL, **how, worst_group="light")
+    assert plain.passed and not plain.pinned
+    assert strict.pinned and strict.baseline < plain.baseline
+
+
+def test_a_worst_group_that_there_is_not() -> None:
+    data = rarely_bright(0)
+    with pytest.raises(MetricError) as caught:
+        qdebug.bisect(MODEL, inputs=data, target="output.sqnr_db>=20", worst_group="light")
+    assert caught.value.code == "QD-METRIC-MISSING"
+    with pytest.raises(SampleError) as refused:
+        qdebug.repair(
+            MODEL, inputs=data, calib_data=rarely_bright(80), metric="top1", worst_group="lihgt"
+        )
+    assert refused.value.code == "QD-SAMPLES-GROUP"
 
 
 def test_by_folder_of_nothing_but_arrays() -> None:

@@ -76,7 +76,7 @@ from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.metrics.effect import EffectMode
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
-from qdebug.network.samples.groups import check_groups, grouping_of
+from qdebug.network.samples.groups import grouping_of
 from qdebug.network.samples.subset import whole
 from qdebug.outputfiles import write_text
 from qdebug.plan.description import describe
@@ -224,8 +224,6 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
     gate = replace(gate, metric=on_model(gate.metric, model))
     samples = _samples(settings, model, gate)
     grouping = grouping_of(samples)
-    if grouping is not None:
-        check_groups(grouping, samples.where)
     writer = _open_writer(stack, settings, keep, samples.count)
     context = _context(stack, settings, model, required_opset(plan), progress)
     built = build_pair(spec, context, plan, model, samples, saves_plan=bool(settings.save_plan))

@@ -196,7 +196,7 @@ def prepare(
         setting="holdout",
         share=settings.holdout_share,
     )
-    target = replace(target, metric=on_model(target.metric, model))
+    target = replace(target, metric=on_model(target.metric, model, settings.worst_group))
     for subset in (searched, held_out):
         check_metric(target.metric, model, subset.samples)
     if target.of_outputs:

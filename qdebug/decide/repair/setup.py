@@ -126,7 +126,7 @@ def prepare(
     given = load_model(settings.model, plan, sources, sessions, progress, raised=raised)
     origin = origin_of(settings, given, plan, sources, sessions)
     reference = origin.reference
-    metric = on_model(metric, reference)
+    metric = on_model(metric, reference, settings.worst_group)
     target = target and replace(target, metric=metric)
     fitting, choosing, proving = _samples(settings, reference, metric)
     counts = (choosing.count, "selection samples"), (proving.count, "held-out samples")

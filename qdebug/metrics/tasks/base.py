@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from qdebug.errors import MetricError
 from qdebug.metrics.tasks.facts import ModelFacts
+from qdebug.network.samplespec import FOLDER
 from qdebug.types import Array
 from qdebug.userfile import digest_of, last_line, raising_line
 from qdebug.wording import option
@@ -188,7 +189,7 @@ class TaskMetric:
         if self.judge is not None:
             judged: Judged = called(partial(self.judge, sets), named, given, None)
             return replace(judged, score=_finite(judged.score, named))
-        parts = ([_rows(arrays, rows) for arrays in given.values()] for rows in sets)
+        parts = ([rows_of(arrays, rows) for arrays in given.values()] for rows in sets)
         return Judged(
             self(outputs, labels, reference),
             np.array([self(*part) for part in parts], np.float64),
@@ -238,7 +239,7 @@ def _finite(returned: Any, named: str) -> float:
     raise MetricError(f"{named} returned {problem}", hint, code="QD-METRIC-VALUE")
 
 
-def _rows(arrays: Outputs, rows: Rows) -> Outputs:
+def rows_of(arrays: Outputs, rows: Rows) -> Outputs:
     """Those of some samples; what is no array of samples stays."""
     return {name: array[rows] if array.ndim else array for name, array in arrays.items()}
 
@@ -310,8 +311,9 @@ def labels_of(extras: Outputs) -> Array:
     for name in LABEL_NAMES:
         if name in extras:
             return extras[name]
-    if len(extras) == 1:
-        return next(iter(extras.values()))
+    others = [name for name in extras if name != FOLDER]
+    if len(others) == 1:
+        return extras[others[0]]
     found = (
         f"the arrays that are not inputs are {', '.join(extras)}" if extras else "there are none"
     )

@@ -17,11 +17,8 @@ import numpy.typing as npt
 from qdebug.errors import SampleError
 from qdebug.network.samples.matching import quoted
 from qdebug.network.samples.samples import Samples
-from qdebug.types import Array
+from qdebug.network.samplespec import FOLDER
 from qdebug.wording import counted, option
-
-FOLDER = "folder"
-"""The name by which groups are the folders of pictures, where no column is called so."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +55,7 @@ def grouping_of(samples: Samples) -> Grouping | None:
     name, where = samples.spec.group, samples.where
     if name is None:
         return None
-    if samples.spec.folders:
-        values: Array = np.array(samples.spec.folders[: samples.count])
-    elif name in samples.extras:
-        values = samples.extras[name]
-    else:
+    if name not in samples.extras:
         beside = quoted(sorted(samples.extras)) if len(samples.extras) else "nothing"
         raise SampleError(
             f"{where}: nothing there is called '{name}', by which samples could be grouped; beside "
@@ -71,6 +64,7 @@ def grouping_of(samples: Samples) -> Grouping | None:
             f"sample; of pictures, {option('group', FOLDER)} takes the folders that they are in.",
             code="QD-SAMPLES-GROUP",
         )
+    values = samples.extras[name]
     if values.dtype.kind not in "biuUS" or values.size != len(values):
         raise SampleError(
             f"{where}: '{name}' is {values.dtype} of shape {list(values.shape)}, which does not "

@@ -24,7 +24,7 @@ from qdebug.network.samples.found_preprocessing import (
     input_for_pictures,
     read_metadata,
 )
-from qdebug.network.samples.groups import FOLDER, folders_of
+from qdebug.network.samples.groups import folders_of
 from qdebug.network.samples.pictures import (
     Encoded,
     UnreadablePictureError,
@@ -35,7 +35,7 @@ from qdebug.network.samples.pictures import (
     size_of,
 )
 from qdebug.network.samples.samples import PreparedSamples, SampleArray
-from qdebug.network.samplespec import SampleSpec
+from qdebug.network.samplespec import FOLDER, SampleSpec
 from qdebug.types import Array, TensorSpec
 from qdebug.wording import counted, option
 
@@ -140,10 +140,10 @@ class PictureSet:
             f"a guess {how.source}: `qdebug check` tests it" if how.guess else f"from {how.source}"
         )
         told = f"{self.holds}{left_out}; {how.told()} ({source})"
-        folders: tuple[str, ...] = ()
-        if spec.group == FOLDER and FOLDER not in self.labels:
+        if spec.group == FOLDER and FOLDER not in arrays:
             folders = folders_of([picture.name for picture in used.pictures])
-        return PreparedSamples(arrays, replace(spec, preprocessing=how, folders=folders), told)
+            arrays[FOLDER] = ArrayInMemory(np.array(folders))
+        return PreparedSamples(arrays, replace(spec, preprocessing=how), told)
 
 
 def _check_sizes(

@@ -1,0 +1,58 @@
+"""A metric by the group of samples that loses most: for a target that must hold for every group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from qdebug.errors import MetricError
+from qdebug.metrics.tasks.base import Outputs, TaskMetric, rows_of
+from qdebug.wording import option
+
+
+def of_worst_group(metric: TaskMetric, group: str) -> TaskMetric:
+    """`metric` as if all samples lost as much as those of the worst group do: its value in FP32 of
+    all samples, plus the worst change of a group. Of FP32 it is the metric itself, so that a drop
+    that is allowed is allowed to each group.
+
+    Args:
+        group: the array of the data that says which group a sample is of.
+
+    Raises:
+        MetricError: the metric does not say which way is better.
+    """
+    if not metric.is_declared:
+        raise MetricError(
+            f"{option('worst_group')}: {metric.name} does not say which way is better, so that no "
+            "group is the worst",
+            "Declare it: `score.higher_is_better = True` after the function.",
+            code="QD-METRIC-DIRECTION",
+        )
+    return replace(
+        metric,
+        name=f"{metric.name} of the worst {group}",
+        compute=partial(_computed, metric, group),
+        per_sample=None,
+        judge=None,
+        is_share=False,
+    )
+
+
+def _computed(
+    metric: TaskMetric, group: str, outputs: Outputs, labels: Outputs, reference: Outputs
+) -> float:
+    numbers = np.asarray(labels[group]).reshape(-1)
+    changes, problem = list[float](), None
+    for one in np.unique(numbers):
+        rows = np.flatnonzero(numbers == one)
+        given, truth, own = (rows_of(arrays, rows) for arrays in (outputs, labels, reference))
+        try:
+            changes.append(metric(given, truth, own) - metric(own, truth, own))
+        except MetricError as error:  # such as a curve of samples that are all of one class
+            problem = error
+    if not changes and problem is not None:
+        raise problem
+    worst = min(changes) if metric.higher_is_better else max(changes)
+    return metric(reference, labels, reference) + worst
