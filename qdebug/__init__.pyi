@@ -460,6 +460,7 @@ def inspect(
     timing: str | os.PathLike[str] | None = None,
     metadata: str | os.PathLike[str] | None = None,
     model: str | os.PathLike[str] | onnx.ModelProto | None = None,
+    shape: Sequence[str] = (),
     diff: str | os.PathLike[str] | onnx.ModelProto | None = None,
     diff_profile: str | os.PathLike[str] | None = None,
     expect: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,

@@ -18,12 +18,13 @@ from qdebug.engine_info.files.opening import (
     open_times,
 )
 from qdebug.engine_info.files.profile import with_times
-from qdebug.engine_info.layers import EngineInfo
+from qdebug.engine_info.layers import EngineInfo, InfoSource
 from qdebug.engine_info.plan_audit import audit_plan
 from qdebug.engine_info.summary import GATE_NAMES, gate_values, summarize
 from qdebug.errors import UsageError, given_by
 from qdebug.execute.model_pair import bind_user_plan, check_not_quantized
 from qdebug.inmemory import InMemory
+from qdebug.network.inputshapes import InputShapes, parse_shapes
 from qdebug.network.load import read_model
 from qdebug.network.prepare import Model, prepare_model, with_taken
 from qdebug.plan.lower import required_opset
@@ -44,7 +45,7 @@ def inspect(settings: InspectSettings) -> InspectResult:
         UsageError: a profile to compare with, without its engine.
     """
     conditions = [parse_value_condition(text, GATE_NAMES) for text in settings.fail_on]
-    info = _timed(_opened(settings.file), settings.profile, "profile")
+    info = _timed(_opened(settings.file, parse_shapes(settings.shape)), settings.profile, "profile")
     if settings.timing:
         with given_by("timing"):
             info = replace(info, executions=open_times(Path(settings.timing)))
@@ -77,10 +78,23 @@ def inspect(settings: InspectSettings) -> InspectResult:
     )
 
 
-def _opened(file: str) -> EngineInfo:
+def _opened(file: str, shapes: InputShapes = ()) -> EngineInfo:
+    """What a file, or a model in memory, says; with `shapes` of a model's inputs.
+
+    Raises:
+        QdebugError: it cannot be read.
+        UsageError: it has shapes of its own.
+    """
     if isinstance(file, InMemory):
-        return info_of_graph(prepare_model(read_model(file)).graph)
-    return open_engine_file(Path(file), read_engine)
+        return info_of_graph(prepare_model(read_model(file), shapes=shapes).graph)
+    info = open_engine_file(Path(file), read_engine, shapes)
+    if shapes and info.source is not InfoSource.ONNX:
+        raise UsageError(
+            f"{option('shape')} is for the inputs of an ONNX model, and {file} is none",
+            f"Leave {option('shape')} out: an engine has the shapes that it was built for.",
+            code="QD-USAGE-SHAPE",
+        )
+    return info
 
 
 def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> Audit:

@@ -10,6 +10,14 @@ from qdebug.network.inputshapes import checked_shapes, parse_shapes
 from qdebug.network.preprocessing import parse_preprocessing, preset_names
 from qdebug.network.samplespec import SampleSpec
 
+SHAPE = Option(
+    "The shape of an input whose axes are free, such as images:1x3x640x640; N leaves an axis free; "
+    "repeatable.",
+    SAMPLED,
+    metavar="NAME:SHAPE",
+    parse=checked_shapes,
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
@@ -25,16 +33,7 @@ class DataSettings:
             parse=parse_preprocessing,
         ),
     ] = None
-    shape: Annotated[
-        tuple[str, ...],
-        Option(
-            "The shape of an input whose axes are free, such as images:1x3x640x640; N leaves an "
-            "axis free; repeatable.",
-            SAMPLED,
-            metavar="NAME:SHAPE",
-            parse=checked_shapes,
-        ),
-    ] = ()
+    shape: Annotated[tuple[str, ...], SHAPE] = ()
     skip_bad: Annotated[
         bool, Option("Leave out pictures that cannot be read, instead of refusing them.", SAMPLED)
     ] = False

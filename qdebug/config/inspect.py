@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from qdebug.config.candidate import FORCE, HTML
+from qdebug.config.data import SHAPE
 from qdebug.config.option import GATE, WHAT, WRITE, ModelLike, Option, PlanLike
 
 
@@ -62,6 +63,7 @@ class InspectSettings:
             reads=True,
         ),
     ] = None
+    shape: Annotated[tuple[str, ...], replace(SHAPE, group=WHAT)] = ()
     diff: Annotated[
         ModelLike | None,
         Option(

@@ -331,6 +331,19 @@ def test_the_work_of_a_model_is_unknown_where_an_axis_is(
     assert found["values"]["fp32_mac_share"] == (None if "unknown" in macs else 1)
 
 
+def test_a_shape_for_free_axes_tells_the_work(
+    desk: Any, make: Callable[..., onnx.ModelProto]
+) -> None:
+    conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1] * 4)
+    axes, weight = ("N", 3, "h", "w"), np.zeros((4, 3, 3, 3), np.float32)
+    desk.save(make([conv], {"x": axes}, {"y": ("N", 4, "h", "w")}, {"w": weight}), "c.onnx")
+    found = desk.run("inspect", "c.onnx", "--shape", "x:Nx3x8x8", "--json", "-").json
+    assert found["products"][0]["macs"] == 6912
+    desk.refused("inspect", "c.onnx", "--shape", "y:1x3x8x8", says=["QD-USAGE-SHAPE", "'y'"])
+    desk.write("info.json", json.dumps(LAYERS))
+    desk.refused("inspect", "info.json", "--shape", "x:1", says=["QD-USAGE-SHAPE", "info.json"])
+
+
 def test_a_row_per_sample_of_a_product_behind_a_reshape(
     desk: Any, make: Callable[..., onnx.ModelProto]
 ) -> None:

@@ -29,6 +29,7 @@ from qdebug.engine_info.layers import EngineInfo
 from qdebug.errors import ModelError, UsageError
 from qdebug.inputfiles import HDF5_MAGIC, open_file
 from qdebug.network.foreign import ENGINE_SUFFIXES, recognized
+from qdebug.network.inputshapes import InputShapes
 from qdebug.network.load import ModelFile, read_model
 from qdebug.network.prepare import prepare_model
 from qdebug.wording import option
@@ -53,7 +54,9 @@ _HEAD = 1000
 
 
 def open_engine_file(
-    path: Path, read_serialized: Callable[[bytes, str], EngineInfo | None]
+    path: Path,
+    read_serialized: Callable[[bytes, str], EngineInfo | None],
+    shapes: InputShapes = (),
 ) -> EngineInfo:
     """What the file at `path` says about an engine.
 
@@ -61,10 +64,11 @@ def open_engine_file(
         path: the file.
         read_serialized: reads a serialized engine, given its bytes and the name of the file, which
             takes a runtime; None for any other data.
+        shapes: that the inputs of a model are given.
 
     Raises:
         UsageError: the file cannot be read, is an engine that this machine cannot read, or is
-            none of the known kinds.
+            none of the known kinds; or `shapes` do not fit.
         ModelError: an ONNX model that cannot be read.
     """
     if _read(path, len(_MODEL_BEGINS)) != _MODEL_BEGINS:  # a model is not read twice
@@ -77,7 +81,7 @@ def open_engine_file(
         if text is not None:
             return _described(text, path)
         del data
-    return info_of_graph(prepare_model(_model(path)).graph)
+    return info_of_graph(prepare_model(_model(path), shapes=shapes).graph)
 
 
 def _refuse_run_file(data: bytes, path: Path) -> None:
