@@ -172,6 +172,8 @@ def input_amax(pair: ModelPair, samples: Samples, batches: Sequence[Batch]) -> d
     """
     floats = {spec.name for spec in pair.reference.inputs if spec.dtype.kind == "f"}
     wanted = floats & {_origin(pair.reference, tensor) for tensor in pair.grids}
+    if wanted and sum(batch.count for batch in batches) == samples.count:
+        return {name: samples.inputs_amax[name] for name in wanted}
     found = dict.fromkeys(wanted, 0.0)
     for batch in batches if wanted else ():
         feeds = samples.feeds(batch.start, batch.count)

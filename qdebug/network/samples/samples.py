@@ -300,15 +300,25 @@ class Samples:
             self.extras.add_to(found, name)
         return found.hexdigest() if self.extras else self.inputs_digest
 
-    @cached_property
+    @property
     def inputs_digest(self) -> str:
         """SHA-256 over names, shapes, types and bytes of the inputs; takes one pass.
 
         The same samples have the same digest in every file format and at every batch size.
         Feeds that are executed as given count with their boundaries.
         """
+        return self._surveyed[0]
+
+    @property
+    def inputs_amax(self) -> Mapping[str, float]:
+        """The largest magnitude of each input; takes the pass of `inputs_digest`, once for both."""
+        return self._surveyed[1]
+
+    @cached_property
+    def _surveyed(self) -> tuple[str, Mapping[str, float]]:
         hashes = {spec.name: hashlib.sha256() for spec in self._inputs}
         shapes: dict[str, tuple[int, ...]] = {}
+        amax = dict.fromkeys(hashes, 0.0)
         for batch in self.batches():
             for name, array in self.feeds(batch.start, batch.count).items():
                 shape = self._digest_shape(array)
@@ -316,8 +326,12 @@ class Samples:
                     hashes[name].update(f"{array.dtype}{shape}".encode())
                     shapes[name] = shape
                 hashes[name].update(array.tobytes())
+                if array.dtype.kind == "f":
+                    ends = array.min(initial=0), array.max(initial=0)
+                    amax[name] = max(amax[name], *(abs(float(end)) for end in ends))
         parts = [f"{name!r}: {hashes[name].hexdigest()}" for name in sorted(hashes)]
-        return hashlib.sha256("\n".join([str(self.count), *parts]).encode()).hexdigest()
+        digest = hashlib.sha256("\n".join([str(self.count), *parts]).encode()).hexdigest()
+        return digest, amax
 
     def _digest_shape(self, array: Array) -> tuple[int, ...]:
         return array.shape if self._layout.offsets else (0, *array.shape[1:])

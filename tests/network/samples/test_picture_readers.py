@@ -250,25 +250,44 @@ def test_a_folder_of_something_else_says_what_is_there(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def test_few_pictures_are_decoded_at_a_time(
-    save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(12):
-        save(f"{number}.png", number)
-    decoded: list[str] = []
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the pictures that are decoded, one after the other."""
+    names: list[str] = []
     whole = sets.as_input
 
     def counted(picture: Any, *how: Any) -> Any:
-        decoded.append(picture.name)
+        names.append(Path(picture.name).name)
         return whole(picture, *how)
 
     monkeypatch.setattr(sets, "as_input", counted)
+    return names
+
+
+def test_few_pictures_are_decoded_at_a_time(save: Any, tmp_path: Path, decoded: list[str]) -> None:
+    for number in range(12):
+        save(f"{number}.png", number)
     samples = opened(tmp_path)
     assert not decoded
     samples.feeds(0, 1)
     assert len(decoded) <= 1 + max(1, sets._threads())
     assert values(samples) == list(range(12))
     assert len(decoded) <= 13 + sets._threads()
+
+
+def test_some_that_are_read_again_are_not_decoded_again(
+    save: Any, tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        save(f"{number}.png", number)
+    for kept, expected in ((sets._KEPT_BYTES, 1), (0, 3)):
+        monkeypatch.setattr(sets, "_KEPT_BYTES", kept)
+        samples = opened(tmp_path)
+        decoded.clear()
+        for _ in range(3):
+            for number in (9, 5, 2):
+                assert round(255 * samples.feeds(number, 1)["x"].max()) == number
+        assert sorted(decoded) == sorted(["2.png", "5.png", "9.png"] * expected)
 
 
 def test_pictures_that_are_cut_off_later(save: Any, tmp_path: Path) -> None:
