@@ -21,7 +21,8 @@ from qdebug.network.prepare import Model
 from qdebug.plan.correspond import Alignment, Proof, align
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan
-from qdebug.plan.quantize import Grid, grid_of
+from qdebug.plan.quantize import QUANTIZERS, Grid, grid_of
+from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.cut import INSERTED_OPS
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
 from qdebug.plan.rewrite.restore import Absorbed, restore
@@ -175,6 +176,7 @@ def quantized_pair(
         candidate = Graph.inferred(restore(candidate, missing), data_prop=False)
     notes = (*scale_notes(model.graph), *_restored_note(missing, known=reference is not None))
     if reference is None:
+        _check_rounds_activations(model)
         notes += saturation_notes(saturated_biases(model.graph))
         raised = Graph.inferred(raise_to_fp32(candidate.proto), data_prop=False)
         reference = Graph.inferred(strip_qdq(raised), data_prop=False)
@@ -205,6 +207,26 @@ def quantized_pair(
         notes=(*model.notes, *notes),
         aligned=aligned,
         guessed=tuple(guessed),
+    )
+
+
+def _check_rounds_activations(model: Model) -> None:
+    """Refuse a model that hides all that its quantization costs.
+
+    Raises:
+        UsageError: nothing but constants is quantized in it.
+    """
+    constants = ConstantValues(model.graph)
+    if any(
+        node.op_type in QUANTIZERS and not constants.is_constant(node.inputs[0])
+        for node in model.graph.nodes
+    ):
+        return
+    raise UsageError(
+        f"{model.file.path}: only weights are quantized ({_stored_formats(model.graph)}), and what "
+        "they were before is not in the file",
+        f"Give the FP32 model that it was made from: {option('reference', 'FP32.onnx')}.",
+        code="QD-USAGE-REFERENCE-NEEDED",
     )
 
 

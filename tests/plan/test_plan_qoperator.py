@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import qdebug
-from qdebug.errors import ModelError
+from qdebug.errors import ModelError, UsageError
 from qdebug.network.graph import Graph
 from qdebug.network.load import read_model
 from qdebug.network.prepare import prepare_model
@@ -435,6 +435,13 @@ def test_what_rounds_activations_beside_blocks_is_kernel_error(tmp_path: Path, l
     sqnr = result.outputs[0].metrics.sqnr_db
     assert sqnr > 100 if level == 0 else 30 < sqnr < 60
     assert any("accuracy_level 4" in note for note in result.notes) == (level == 4)
+
+
+def test_a_model_with_quantized_weights_only_hides_what_they_cost(tmp_path: Path) -> None:
+    prepared(blockwise(4, zeros=False), tmp_path)
+    with pytest.raises(UsageError, match="only weights are quantized \\(INT4\\)") as caught:
+        qdebug.compare(tmp_path / "blocks.onnx", inputs={"a": np.ones((3, 40), F32)})
+    assert "reference" in caught.value.hint
 
 
 @pytest.mark.parametrize(("bits", "inputs", "says"), [(2, 6, "2 bits"), (4, 5, "g_idx")])
