@@ -98,6 +98,7 @@ def check(
     shape: Sequence[str] = (),
     skip_bad: bool = False,
     samples: int = 32,
+    framework: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     metric: str | Callable[..., float] | None = None,
     decode: str | None = None,
     max_drop: float | None = None,

@@ -63,7 +63,16 @@ def init(settings: InitSettings, progress: ProgressCallback = ignore_progress) -
         model = open_model(settings.model, QDQ_OPSET, sources, DEFAULT_SESSIONS, progress)
         found, further = _with_samples(settings, model, settings.inputs, progress)
         chosen += found
-    chosen.append(ChosenSetting("precision", "int8", "What is compared with FP32."))
+    chosen += [
+        ChosenSetting("precision", "int8", "What is compared with FP32."),
+        ChosenSetting(
+            "# framework",
+            "framework.h5",
+            "What the training framework gives for the same samples, to check the export first: "
+            "remove the #.\nOf PyTorch, qdebug.capture writes it.",
+        ),
+        ChosenSetting("# backend", "openvino", "An engine, to tell its kernels' error as well."),
+    ]
     return InitResult(
         model=ModelRef(settings.model, file.sha256),
         file=Path(settings.output),

@@ -12,6 +12,7 @@ from qdebug.config.engine import EngineSettings
 from qdebug.config.option import (
     GATE,
     LARGE,
+    LOOK,
     PRECISIONS,
     SAMPLED,
     WHAT,
@@ -147,6 +148,14 @@ GROUP = Option(
     "folder, the subfolder that each is in.",
     SAMPLED,
     metavar="NAME",
+)
+FRAMEWORK = Option(
+    "What the training framework gives for the same samples, to check the export first: arrays by "
+    "name of output, tensor or module (.npz, .h5, a folder), what qdebug.capture wrote, or "
+    "file.py:function, which is called with the inputs.",
+    LOOK,
+    metavar="DATA",
+    reads=True,
 )
 WORST_GROUP = Option(
     "Let the target hold for each group of samples: the name of a column or of an array of the "

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from qdebug.backends.segmentation import AUTO
 from qdebug.config.bisect import MAX_DROP
-from qdebug.config.candidate import CUSTOM_OPS, DATA, DECODE, METRIC, SEGMENTS
+from qdebug.config.candidate import CUSTOM_OPS, DATA, DECODE, FRAMEWORK, METRIC, SEGMENTS
 from qdebug.config.data import DataSettings
 from qdebug.config.option import (
     SAMPLED,
@@ -41,6 +41,7 @@ class CheckSettings(DataSettings):
             reads=True,
         ),
     ] = None
+    framework: Annotated[DataLike | None, FRAMEWORK] = None
     metric: Annotated[MetricLike | None, METRIC] = None
     decode: Annotated[str | None, DECODE] = None
     max_drop: Annotated[float | None, MAX_DROP] = None

@@ -9,6 +9,7 @@ from qdebug.backends.segmentation import DEFAULT_BUDGET
 from qdebug.config.candidate import (
     ALLOW_UNQUANTIZED,
     FORCE,
+    FRAMEWORK,
     GROUP,
     HTML,
     MEMORY_BUDGET,
@@ -58,17 +59,7 @@ class CompareSettings(CandidateSettings, ClusterSettings):
         ),
     ] = ()
     group: Annotated[str | None, GROUP] = None
-    framework: Annotated[
-        DataLike | None,
-        Option(
-            "What the training framework gives for the same samples, to check the export first: "
-            "arrays by name of output, tensor or module (.npz, .h5, a folder), what qdebug.capture "
-            "wrote, or file.py:function, which is called with the inputs.",
-            LOOK,
-            metavar="DATA",
-            reads=True,
-        ),
-    ] = None
+    framework: Annotated[DataLike | None, FRAMEWORK] = None
     local_samples: Annotated[
         Positive | None,
         Option(

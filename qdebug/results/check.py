@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from qdebug.result import ModelRef, ReadData, Result, in_json
+from qdebug.results.framework import FrameworkResult
 
 Severity = Literal["error", "warning", "note"]
 
@@ -80,6 +81,7 @@ class CheckResult(Result):
             labels; "" where there is neither.
         variants: the ways of preparing the samples that were tried.
         findings: the worst first.
+        framework: the training framework against the model; null where its outputs were not given.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.check/1"
@@ -98,6 +100,7 @@ class CheckResult(Result):
     variants: tuple[TriedVariant, ...]
     findings: tuple[Finding, ...]
     data: tuple[ReadData, ...] = ()
+    framework: FrameworkResult | None = None
 
     @property
     @in_json

@@ -16,6 +16,7 @@ from qdebug.commands.check.samples import (
     uncomputed,
 )
 from qdebug.commands.check.structure import findings_of, macs_of, tensors_of
+from qdebug.commands.framework.framework_check import framework_result
 from qdebug.commands.reading import read_data, require_samples
 from qdebug.config.check import CheckSettings
 from qdebug.errors import MetricError
@@ -31,10 +32,13 @@ from qdebug.network.samples.found_preprocessing import (
     read_metadata,
 )
 from qdebug.network.samples.subset import finely, spread, whole
-from qdebug.network.samplespec import given_specs
+from qdebug.network.samplespec import SampleSpec, given_specs
 from qdebug.result import ModelRef
 from qdebug.results.check import CheckResult, Finding, Severity
+from qdebug.results.framework import FrameworkResult
+from qdebug.results.words import in_decibels
 from qdebug.types import ProgressCallback, ignore_progress
+from qdebug.wording import counted
 
 _ORDER: Mapping[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 _NOTHING = Tried("", (), (), ())
@@ -46,7 +50,12 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
     Raises:
         QdebugError: one of them cannot be read, or they do not fit each other.
     """
-    require_samples(settings.inputs, metric=settings.metric, decode=settings.decode)
+    require_samples(
+        settings.inputs,
+        metric=settings.metric,
+        decode=settings.decode,
+        framework=settings.framework,
+    )
     file = read_model(settings.model)
     sources = given_specs(settings.compared, settings.calibrates_on)
     sessions = session_settings(settings)
@@ -56,10 +65,12 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
     names = class_names(read_metadata(settings.model))
     inputs, outputs = tensors_of(model.graph, names)
     findings = list(findings_of(file.proto, model))
-    tried, samples = _NOTHING, 0
+    tried, samples, framework = _NOTHING, 0, None
     if settings.compared is not None:
         tried, found, samples = _with_samples(settings, model, len(names), progress)
         findings += [*tried.findings, *found]
+        framework = _framework(settings, model, settings.compared, progress)
+        findings += [] if framework is None else [_of_export(framework)]
     findings.sort(key=lambda finding: _ORDER[finding.severity])
     return CheckResult(
         model=ModelRef(settings.model, file.sha256),
@@ -75,7 +86,40 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
         variants=tried.variants,
         findings=tuple(findings),
         data=read_data(*sources),
+        framework=framework,
     )
+
+
+def _framework(
+    settings: CheckSettings, model: Model, compared: SampleSpec, progress: ProgressCallback
+) -> FrameworkResult | None:
+    """The training framework against the model, on the first samples; None where its outputs are
+    not given."""
+    if settings.framework is None:
+        return None
+    samples = compared.open(model.graph.inputs).first(settings.samples)
+    context = simulation_context(parallelism(), progress, session_settings(settings))
+    return framework_result(settings.framework, context, model.graph, samples, None)
+
+
+def _of_export(found: FrameworkResult) -> Finding:
+    """What the framework's outputs say of the model."""
+    sqnr, on = in_decibels(found.worst.sqnr_db), f"on {counted(found.samples, 'sample')}"
+    if found.agrees:
+        message = f"the model computes what the framework does, to rounding: {sqnr} {on}"
+        return Finding("note", "export", message)
+    message = (
+        f"'{found.worst.tensor}' is {sqnr} from the framework's {on}, and rounding explains "
+        f"{in_decibels(found.limit_db)}: the export is another network"
+    )
+    if found.first_differing:
+        message += f", first in '{found.first_differing}'"
+    if not found.causes:
+        return Finding("error", "export", message)
+    cause = found.causes[0]
+    suspected = "" if cause.proven else "suspected: "
+    message += f". {suspected}{cause.label}: {cause.evidence}"
+    return Finding("error", "export", message, cause.remedy)
 
 
 def _quantizable(model: Model) -> int:

@@ -262,3 +262,13 @@ def test_names_that_match_nothing() -> None:
     assert [u.tensor for u in found.unmatched] == ["no.such.layer"]
     with pytest.raises(SampleError, match="none of its arrays"):
         checked(vectors(), VECTORS, {"a": given[name], "b": given[name]})
+
+
+def test_check_tells_of_the_export_too() -> None:
+    right, wrong, x = FAULTS["interpolation"]
+    for model, passed in ((right, True), (wrong, False)):
+        result = qdebug.check(model, inputs={"x": x}, framework=outputs(right, x), samples=6)
+        assert result.framework is not None and result.framework.samples == 6
+        (found,) = [f for f in result.findings if f.kind == "export"]
+        assert result.passed == passed == (found.severity == "note")
+        assert ("interpolation" in found.message) == (not passed)
