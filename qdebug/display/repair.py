@@ -119,6 +119,9 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
     yield "before", before
     if result.applied:
         yield "repaired", f"{_figures(result, proof.repaired)}{_regained(result)}"
+    elif result.requantized:
+        how = "; quantized anew, no remedy was kept"
+        yield "repaired", f"{_figures(result, proof.repaired)}{_regained(result)}{how}"
     else:
         yield "repaired", "unchanged: no remedy was kept"
     if result.pinning is not None and result.pinning.found:
@@ -335,6 +338,8 @@ def _verdict(result: RepairResult) -> str:
     kept, target = ", ".join(result.accepted), result.proof.target_text or result.proof.target
     pins = counted(len(result.pinned), "layer")
     how = kept or ("no remedy" if result.steps or result.pinned else "nothing changed")
+    if result.requantized:
+        how = "the model quantized anew"
     pinned = f" and {pins} pinned" if result.pinned else ", nothing pinned" if kept else ""
     if result.pinning is not None and 0 < result.pinning.candidates <= len(result.pinned):
         pinned += ", which are all: nothing is left in lower precision"
@@ -354,6 +359,8 @@ def _improved(result: RepairResult) -> str:
         worse = (proof.worse(proof.repaired.metric) or 0.0) > (proof.lost or 0.0)
         how = "LESS ERROR" if worse else "REPAIRED"
         return f"{how} with {', '.join(result.accepted)}: {change} on held-out samples."
+    if result.requantized:
+        return f"QUANTIZED ANEW, without a remedy: {change} on held-out samples."
     if any(step.outcome is Outcome.DROPPED for step in result.steps):
         return "UNCHANGED: what helped on the selection samples did harm on the held-out ones."
     if result.best_guess:

@@ -19,6 +19,7 @@ import pytest
 
 import qdebug
 from qdebug.decide.remedies.result import Figures, Outcome, Proof
+from qdebug.display.repair import view
 from qdebug.plan.repaired import remedies_in
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
@@ -104,6 +105,16 @@ def test_the_plan_and_the_cache_are_for_the_fp32_model(repaired: tuple[Any, Path
         )
     ]  # fmt: skip
     assert seen[0] > seen[1]  # the plan has ranges of weights too
+
+
+def test_what_is_quantized_anew_is_not_called_unchanged(repaired: tuple[Any, Path]) -> None:
+    """Of a model that others quantized another network comes back, without any remedy."""
+    without = replace(repaired[0], steps=())
+    anew = repr(view(without))
+    assert "PASSED with the model quantized anew" in anew and "unchanged" not in anew
+    start = without.proof.start
+    same = repr(view(replace(without, proof=replace(without.proof, repaired=start))))
+    assert "nothing changed" in same and "unchanged" in same and "anew" not in same
 
 
 def test_what_no_remedy_gives_is_pinned(desk: Any) -> None:

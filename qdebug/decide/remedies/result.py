@@ -335,6 +335,12 @@ class RepairResult(Result):
         return tuple(dict.fromkeys(s.remedy for s in self.steps if s.outcome in inside))
 
     @property
+    def requantized(self) -> bool:
+        """Whether it is another network than the given one though no remedy is in it: a model that
+        others quantized is quantized anew before anything is tried."""
+        return not self.applied and self.proof.repaired != self.proof.start
+
+    @property
     @in_json
     def best_guess(self) -> tuple[str, ...]:
         """The remedies that look better, but that too few samples judged to tell; the one that
