@@ -254,14 +254,13 @@ class OutputKeeper:
         else:
             self.by_batch.clear()
 
-    def joined(self, batches: Sequence[Batch] | None = None) -> dict[str, Array]:
-        """The tensors of all batches, or of some of them, [samples, …].
+    def joined(self) -> dict[str, Array]:
+        """The tensors of all batches, [samples, …].
 
         Raises:
             MetricError: one has another shape for some samples.
         """
-        chosen = self.by_batch if batches is None else {b: self.by_batch[b] for b in batches}
-        return joined_batches(chosen)
+        return joined_batches(self.by_batch)
 
 
 def joined_batches(by_batch: Mapping[Batch, Tensors]) -> dict[str, Array]:
@@ -291,25 +290,18 @@ class MetricEvaluator:
     reference: Mapping[str, Array]
 
     @classmethod
-    def of(
-        cls,
-        metric: TaskMetric,
-        samples: Samples,
-        kept: OutputKeeper,
-        batches: Sequence[Batch] | None = None,
-    ) -> MetricEvaluator:
-        """The metric on the batches of which the reference's outputs were `kept`, or on some.
+    def of(cls, metric: TaskMetric, samples: Samples, kept: OutputKeeper) -> MetricEvaluator:
+        """The metric on the batches of which the reference's outputs were `kept`.
 
         Raises:
             MetricError: an output has another shape for some samples.
         """
-        chosen = kept.by_batch if batches is None else batches
-        rows = [slice(b.start, b.start + b.count) for b in chosen]
+        rows = [slice(b.start, b.start + b.count) for b in kept.by_batch]
         labels = {
             name: np.concatenate([array[r] for r in rows]) if array.ndim else array
             for name, array in samples.extras.items()
         }
-        return cls(metric, labels, kept.joined(batches))
+        return cls(metric, labels, kept.joined())
 
     def __call__(self, outputs: Mapping[str, Array]) -> float:
         """The metric of some outputs, [samples, …].
@@ -382,13 +374,12 @@ class KeptReference:
         self.subset = subset
         outputs = [t for t in graph.outputs if t in session.dtypes]
         self.outputs = OutputKeeper(REFERENCE, outputs, for_metric=metric is not None)
-        self._metric = metric
         self._feeds: dict[int, Feeds] = {}
         self._room = _FEEDS_BYTES
         sinks: list[Sink] = [self.outputs, self._keep_feeds]
         runs = {REFERENCE: run_of(session)}
         evaluate(subset, runs, {}, context, sinks=sinks, stage=stage)
-        self.task = self.task_on(None)
+        self.task = MetricEvaluator.of(metric, subset.samples, self.outputs) if metric else None
 
     def _keep_feeds(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         self._room -= sum(array.nbytes for array in executed.feeds.values())
@@ -403,13 +394,3 @@ class KeptReference:
         """The inputs of a batch."""
         kept = self._feeds.get(batch.index)
         return self.subset.samples.feeds(batch.start, batch.count) if kept is None else kept
-
-    def task_on(self, batches: Sequence[Batch] | None) -> MetricEvaluator | None:
-        """The metric on some of the samples, or on all; None without one.
-
-        Raises:
-            MetricError: an output has another shape for some samples.
-        """
-        if self._metric is None:
-            return None
-        return MetricEvaluator.of(self._metric, self.subset.samples, self.outputs, batches)

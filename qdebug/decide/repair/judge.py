@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -34,12 +34,11 @@ from qdebug.execute.timelimit import check_time
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.effect import output_energies
-from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tasks.base import Judged, Rows, TaskMetric
 from qdebug.metrics.tensor import Metrics
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layers
 from qdebug.network.outputparts import OutputParts, output_parts
-from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.results.conditions import Condition
 from qdebug.types import Array, Tensors
@@ -172,13 +171,15 @@ class Judge:
         self.reference_metric = task.of_reference() if task else None
         batches = self._reference.subset.batches
         groups = min(_MOST_GROUPS, len(batches))
-        self._group_of = {batch: i % groups for i, batch in enumerate(batches)}
-        self._without: list[Sequence[Batch]] = (
-            [[b for b in batches if self._group_of[b] != g] for g in range(groups)]
+        self._choice_of = {batch: i % groups for i, batch in enumerate(batches)}
+        self._group_of = np.repeat(
+            list(self._choice_of.values()), [batch.count for batch in batches]
+        )
+        self._without: list[Rows] = (
+            [np.flatnonzero(self._group_of != group) for group in range(groups)]
             if groups > 1
             else []
         )
-        self._tasks = [self._reference.task_on(kept) for kept in self._without]
         self._floats = [t for t in graph.outputs if graph.is_float(t)]
         self._parts = output_parts(graph)
         self.reference_s = time.monotonic() - started
@@ -230,10 +231,7 @@ class Judge:
         Raises:
             QdebugError: as a call does.
         """
-        group_of = np.repeat(
-            list(self._group_of.values()), [batch.count for batch in self._group_of]
-        )
-        choices = choices_of(found, group_of, self._sign > 0)
+        choices = choices_of(found, self._group_of, self._sign > 0)
         if choices is None:
             return None
         distinct, chosen = sorted(set(choices)), self.answer(found)
@@ -245,7 +243,7 @@ class Judge:
             sessions = dict(zip(distinct, opened, strict=True))
 
             def run(executed: ExecutedBatch) -> Tensors:
-                choice = choices[self._group_of[executed.batch]]
+                choice = choices[self._choice_of[executed.batch]]
                 return sessions[choice].run(executed.feeds)
 
             measured = self._measured(run)
@@ -277,11 +275,26 @@ class Judge:
         found = replace(found, noise=totals.noise())
         if reference.task is None:
             return found
+        judged = self._by_metric(reference.task, kept.joined())
+        found = replace(found, metric=judged.score, left_out=judged.left_out)
+        return found if judged.loss is None else replace(found, losses=judged.loss)
+
+    def _by_metric(self, task: MetricEvaluator, outputs: Mapping[str, Array]) -> Judged:
+        """What the metric says of some outputs, [samples, …], and without each group of samples:
+        nothing of that where it cannot be computed without some."""
+        given = outputs, task.labels, task.reference
         self._check_time()
-        outputs = kept.joined()
-        found = replace(found, metric=reference.task(outputs), left_out=self._left_out(kept))
-        losses = reference.task.losses(outputs)
-        return found if losses is None else replace(found, losses=losses)
+        # A metric by name reads the outputs once for all groups; of others each takes time.
+        sets = self._without if task.metric.judge else self._while_there_is_time(self._without)
+        if all(len(array) == self.count for arrays in given[::2] for array in arrays.values()):
+            with suppress(MetricError):
+                return task.metric.judged(*given, sets)
+        return task.metric.judged(*given)
+
+    def _while_there_is_time(self, sets: Sequence[Rows]) -> Iterator[Rows]:
+        for rows in sets:
+            self._check_time()
+            yield rows
 
     def _check_time(self) -> None:
         check_time(self._context.ends_at, "metric")
@@ -322,8 +335,9 @@ class Judge:
         nothing says it."""
         if self.change_error(before, after) is None:
             return None
-        full = np.array([task.of_reference() for task in self._tasks if task is not None])
-        lost = full - before.left_out
+        task = self._reference.task
+        assert task is not None  # there is a change
+        lost = self._by_metric(task, task.reference).left_out - before.left_out
         if np.any(lost == 0):
             return None
         return _jackknife((after.left_out - before.left_out) / lost, 0.0)
@@ -337,19 +351,6 @@ class Judge:
     def answer(self, found: Sequence[Judgement]) -> int:
         """See answer_of."""
         return answer_of(found, self._sign > 0)
-
-    def _left_out(self, kept: OutputKeeper) -> Float64:
-        """The metric without each group of samples; empty where it cannot be computed without
-        some."""
-        found = []
-        for task, batches in zip(self._tasks, self._without, strict=True):
-            assert isinstance(task, MetricEvaluator)  # there is a metric
-            self._check_time()
-            try:
-                found.append(task(kept.joined(batches)))
-            except MetricError:
-                return np.zeros(0)
-        return np.array(found)
 
 
 def verdict_on(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -154,7 +154,7 @@ class TaskMetric:
     is_share: bool = False
     loss: SampleValues | None = None
     per_sample: SampleValues | None = None
-    judge: Callable[[Sequence[Rows], Outputs, Outputs, Outputs], Judged] | None = None
+    judge: Callable[[Iterable[Rows], Outputs, Outputs, Outputs], Judged] | None = None
     takes: str = ""
     decode: str | None = None
     facts: ModelFacts | None = None
@@ -177,7 +177,7 @@ class TaskMetric:
         return f"{self.file.resolve()}:{function} {code}"  # however the path is spelled
 
     def judged(
-        self, outputs: Outputs, labels: Outputs, reference: Outputs, sets: Sequence[Rows] = ()
+        self, outputs: Outputs, labels: Outputs, reference: Outputs, sets: Iterable[Rows] = ()
     ) -> Judged:
         """All that the metric says of some outputs, and its score of each of some `sets` of
         samples.

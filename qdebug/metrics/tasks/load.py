@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None
         return loss(mine, truth, of_reference(reference))
 
     def judge(
-        sets: Sequence[Rows], outputs: Outputs, labels: Outputs, reference: Outputs
+        sets: Iterable[Rows], outputs: Outputs, labels: Outputs, reference: Outputs
     ) -> Judged:
         mine, truth = found(outputs, labels, reference)
         whole = float(scored(mine, truth))  # first: what it works out is taken for the parts
