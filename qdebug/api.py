@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qdebug.config.bisect import BisectSettings
@@ -229,19 +230,42 @@ def repair(
     """
     from qdebug.commands.reading import read_data
     from qdebug.commands.repair import repair as run
+    from qdebug.plan.repaired import is_unfinished
 
     checked = _settings(RepairSettings, model, settings)
     with _running(checked, checked.model):
         data = read_data(checked.calibrates_on, checked.held_out)
-        result = replace(run(checked, progress or ignore_progress), data=data)
+        publish = partial(_publish, checked)
+        result = replace(run(checked, progress or ignore_progress, publish), data=data)
     kept = _with_better_kept(checked, result)
     if kept is not None:
         return kept
-    result = _with_model(checked, "output", lambda r: r.model_proto(), result)
+    unfinished = checked.output is not None and is_unfinished(checked.output)
+    replaced = replace(checked, force=checked.force or unfinished)
+    result = _with_model(replaced, "output", lambda r: r.model_proto(), result)
     result = _with_model(checked, "save_fp32", lambda r: r.fp32_proto(), result)
     result = _with_text(checked, "save_plan", lambda r: r.plan_yaml(), result)
     result = _with_text(checked, "trt_cache", lambda r: r.trt_cache(), result)
     return _with_page(checked, checked.model, result)
+
+
+def _publish(settings: RepairSettings, best: RepairResult) -> str:
+    """Write the best so far, unless what is there is better; returns what is to be said of it."""
+    from qdebug.network.weights import write_model
+    from qdebug.plan.repaired import is_unfinished, record_in
+
+    path = settings.output
+    if path is None:
+        return ""
+    there = record_in(path)
+    if there is not None and replace(there, unfinished=False).better_than(best.record()):
+        return ""
+    force = settings.force or is_unfinished(path)
+    try:
+        write_model(best.model_proto(), path, option("output"), force=force)
+    except StoreError:  # the last write says it
+        return ""
+    return f"the best so far is in {path}"
 
 
 def _with_better_kept(settings: RepairSettings, result: RepairResult) -> RepairResult | None:

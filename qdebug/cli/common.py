@@ -116,11 +116,21 @@ def exit_code(result: Result, *, passed: bool) -> int:
 
 
 @contextmanager
-def resumable(kept: bool) -> Iterator[None]:
-    """Say, when the work within is interrupted, that what is done so far is kept."""
+def resumable(kept: bool, model: str | None = None) -> Iterator[None]:
+    """Say, when the work within is interrupted, that what is done so far is kept; where a repair
+    has written its best so far to the file `model`, how good that is.
+
+    Raises:
+        KeyboardInterrupt: it was.
+    """
     try:
         yield
     except KeyboardInterrupt:
         if kept:
             print("qdebug: progress is saved; rerun the command to resume", file=sys.stderr)
+        from qdebug.plan.repaired import record_in
+
+        best = record_in(model) if model else None
+        if best is not None and best.unfinished:
+            print(f"qdebug: {model} has the best so far: {best.told}", file=sys.stderr)
         raise

@@ -11,6 +11,7 @@ from qdebug.errors import UsageError, given_by
 from qdebug.inmemory import path_in
 from qdebug.outputfiles import check_distinct, check_new, check_writable
 from qdebug.plan.planfile import model_for, named_model
+from qdebug.plan.repaired import is_unfinished
 from qdebug.wording import option
 
 
@@ -60,8 +61,9 @@ def check_files(*declared: Any) -> None:
     check_distinct(writes, reads)
     for name, path in writes.items():
         check_suffix(name, path, suffixes[name])
-        if checks[name] == "new":
-            check_new(path, name, force=force)
+        if checks[name] in ("new", "resumed"):
+            resumed = checks[name] == "resumed" and is_unfinished(path)
+            check_new(path, name, force=force or resumed)
         elif checks[name] == "any":
             check_writable(path, name)
 

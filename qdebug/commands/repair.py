@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from qdebug.decide.repair.steps import Alternative, Attempt, State, Trying
 from qdebug.decide.search.outcome import BisectResult
 from qdebug.errors import UsageError
 from qdebug.execute.context import time_limit_told
+from qdebug.execute.timelimit import OutOfTimeError
 from qdebug.metrics.tasks.base import is_share
 from qdebug.plan.select import nearest
 from qdebug.result import ModelRef
@@ -31,7 +33,15 @@ from qdebug.wording import option
 _NOT_PINNED = "The time limit left no time to search for layers to pin."
 
 
-def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progress) -> RepairResult:
+Publish = Callable[[RepairResult], str]
+"""Is given the best so far, unfinished; returns where it put that, for people, or ""."""
+
+
+def repair(
+    settings: RepairSettings,
+    progress: ProgressCallback = ignore_progress,
+    publish: Publish = lambda _: "",
+) -> RepairResult:
     """Give a quantized network its accuracy back, without training.
 
     Raises:
@@ -39,11 +49,15 @@ def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progres
     """
     ends_at = time.monotonic() + (settings.time_limit or math.inf)
     with ExitStack() as stack, time_limit_told(settings.time_limit):
-        return _repair(stack, settings, progress, ends_at)
+        return _repair(stack, settings, progress, publish, ends_at)
 
 
 def _repair(
-    stack: ExitStack, settings: RepairSettings, progress: ProgressCallback, ends_at: float
+    stack: ExitStack,
+    settings: RepairSettings,
+    progress: ProgressCallback,
+    publish: Publish,
+    ends_at: float,
 ) -> RepairResult:
     sequence = _sequence(settings)
     setup = prepare(settings, progress, stack, ends_at)
@@ -53,38 +67,58 @@ def _repair(
     kept = checkpoints(setup, sequence, settings.cache)
     state = kept.load()
     resumed = len(state.steps) if state else 0
-    trying = _trying(setup, condition, kept)
+    proving = _Proving(setup)
+
+    def on_step(state: State) -> str:
+        kept.save(state)
+        proven = proving.so_far(state) if state.steps[-1].accepted else None
+        if proven is None:
+            return ""
+        return publish(replace(_found(settings, setup, state, proven), unfinished=True))
+
+    trying = _trying(setup, condition, on_step)
     state, found, explanation = trying.run(state or _begin(setup, sequence))
     if not trying.enough(found):
         state = trying.alone(state, setup.start)
-    proving = _Proving(setup)
-    proof, answer, reverted, suffices = proving.of(state)
-    dropped = _why_dropped(setup, judge.verdict(found, baseline).better) if reverted else ""
-    # The figures and the verdict are those of what is given back.
-    network, found = answer.network, answer.judged
-    if not found.outputs:  # of an earlier run, which kept no more than what steps need
-        found = judge(network)
-    chosen = holds(condition, setup.start.layers, found)
-    pinning, given_up, notes = None, None, setup.notes
-    notes = (*notes, too_coarse.note) if too_coarse else notes
+    proven = proving.of(state)
+    dropped = ""
+    if proven.reverted:
+        dropped = _why_dropped(setup, judge.verdict(found, baseline).better)
+    result = _found(settings, setup, state, proven)
+    notes = (*result.notes, too_coarse.note) if too_coarse else result.notes
     suspect = judge.guessing_note()
     notes = (*notes, suspect) if suspect else notes
     fewest = None
-    if setup.target is not None and settings.pin and not (chosen and suffices):
-        fewest = fewest_pins(setup, network, ends_at, state.steps)
+    if setup.target is not None and settings.pin and not (result.holds and proven.suffices):
+        fewest = fewest_pins(setup, result.network, ends_at, state.steps)
         explanation = explanation or ("" if fewest else _NOT_PINNED)
     if fewest is not None:
-        before, network, pinning = network, fewest.network, fewest.found
-        if network is not before:  # then the figures are those of the start, too
-            reverted, found = True, baseline
-            given_up = fewest.dropped
+        if fewest.network is not result.network:  # then the figures are those of the start, too
+            proven = proving.of(replace(state, alternatives=()))._replace(reverted=True)
             notes = (*notes, why_dropped(fewest))
-            chosen = holds(condition, setup.start.layers, baseline)
-            proof, answer, *_ = proving.of(replace(state, alternatives=()))
-        network = _with_pins(network, pinning)
-        took_part = chosen or any(check.used_in_search for check in pinning.checks)
-        proof = replace(proof, used_in_search=took_part)
+            result = _found(settings, setup, state, proven)
+            given_up = fewest.dropped
+            result = replace(result, dropped_pinning=dropped_pins(given_up) if given_up else None)
+        result = _with_pins(result, fewest.found)
     explanation = _ended_early(explanation, kept, state)
+    return replace(
+        result,
+        grain=too_coarse.grain if too_coarse else None,
+        resumed=resumed,
+        explanation=explanation or dropped or _missed(setup, result),
+        notes=notes,
+        suspect=suspect,
+    )
+
+
+def _found(settings: RepairSettings, setup: Setup, state: State, proven: _Proven) -> RepairResult:
+    """What a repair gave, nothing pinned."""
+    answer, judge = proven.answer, setup.judge
+    # The figures and the verdict are those of what is given back.
+    found = answer.judged
+    if not found.outputs:  # of an earlier run, which kept no more than what steps need
+        found = judge.until(math.inf)(answer.network)
+    condition = _condition(setup, judge)
     return RepairResult(
         model=ModelRef(settings.model, setup.reference.file.sha256),
         precision=str(setup.start.bound.plan.precision),
@@ -94,26 +128,22 @@ def _repair(
         metric=setup.metric.name if setup.metric else "",
         target=condition.expression if condition else "",
         target_text=condition.words if condition else "",
-        grain=too_coarse.grain if too_coarse else None,
-        baseline=baseline.figures,
+        baseline=setup.baseline.figures,
         repaired=found.figures,
-        holds=chosen if condition else None,
-        reverted=reverted,
+        holds=holds(condition, setup.start.layers, found) if condition else None,
+        reverted=proven.reverted,
         steps=tuple(
-            _ended(step, number in answer.steps, pinning) for number, step in enumerate(state.steps)
+            _ended(step, number in answer.steps, None) for number, step in enumerate(state.steps)
         ),
         skipped=state.skipped,
-        proof=proof,
-        pinning=pinning,
-        dropped_pinning=dropped_pins(given_up) if given_up else None,
-        resumed=resumed,
-        explanation=explanation or dropped or _missed(setup, proof, pinning, chosen),
-        plan=network.bound.plan,
-        network=network,
+        untried=tuple(dict.fromkeys(attempt.remedy for attempt in state.waiting)),
+        proof=proven.proof,
+        explanation="",
+        plan=answer.network.bound.plan,
+        network=answer.network,
         question=question_of(setup),
-        given=setup.given.graph.proto if reverted and setup.given and pinning is None else None,
-        notes=notes,
-        suspect=suspect,
+        given=setup.given.graph.proto if proven.reverted and setup.given else None,
+        notes=setup.notes,
     )
 
 
@@ -187,20 +217,28 @@ class _Proven(NamedTuple):
 
 
 class _Proving:
-    """Networks on held-out samples, which choose between them. FP32 and the start are run there
-    once."""
+    """Networks on held-out samples, which choose between them. Each is run there once."""
 
     def __init__(self, setup: Setup) -> None:
-        self._setup = setup
-        graph, higher = setup.reference.graph, setup.higher_is_better
-        self._judge = Judge(setup.context, graph, setup.proving, setup.metric, higher)
-        self._given = setup.given.graph.proto if setup.given else setup.start
-        self._start = self._judge(self._given)
+        self._setup, self._judge = setup, setup.proving_judge
+        self._start = setup.proven_start
+        self._judged: dict[int, tuple[Quantized, Judgement]] = {}
 
-    def of(self, state: State) -> _Proven:
+    def so_far(self, state: State) -> _Proven | None:
+        """The best network of a repair that goes on; None where there is no time to say it, and
+        where it is what the repair began with."""
+        try:
+            for one in state.alternatives:
+                self._of(one.network, self._setup.remedies_end_at)
+        except OutOfTimeError:
+            return None
+        proven = self.of(state, cross_validated=False)
+        return None if proven.answer.network is self._setup.start else proven
+
+    def of(self, state: State, *, cross_validated: bool = True) -> _Proven:
         """The best network of a repair, by samples that chose none: see Judge.answer. What it is
-        said to be worth is cross-validated, since they choose now. Where the time is over, not all
-        are run.
+        said to be worth is cross-validated, since they choose now. Where the time is over, only
+        what is in turn is run.
         """
         setup, judge = self._setup, self._judge
         start = Alternative((), setup.start, setup.baseline)
@@ -209,16 +247,19 @@ class _Proving:
             waiting.append(Alternative((), setup.start, setup.judged_start))
         compared: list[tuple[Alternative, Judgement]] = []
         for one in (*waiting[:1], *reversed(waiting[1:])):
-            if not compared or time.monotonic() < setup.ends_at:
-                compared.append((one, judge(one.network)))
+            with suppress(OutOfTimeError):
+                ends_at = setup.ends_at if compared else math.inf
+                compared.append((one, self._of(one.network, ends_at)))
         compared.append((start, self._start))
         judged = [found for _, found in compared]
         answer, repaired = compared[judge.answer(judged)]
         validated = None
         # Of the network before the repair nothing is claimed that the choice could flatter.
-        if answer is not start and time.monotonic() < setup.ends_at:
+        if cross_validated and answer is not start:
             networks = [one.network for one, _ in compared[:-1]]
-            validated = judge.cross_validated([*networks, self._given], judged)
+            given = setup.given.graph.proto if setup.given else setup.start
+            with suppress(OutOfTimeError):
+                validated = judge.cross_validated([*networks, given], judged)
         condition = _condition(setup, judge)
         layers = setup.start.layers
         suffices = holds(condition, layers, repaired)
@@ -244,8 +285,14 @@ class _Proving:
         )
         return _Proven(proof, answer, answer is start and len(compared) > 1, suffices)
 
+    def _of(self, network: Quantized, ends_at: float) -> Judgement:
+        """Raises OutOfTimeError."""
+        if id(network) not in self._judged:
+            self._judged[id(network)] = network, self._judge.until(ends_at)(network)
+        return self._judged[id(network)][1]
 
-def _trying(setup: Setup, condition: Condition | None, kept: Checkpoints) -> Trying:
+
+def _trying(setup: Setup, condition: Condition | None, on_step: Callable[[State], str]) -> Trying:
     return Trying(
         study=setup.study,
         judge=setup.judge,
@@ -254,7 +301,7 @@ def _trying(setup: Setup, condition: Condition | None, kept: Checkpoints) -> Try
         enough=lambda found: holds(condition, setup.start.layers, found, surely=True),
         holds=lambda found: holds(condition, setup.start.layers, found),
         ends_at=setup.remedies_end_at,
-        on_step=kept.save,
+        on_step=on_step,
         keep_undecided=setup.keep_undecided,
     )
 
@@ -264,12 +311,23 @@ def _begin(setup: Setup, sequence: tuple[str, ...]) -> State:
     return State(setup.start, tuple(Attempt(name) for name in sequence))
 
 
-def _with_pins(network: Quantized, pinning: BisectResult) -> Quantized:
-    if not pinning.found:
-        return network
-    bound, plan = network.bound, pinning.plan
+def _with_pins(result: RepairResult, pinning: BisectResult) -> RepairResult:
+    """With what was found to pin."""
+    network = result.network
+    if pinning.found:
+        bound, plan = network.bound, pinning.plan
+        precisions = {**bound.precisions, **plan.layers}
+        network = replace(network, bound=replace(bound, plan=plan, precisions=precisions))
+    took_part = result.holds or any(check.used_in_search for check in pinning.checks)
+    inside = Outcome.KEPT, Outcome.NO_USE
     return replace(
-        network, bound=replace(bound, plan=plan, precisions={**bound.precisions, **plan.layers})
+        result,
+        steps=tuple(_ended(step, step.outcome in inside, pinning) for step in result.steps),
+        proof=replace(result.proof, used_in_search=bool(took_part)),
+        pinning=pinning,
+        plan=network.bound.plan,
+        network=network,
+        given=None,
     )
 
 
@@ -301,13 +359,14 @@ def _why_dropped(setup: Setup, was_worse: bool) -> str:
     )
 
 
-def _missed(setup: Setup, proof: Proof, pinning: BisectResult | None, chosen: bool) -> str:
+def _missed(setup: Setup, result: RepairResult) -> str:
     """Why the target is not reached, for people; "" where it is, or where there is none."""
-    if setup.target is None or (chosen and proof.passed):
+    proof, pinning = result.proof, result.pinning
+    if setup.target is None or (result.holds and proof.passed):
         return ""
     if pinning is not None:
         return pinning.explanation
-    if chosen:
+    if result.holds:
         how = ", cross-validated" if proof.cross_validated else ""
         return f"The target holds on the selection samples, but not on the held-out samples{how}."
     return "The remedies alone do not reach the target, and nothing was to be pinned."

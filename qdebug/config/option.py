@@ -51,7 +51,8 @@ class Option:
         words: those that it takes, where a registry lists them.
         reads: the path of a file that is read.
         writes: the path of a file that is written: "new" may replace one only where the setting
-            `force` is on, "any" always may. "own" is checked by the command itself.
+            `force` is on, "resumed" also where it is what an unfinished repair left, "any" always
+            may. "own" is checked by the command itself.
         suffixes: of a file that is written, how its name may end; a name that ends as another kind
             of file does is refused.
         count: how often the flag is given is its value.
@@ -69,7 +70,7 @@ class Option:
     parse: Callable[[Any], Any] | None = None
     words: tuple[str, ...] = ()
     reads: bool = False
-    writes: Literal["", "new", "any", "own"] = ""
+    writes: Literal["", "new", "resumed", "any", "own"] = ""
     suffixes: tuple[str, ...] = ()
     count: bool = False
     replaced_by: str = ""

@@ -208,12 +208,12 @@ class RepairSettings(ClusterSettings, DataSettings):
     output: Annotated[
         str | None,
         Option(
-            "Write the repaired model, with Q/DQ nodes.",
+            "Write the repaired model, with Q/DQ nodes: the best so far whenever a remedy is kept.",
             WRITE,
             metavar="model.int8.onnx",
             suffixes=(".onnx",),
             short="-o",
-            writes="new",
+            writes="resumed",
         ),
     ] = None
     save_plan: Annotated[

@@ -372,6 +372,8 @@ def _improved(result: RepairResult) -> str:
         )
     if not result.steps:
         return "UNCHANGED: no remedy was tried to its end."
+    if result.untried:
+        return "UNCHANGED: no remedy that was tried makes the network measurably better."
     return "UNCHANGED: no remedy makes the network measurably better."
 
 

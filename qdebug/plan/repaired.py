@@ -25,20 +25,24 @@ class Record:
         question: a digest of what it was to reach, on which samples; "" where that is not known.
         rank: the smaller the better, item by item.
         told: the same for people.
+        unfinished: it is the best so far of a repair that went on after it.
     """
 
     question: str
     rank: tuple[float, ...]
     told: str
+    unfinished: bool = False
 
     def better_than(self, other: Record) -> bool:
         """Whether both answer the same question, and this one better."""
-        return bool(self.question) and self.question == other.question and self.rank < other.rank
+        same = bool(self.question) and self.question == other.question
+        return same and not self.unfinished and self.rank < other.rank
 
     @property
     def text(self) -> str:
         """As JSON, in one line."""
-        return json.dumps({"question": self.question, "rank": self.rank, "told": self.told})
+        noted = {"question": self.question, "rank": self.rank, "told": self.told}
+        return json.dumps(noted | ({"unfinished": True} if self.unfinished else {}))
 
     @property
     def comment(self) -> str:
@@ -66,6 +70,12 @@ def remedies_in(proto: onnx.ModelProto) -> tuple[str, ...]:
         return ()
 
 
+def is_unfinished(path: str) -> bool:
+    """Whether a file is what a repair left that was ended before its end."""
+    record = record_in(path)
+    return record is not None and record.unfinished
+
+
 def record_in(path: str) -> Record | None:
     """What the model or the plan in a file says of itself; None where it says nothing, or there is
     no such file."""
@@ -79,6 +89,7 @@ def record_in(path: str) -> Record | None:
                 texts = [x.removeprefix(_COMMENT) for x in lines if x.startswith(_COMMENT)]
         noted = json.loads(texts[0])
         rank = tuple(float(value) for value in noted["rank"])
-        return Record(str(noted["question"]), rank, str(noted["told"]))
+        unfinished = bool(noted.get("unfinished", False))
+        return Record(str(noted["question"]), rank, str(noted["told"]), unfinished)
     except Exception:  # whatever the file is: it was not written by a repair
         return None

@@ -351,7 +351,7 @@ def metric(outputs, reference):
 """
 
 
-@pytest.mark.parametrize("calls", [16, 31])  # when the start has been judged; and later
+@pytest.mark.parametrize("calls", [22, 34])  # when the start has been judged; and later
 def test_a_repair_that_ran_out_of_time_says_how_to_go_on(
     desk: Any, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
@@ -366,7 +366,7 @@ def test_a_repair_that_ran_out_of_time_says_how_to_go_on(
         assert ("time limit" in found["explanation"]) == limit
         goes_on = limit and not more and bool(found["steps"])
         assert ("--force" in found["explanation"]) == goes_on
-        assert not limit or bool(found["steps"]) == (calls > 16)
+        assert not limit or bool(found["steps"]) == (calls > 22)
 
 
 def test_the_report_fits_a_terminal(desk: Any) -> None:

@@ -259,7 +259,9 @@ class RepairResult(Result):
         reverted: what was kept turned out no better on the held-out samples than the network before
             the repair, or needs dearer pins, and was dropped: the result is the network before.
         steps: all that was tried, in order.
-        skipped: remedies that were not tried.
+        skipped: remedies that were not tried, since they do not apply.
+        untried: remedies that were not tried to their end, since the target was reached before, or
+            the time was over.
         proof: on held-out samples.
         pinning: what had to be pinned besides; null where nothing was searched.
         dropped_pinning: what the repaired network would have needed, where the remedies were
@@ -270,6 +272,7 @@ class RepairResult(Result):
         network: the same, with its weights.
         given: the quantized model that was given, where it is the result.
         question: a digest of what was asked for; "" where it cannot be told from others.
+        unfinished: the repair goes on.
         suspect: the note that FP32 itself guesses, which is to be read first; "" where it does not.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
@@ -292,6 +295,7 @@ class RepairResult(Result):
     reverted: bool = False
     steps: tuple[Step, ...]
     skipped: tuple[SkippedRemedy, ...]
+    untried: tuple[str, ...] = ()
     proof: Proof
     pinning: BisectResult | None = None
     dropped_pinning: DroppedPins | None = None
@@ -303,6 +307,7 @@ class RepairResult(Result):
     question: Hidden[str] = ""
     notes: tuple[str, ...] = ()
     data: tuple[ReadData, ...] = ()
+    unfinished: Hidden[bool] = False
     suspect: Hidden[str] = ""
     failed: tuple[FailedStage, ...] = ()
 
@@ -368,7 +373,7 @@ class RepairResult(Result):
             round(worse, 4),
             -round(sqnr_db) if math.isfinite(sqnr_db) else math.inf,
         )
-        return Record(self.question, rank, self.headline())
+        return Record(self.question, rank, self.headline(), self.unfinished)
 
     def fp32_proto(self) -> onnx.ModelProto:
         """The FP32 network that the plan and the calibration table are for."""

@@ -30,7 +30,7 @@ from qdebug.execute.evaluator import (
     open_all,
     run_of,
 )
-from qdebug.execute.timelimit import check_time
+from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.effect import output_energies
@@ -332,12 +332,15 @@ class Judge:
 
     def recovered_error(self, before: Judgement, after: Judgement) -> float | None:
         """The standard error of the part of the metric's loss that `after` gives back; None where
-        nothing says it."""
+        nothing says it, and where the time is over."""
         if self.change_error(before, after) is None:
             return None
         task = self._reference.task
         assert task is not None  # there is a change
-        lost = self._by_metric(task, task.reference).left_out - before.left_out
+        try:
+            lost = self._by_metric(task, task.reference).left_out - before.left_out
+        except OutOfTimeError:
+            return None
         if np.any(lost == 0):
             return None
         return _jackknife((after.left_out - before.left_out) / lost, 0.0)

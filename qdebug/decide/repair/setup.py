@@ -43,6 +43,8 @@ what a difference is worth."""
 _FOR_REMEDIES = 0.5
 """Of the time that is left when the start was judged, where pins may be searched for after the
 remedies: a search that can try a few sets only pins far more than it takes."""
+_RUNS_OF_PROOF = 2
+"""Of the held-out samples, after the remedies: the network that came last, and cross-validation."""
 _FOR_STUDY = 1 / 3
 """Of the time that is left for remedies, for what says which layers matter."""
 
@@ -64,6 +66,8 @@ class Setup:
         higher_is_better: of the metric.
         judge: of the selection samples; it raises OutOfTimeError after `ends_at`.
         baseline: what the quantized network is worth as it was.
+        proving_judge: of the held-out samples; it raises likewise.
+        proven_start: what the quantized network is worth on these, as it was.
         judged_start: what `start` is worth: the same, unless a quantized model was given.
         ends_at: when the time is over, on the clock of `time.monotonic`.
         remedies_end_at: when no remedy may be tried any more: what follows takes time, too.
@@ -92,6 +96,8 @@ class Setup:
     judge: Judge
     baseline: Judgement
     judged_start: Judgement
+    proving_judge: Judge
+    proven_start: Judgement
     ends_at: float
     remedies_end_at: float
     findings: FindingsOnDemand
@@ -148,8 +154,10 @@ def prepare(
     judge = Judge(limited, reference.graph, choosing, metric, more)
     baseline = judge(given.graph.proto if given.quantized else start)
     judged_start = judge(start) if given.quantized else baseline
+    proving_judge = Judge(limited, reference.graph, proving, metric, more)
+    proven_start = proving_judge(given.graph.proto if given.quantized else start)
     remedies_end_at = _end_of_remedies(
-        ends_at - _seconds_of_proof(judge, proving.count),
+        ends_at - _RUNS_OF_PROOF * proving_judge.judged_s,
         pins=target is not None and settings.pin,
     )
 
@@ -192,6 +200,8 @@ def prepare(
         judge=judge,
         baseline=baseline,
         judged_start=judged_start,
+        proving_judge=proving_judge,
+        proven_start=proven_start,
         ends_at=ends_at,
         remedies_end_at=remedies_end_at,
         findings=findings,
@@ -209,14 +219,6 @@ def _end_of_remedies(ends_at: float, *, pins: bool) -> float:
     now = time.monotonic()
     left = ends_at - now
     return now + left * (_FOR_REMEDIES if pins and left > 0 else 1)
-
-
-def _seconds_of_proof(judge: Judge, held_out: int) -> float:
-    """About what the check on so many samples takes: FP32, the start and the repaired network, and
-    two of the other networks that may be the answer."""
-    share = held_out / judge.count
-    # Of few samples much of the time is opening, however many they are: half is assumed.
-    return max(share, (1 + share) / 2) * (judge.reference_s + 4 * judge.judged_s)
 
 
 def _refuse_fp32(plan: PrecisionPlan) -> None:

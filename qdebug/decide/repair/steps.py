@@ -95,7 +95,7 @@ class Trying:
         holds: whether the target holds with a network.
         ends_at: an attempt that has not ended at this time, of `time.monotonic`, is cut off and
             dropped.
-        on_step: is told the state after every step.
+        on_step: is told the state after every step; returns what is to be said of it.
         keep_undecided: what looks better is kept, too, where too few samples judge it to tell.
     """
 
@@ -106,7 +106,7 @@ class Trying:
     holds: Callable[[Judgement], bool]
     start: Judgement | None = None
     ends_at: float = math.inf
-    on_step: Callable[[State], None] = lambda _: None
+    on_step: Callable[[State], str] = lambda _: ""
     keep_undecided: bool = False
 
     def run(self, state: State) -> tuple[State, Judgement, str]:
@@ -120,6 +120,7 @@ class Trying:
         if self.start is None:
             self.start = current
         state = replace(state, best=self.judge.best_of(state.best, current))
+        said = ""
         while state.waiting:
             if self.enough(current):
                 return state, current, ""
@@ -133,8 +134,8 @@ class Trying:
             state, current = after
             state = replace(state, best=self.judge.best_of(state.best, current))
             if len(state.steps) > before:
-                self.on_step(state)
-            self._report(state, current)
+                said = self.on_step(state) or said
+            self._report(state, current, said)
         return state, current, ""
 
     def _next(self, state: State, current: Judgement) -> tuple[State, Judgement] | None:
@@ -268,12 +269,13 @@ class Trying:
             for part in parts
         ]
 
-    def _report(self, state: State, current: Judgement) -> None:
+    def _report(self, state: State, current: Judgement, said: str) -> None:
         done = len(state.steps) + len(state.skipped)
         kept = counted(len(state.in_turn), "change")
         note = f"{kept} kept, {current.sqnr_db:.1f} dB"
         if current.metric is not None:
             note += f", metric {current.metric:.4g}"
+        note += f"; {said}" if said else ""
         self.study.progress(Progress("repair", done, done + len(state.waiting), note))
 
 
