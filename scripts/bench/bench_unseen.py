@@ -8,8 +8,8 @@ error of its difference to minmax (jackknife), and the noise of the outputs.
 
     python scripts/bench/bench_unseen.py --strangers FOLDER --zoo ZOO [--nets NAME] [--json FILE]
 
-`--limits 30 60 120` also repairs under these time limits; a longer one should never be worse.
-Minutes for each network.
+`--time-limit` holds for every way; `--limits 30 60 120` also repairs under these: a longer one
+should never be worse. Minutes for each network.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def metric_of(net: Unseen) -> Callable[..., float]:
     return metric
 
 
-def results(net: Unseen, limits: list[int]) -> list[Result]:
+def results(net: Unseen, time_limit: float | None, limits: list[int]) -> list[Result]:
     """FP32, minmax, the best calibrator, and repairs."""
     names = [i.name for i in ort.InferenceSession(str(net.model)).get_inputs()]
     fit = {name: net.sets.fit[name] for name in names}
@@ -116,7 +116,7 @@ def results(net: Unseen, limits: list[int]) -> list[Result]:
                 metric=metric_of(net),
                 pin=False,
                 cache=False,
-                **how,
+                **{"time_limit": time_limit, **how},
             )
             seconds = time.monotonic() - began
             repaired.save(made, force=True)
@@ -155,6 +155,7 @@ def main() -> None:
     assets = Path(__file__).resolve().parents[3] / "shared" / "assets"
     parser.add_argument("--assets", type=Path, default=assets)
     parser.add_argument("--nets", nargs="+", help="only those whose name holds one of these")
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS")
     parser.add_argument("--limits", type=int, nargs="+", default=[], metavar="SECONDS")
     parser.add_argument("--json", type=Path, help="keep the results")
     arguments = parser.parse_args()
@@ -166,7 +167,9 @@ def main() -> None:
     for net in unseen_networks.every(arguments.strangers, arguments.assets, arguments.zoo):
         wanted = not arguments.nets or any(n.lower() in net.name.lower() for n in arguments.nets)
         if wanted and net.name not in kept:
-            kept[net.name] = results(net.with_samples(arguments.samples), arguments.limits)
+            kept[net.name] = results(
+                net.with_samples(arguments.samples), arguments.time_limit, arguments.limits
+            )
             if arguments.json:
                 every = {name: [asdict(one) for one in found] for name, found in kept.items()}
                 arguments.json.write_text(json.dumps(every, indent=1))

@@ -23,7 +23,9 @@ from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
 from qdebug.decide.remedies.walk import Site, Walk
 from qdebug.formats.base import FloatArray
-from qdebug.metrics.sums import error_energy, signal_energy
+from qdebug.metrics.effect import output_energies
+from qdebug.metrics.sums import error_energy
+from qdebug.network.outputparts import output_parts
 from qdebug.plan.lower import activation_scales, lower
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import scale_of
@@ -65,7 +67,8 @@ class _Choice:
 
 
 class _Outputs:
-    """The noise of the outputs by ranges, on some samples: Σerr²/Σref², summed over outputs."""
+    """The noise of the outputs by ranges, on some samples: Σerr²/Σref² of each part of an output,
+    so that boxes do not hide scores, summed over all."""
 
     def __init__(self, study: Study, start: Quantized, stack: ExitStack) -> None:
         self._study = study
@@ -76,9 +79,9 @@ class _Outputs:
         with closing(reference):
             self._feeds, self._exact, self.samples = _some(study, reference)
         self._names = [t for t in start.graph.outputs if start.graph.is_float(t)]
-        self._signal = {
-            t: sum(signal_energy(one[t]) for one in self._exact) or 1.0 for t in self._names
-        }
+        self._parts = output_parts(start.graph)
+        signal = sum(self._energies(one, one)[:, 1] for one in self._exact)
+        self._signal = np.where(signal == 0, 1.0, signal)
         self.calls = 0
 
     def noise(self, network: Quantized) -> Float64:
@@ -89,12 +92,18 @@ class _Outputs:
         self.calls += 1
 
         def run(i: int) -> float:
-            found = self._session.run({**self._feeds[i], **own})
-            pairs = {t: error_energy(self._exact[i][t], found[t]) for t in self._names}
-            return sum(error / self._signal[t] for t, error in pairs.items())
+            errors = self._energies(self._exact[i], self._session.run({**self._feeds[i], **own}))
+            return float((errors[:, 0] / self._signal).sum())
 
         found = np.array(list(map_in_order(run, range(len(self._feeds)), self._study.workers)))
         return np.where(np.isnan(found), np.inf, found).astype(np.float64)
+
+    def _energies(self, exact: Tensors, found: Tensors) -> Float64:
+        """Σerr² and Σref² of each part of the outputs, [parts, 2]."""
+        if not self._names:
+            return np.zeros((0, 2))
+        energies = output_energies(exact, found, self._names, 1, self._parts)
+        return np.asarray(energies.sum(axis=2), np.float64)
 
 
 def _some(study: Study, reference: Session) -> tuple[list[Feeds], list[Tensors], int]:
