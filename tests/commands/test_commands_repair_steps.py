@@ -120,7 +120,7 @@ def remedy(name: str, layers: Sequence[str] = LAYERS, fewest: int = 1, **more: A
         changed = network.applied | {(name, layer) for layer in chosen}
         yield Proposal(replace(network, applied=changed), tuple(chosen))
 
-    return Remedy(name, frozenset(), fewest, lambda _: tuple(layers), propose, **more)
+    return Remedy(name, fewest, lambda _: tuple(layers), propose, **more)
 
 
 def run(judge: Judge, *remedies: Remedy, **how: Any) -> tuple[State, Judgement, str]:

@@ -57,7 +57,6 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
 
 REMEDY = Remedy(
     name="bias-correction",
-    causes=frozenset(),
     fewest_samples=_FEWEST,
     layers=_layers,
     propose=_propose,

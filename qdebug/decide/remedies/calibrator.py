@@ -37,7 +37,6 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
 
 REMEDY = Remedy(
     name="calibrator",
-    causes=frozenset({"clipping", "coarse-step", "stale-calibration"}),
     fewest_samples=_FEWEST,
     layers=_layers,
     propose=_propose,

@@ -73,7 +73,6 @@ def equal_reach(amax: Float64) -> Factors:
 REMEDY = Remedy(
     rewrites=True,
     name="channel-scales",
-    causes=frozenset({"coarse-step", "mixed-scales", "weight-range"}),
     fewest_samples=1,
     layers=_layers,
     propose=_propose,

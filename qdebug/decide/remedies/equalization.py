@@ -52,7 +52,6 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
 
 REMEDY = Remedy(
     name="equalization",
-    causes=frozenset({"coarse-step", "mixed-scales", "weight-range"}),
     fewest_samples=4,
     layers=_layers,
     propose=_propose,

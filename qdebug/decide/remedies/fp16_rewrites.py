@@ -143,7 +143,6 @@ def _root_mean_square(histogram: TensorHistogram) -> float:
 
 REMEDY = Remedy(
     name="fp16-rewrites",
-    causes=frozenset({"fp16-overflow", "fp16-underflow"}),
     fewest_samples=1,
     layers=_layers,
     propose=_propose,

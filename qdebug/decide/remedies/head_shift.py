@@ -142,7 +142,6 @@ def _shifted(site: Site, shift: Float64) -> Correction:
 
 REMEDY = Remedy(
     name="head-shift",
-    causes=frozenset(),
     fewest_samples=_FEWEST,
     layers=_layers,
     propose=_propose,

@@ -93,7 +93,6 @@ def held_back_error(site: Site, moments: SiteMoments) -> float:
 
 REMEDY = Remedy(
     name="least-squares",
-    causes=frozenset(),
     fewest_samples=_FEWEST,
     layers=product_layers,
     propose=one_by_one(refit, "least squares"),

@@ -238,7 +238,6 @@ def _layers(network: Quantized) -> tuple[str, ...]:
 
 REMEDY = Remedy(
     name="ranges",
-    causes=frozenset({"clipping", "coarse-step", "stale-calibration"}),
     fewest_samples=_FEWEST,
     layers=_layers,
     propose=_propose,

@@ -89,7 +89,6 @@ class Remedy:
 
     Attributes:
         name: as the user names it; remedies/names.py says what it does.
-        causes: labels of what it is for (see measure/causes).
         fewest_samples: calibration samples without which it is skipped.
         layers: which layers of a network it can be applied to, in execution order.
         propose: changed networks, the most promising first, in which it was applied to some of
@@ -100,7 +99,6 @@ class Remedy:
     """
 
     name: str
-    causes: frozenset[str]
     fewest_samples: int
     layers: Callable[[Quantized], tuple[str, ...]]
     propose: Callable[[Study, Quantized, Sequence[str]], Iterator[Proposal]]

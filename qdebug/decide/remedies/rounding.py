@@ -140,7 +140,6 @@ def round_together(site: Site, product: Product) -> bool:
 
 REMEDY = Remedy(
     name="rounding",
-    causes=frozenset(),
     fewest_samples=_FEWEST,
     layers=product_layers,
     propose=one_by_one(round_together, "rounding"),

@@ -56,7 +56,6 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
 
 REMEDY = Remedy(
     name="smoothing",
-    causes=frozenset({"coarse-step", "mixed-scales"}),
     fewest_samples=4,
     layers=_layers,
     propose=_propose,

@@ -265,7 +265,6 @@ def _best(reading: _Reading, noise: Mapping[Key | None, float], price: float) ->
 
 REMEDY = Remedy(
     name="split",
-    causes=frozenset({"coarse-step", "mixed-scales"}),
     fewest_samples=_FEWEST,
     layers=_layers,
     propose=_propose,

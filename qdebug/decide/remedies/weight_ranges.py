@@ -83,7 +83,6 @@ def set_ranges(site: Site, product: Product) -> bool:
 
 REMEDY = Remedy(
     name="weight-ranges",
-    causes=frozenset({"weight-range"}),
     fewest_samples=_FEWEST,
     layers=product_layers,
     propose=one_by_one(set_ranges, "weight ranges"),
