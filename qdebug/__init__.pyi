@@ -231,6 +231,8 @@ def calibrate(
     samples: int | None = None,
     holdout: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     holdout_share: float = 0.2,
+    group: str | None = None,
+    balance: bool = False,
     calibrator: Sequence[str | Callable[..., float]] = (),
     mix: bool = False,
     precision: Literal["int8", "fp8", "a16w8"] = "int8",

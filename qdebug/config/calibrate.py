@@ -15,6 +15,7 @@ from qdebug.config.candidate import (
     DECODE,
     FORCE,
     FP16_KERNELS,
+    GROUP,
     HTML,
     METRIC,
     SAMPLES,
@@ -125,6 +126,15 @@ class CalibrateSettings(ClusterSettings, DataSettings):
             metavar="X",
         ),
     ] = 0.2
+    group: Annotated[str | None, GROUP] = None
+    balance: Annotated[
+        bool,
+        Option(
+            "Also try ranges for which every group of samples counts alike, however many samples "
+            "it has.",
+            SAMPLED,
+        ),
+    ] = False
     metric: Annotated[MetricLike | None, METRIC] = None
     decode: Annotated[str | None, DECODE] = None
     output: Annotated[

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from qdebug.calibrators.coverage import ENOUGH
-from qdebug.display.blocks import Block, Column, Line, Style, Table
+from qdebug.display.blocks import Block, Column, Line, Style, Table, table_of
 from qdebug.display.names import shorten
 from qdebug.metrics.tensor import OUTPUT_METRICS
 from qdebug.results.calibrate import (
@@ -16,14 +17,18 @@ from qdebug.results.calibrate import (
     CacheDifference,
     CalibrateResult,
     Coverage,
+    GroupFigures,
+    GroupShare,
     MethodResult,
 )
-from qdebug.results.words import apart, figure, first_names, number, score, share
-from qdebug.wording import counted, printable
+from qdebug.results.words import apart, decibel, figure, first_names, number, score, share
+from qdebug.wording import counted, option, printable
 
 _MOST_LISTED = 5
 _MOST_NAMED = 3
 _LONGEST_METRIC = 20
+_GROUP_DECIMALS = 2
+"""Of a metric on a few of the samples."""
 
 
 def view(result: CalibrateResult) -> list[Block]:
@@ -41,6 +46,7 @@ def view(result: CalibrateResult) -> list[Block]:
         blocks.append(Line(text))
     blocks.append(_methods(result))
     blocks += _better_than_fp32(result)
+    blocks += _groups(result)
     blocks += _differing(result)
     blocks += coverage_blocks(result.coverage)
     if result.cache_difference:
@@ -48,6 +54,42 @@ def view(result: CalibrateResult) -> list[Block]:
     blocks += [Line(printable(note), "note") for note in result.notes]
     blocks.append(_chosen(result))
     return blocks
+
+
+def _groups(result: CalibrateResult) -> Iterator[Block]:
+    """What each method makes of each group of samples, and which groups are thin."""
+    if not result.groups:
+        return
+    yield Line()
+    measured = f"SQNR in dB{f', {printable(result.metric.name)}' if result.metric else ''}"
+    yield Line(f"{measured} of the held-out samples by {printable(result.grouped_by)}", "title")
+    columns: list[tuple[Column, Callable[[GroupShare], str]]] = [
+        (Column("group", "name"), lambda g: g.name),
+        (Column("calibrated on", "number"), lambda g: _of(g.calibration_samples, result)),
+        (Column("held out", "number"), lambda g: str(g.held_out_samples)),
+    ]
+    for place, (name, method) in enumerate(result.methods.items(), start=1):
+        figures = method.trial.groups
+        columns.append((Column(name, "number", place), partial(_of_group, figures)))
+    yield table_of(result.groups, columns)
+    if result.thin_groups:
+        yield Line(
+            f"Thin in the calibration: {first_names(result.thin_groups, _MOST_NAMED)}: add such "
+            f"samples, or let every group count alike ({option('balance')}).",
+            "note",
+        )
+
+
+def _of(samples: int, result: CalibrateResult) -> str:
+    return f"{samples} ({share(samples / result.calibration_samples)})"
+
+
+def _of_group(figures: Mapping[str, GroupFigures], group: GroupShare) -> str:
+    found = figures.get(group.name)
+    if found is None:
+        return "–"
+    metric = "" if found.metric is None else f", {score(found.metric, _GROUP_DECIMALS)}"
+    return f"{decibel(found.sqnr_db)}{metric}"
 
 
 def _chosen(result: CalibrateResult) -> Line:

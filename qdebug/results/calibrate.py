@@ -16,12 +16,52 @@ from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rangesfile import scales_to_yaml
 from qdebug.plan.trtcache import default_cache_text
-from qdebug.result import FailedStage, Hidden, Inline, ModelRef, ReadData, Result, in_json
+from qdebug.result import (
+    FailedStage,
+    Hidden,
+    Inline,
+    MaybeText,
+    ModelRef,
+    ReadData,
+    Result,
+    in_json,
+)
 from qdebug.types import Array, Precision
 
 FACTOR = 2.0
 """Ranges further apart than this are reported."""
 _FEWEST_EXECUTIONS = 4
+
+
+THIN = 0.5
+"""A group is thin where its part of the calibration samples is less than half of its part of those
+held out: by chance that is rare with 20 and more."""
+
+
+@dataclass(frozen=True)
+class GroupShare:
+    """A group of samples.
+
+    Attributes:
+        calibration_samples, held_out_samples: how many are of it.
+    """
+
+    name: str
+    calibration_samples: int
+    held_out_samples: int
+
+
+@dataclass(frozen=True)
+class GroupFigures:
+    """What one candidate makes of the held-out samples of a group.
+
+    Attributes:
+        sqnr_db: of the outputs, from their mean noise; NaN where they hold NaN or Inf.
+        metric: the end-to-end metric; null without one, and where it cannot be computed of them.
+    """
+
+    sqnr_db: float
+    metric: float | None
 
 
 @dataclass(frozen=True)
@@ -31,12 +71,15 @@ class Trial:
     Attributes:
         outputs: metrics of every float output.
         metric: the end-to-end metric, None without one.
+        groups: the same of each group of samples; none without groups, and where errors cannot be
+            told by sample.
         batch_errors: Σerr² of the same outputs in each execution, float64 [executions].
     """
 
     outputs: Mapping[str, Metrics]
     metric: float | None
     batch_errors: Hidden[Mapping[str, Array]] = field(default_factory=dict)
+    groups: Mapping[str, GroupFigures] = field(default_factory=dict)
 
     @property
     @in_json
@@ -214,6 +257,7 @@ class CalibrateResult(Result):
         notes: what is odd about the values that were seen, and about the model.
         control_flow: the branch that stands in the place of an If of the model, by its name.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
+        grouped_by: what says which group a sample is of; null without groups. groups: each.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.calibrate/1"
@@ -237,6 +281,19 @@ class CalibrateResult(Result):
     control_flow: Mapping[str, str] = field(default_factory=dict)
     failed: tuple[FailedStage, ...] = ()
     precision: Precision = Precision.INT8
+    grouped_by: MaybeText = ""
+    groups: tuple[GroupShare, ...] = ()
+
+    @property
+    @in_json
+    def thin_groups(self) -> tuple[str, ...]:
+        """Groups whose part of the calibration samples is much less than that of those held out."""
+        return tuple(
+            group.name
+            for group in self.groups
+            if group.calibration_samples * self.held_out_samples
+            < THIN * group.held_out_samples * self.calibration_samples
+        )
 
     @property
     def chosen(self) -> MethodResult:

@@ -16,6 +16,7 @@ from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import METHODS, Calibrator, parse_method
 from qdebug.calibrators.user import load_calibrator
+from qdebug.commands.calibrate.balance import BALANCED, balanced_histograms, shares
 from qdebug.commands.calibrate.cache_difference import compare_with_cache
 from qdebug.commands.calibrate.quantizable import read_quantizable
 from qdebug.commands.calibrate.trial import evaluated
@@ -27,6 +28,7 @@ from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.execute.model_pair import range_notes, ranges_for
 from qdebug.formats.registry import FORMAT_OF
 from qdebug.network.prepare import Model
+from qdebug.network.samples.groups import grouping_of
 from qdebug.network.samples.subset import halves, open_subsets
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import TensorRange
@@ -72,6 +74,12 @@ def _calibrate(
             f"Drop it or {option('precision', settings.precision)}.",
             code="QD-USAGE-CACHE-PRECISION",
         )
+    if settings.balance and settings.group is None:
+        raise UsageError(
+            f"{option('balance')} needs groups of samples",
+            f"Say what tells them apart: {option('group', 'NAME')}.",
+            code="QD-USAGE-REQUIRED",
+        )
     calibrators = _calibrators(settings)
     metric = read_metric(settings.metric, settings.decode)
     sessions = session_settings(settings)
@@ -86,6 +94,7 @@ def _calibrate(
         executions=(_EXECUTIONS_FOR_MIX,) * 2 if settings.mix else (_EXECUTIONS, 1),
     )
     check_metric(metric, pair.model, held_out.samples)
+    grouping = grouping_of(calibration.samples), grouping_of(held_out.samples)
     choosing, judging = halves(held_out) if settings.mix else (None, held_out)
     executor = open_executor(stack, settings)
     kernels = Fp16Kernels(settings.fp16_kernels)
@@ -98,7 +107,15 @@ def _calibrate(
     given = _Given.read(settings.from_cache, pair.model) if settings.from_cache else None
     gathered = gather_ranges(context, graph, calibration, cached=cached, tensors=needed)
     seen = gather_ranges(context, graph, judging, cached=cached, tensors=needed)
-    ranges = {c.name: _ranges(gathered, needed, c) for c in calibrators}
+    ranges = {c.name: _ranges(gathered.histograms, needed, c) for c in calibrators}
+    if settings.balance and grouping[0] is not None:
+        histograms = balanced_histograms(
+            context, graph, calibration, grouping[0], tensors=needed, cached=cached
+        )
+        for calibrator in calibrators:
+            found = _ranges(histograms, needed, calibrator)
+            if found != ranges[calibrator.name]:  # the largest magnitude is that of all in any case
+                ranges[f"{calibrator.name} {BALANCED}"] = found
     difference = None
     if given:
         difference = compare_with_cache(given.file, gathered.histograms, needed, pair.model)
@@ -110,7 +127,7 @@ def _calibrate(
         form = FORMAT_OF[pair.plan.precision]
         mix = choose_mix(ranges, chosen_on.histograms, choosing.count, form)
         ranges["mix"] = dict(mix.tensors)
-    trials = evaluated(context, pair, ranges, judging, metric)
+    trials = evaluated(context, pair, ranges, judging, metric, grouping[1])
     methods = {
         name: MethodResult(
             name, _clipped(tensors, seen.histograms, pair.plan.precision), trials.by_name[name]
@@ -135,6 +152,8 @@ def _calibrate(
         source=settings.calib_data,
         control_flow=pair.model.taken,
         notes=(*pair.model.notes, *range_notes(gathered.histograms, needed)),
+        grouped_by=settings.group or "",
+        groups=shares(calibration, judging, grouping[0], grouping[1]),
     )
 
 
@@ -163,9 +182,9 @@ def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
 
 
 def _ranges(
-    gathered: Gathered, needed: list[str], calibrator: Calibrator
+    histograms: Mapping[str, TensorHistogram], needed: list[str], calibrator: Calibrator
 ) -> dict[str, TensorRange]:
-    amax = calibrated(gathered.histograms, needed, calibrator)
+    amax = calibrated(histograms, needed, calibrator)
     return {tensor: TensorRange(value, calibrator.name) for tensor, value in amax.items()}
 
 

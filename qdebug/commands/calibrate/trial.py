@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ import numpy as np
 from qdebug.analyse.metric_direction import direction_of
 from qdebug.backends.base import Session
 from qdebug.commands.calibrate.quantizable import Candidate, Quantizable, Ranges
+from qdebug.errors import MetricError
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import (
     MetricEvaluator,
@@ -24,10 +25,13 @@ from qdebug.execute.evaluator import (
 )
 from qdebug.execute.executor import Shard, over_shards, part_of
 from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals, ExecutedBatch
-from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.effect import noise_by_sample, output_energies
+from qdebug.metrics.tasks.base import TaskMetric, rows_of
+from qdebug.metrics.tensor import noise_db
 from qdebug.network.graph import Graph
+from qdebug.network.samples.groups import Grouping
 from qdebug.network.samples.subset import SampleSubset
-from qdebug.results.calibrate import ReferenceMetric, Trial
+from qdebug.results.calibrate import GroupFigures, ReferenceMetric, Trial
 from qdebug.types import Array, Feeds, Tensors
 
 
@@ -47,21 +51,27 @@ class Tried:
         totals: errors by candidate.
         by_batch: Σerr² of every output in each batch, by candidate.
         kept: the outputs of every run, where there is a metric.
+        energies: of `output_energies` in each batch, by candidate, where there are groups.
     """
 
     totals: dict[str, ErrorTotals]
     by_batch: dict[str, list[dict[str, float]]]
     kept: dict[str, OutputKeeper]
+    energies: dict[str, list[Array]]
 
     def add(self, later: Tried) -> None:
         """Add those of later batches."""
         for name, total in self.totals.items():
             total.add(later.totals[name])
             self.by_batch[name] += later.by_batch[name]
+        for name, batches in self.energies.items():
+            batches += later.energies[name]
         for run, keeper in self.kept.items():
             keeper.by_batch |= later.kept[run].by_batch
 
-    def trials(self, subset: SampleSubset, metric: TaskMetric | None) -> Trials:
+    def trials(
+        self, subset: SampleSubset, metric: TaskMetric | None, grouping: Grouping | None
+    ) -> Trials:
         """The figures of all.
 
         Raises:
@@ -75,10 +85,35 @@ class Tried:
                 total.metrics(),
                 task(self.kept[name].joined()) if task else None,
                 _energies(self.by_batch[name]),
+                self._by_group(name, subset, task, grouping) if grouping else {},
             )
             for name, total in self.totals.items()
         }
         return Trials(trials, _of_reference(task, subset.count) if task else None)
+
+    def _by_group(
+        self, name: str, subset: SampleSubset, task: MetricEvaluator | None, grouping: Grouping
+    ) -> dict[str, GroupFigures]:
+        """What a candidate makes of each group."""
+        energies = np.concatenate(self.energies[name], axis=2) if self.energies[name] else None
+        if energies is None or energies.shape[2] != subset.count:
+            return {}
+        numbers, outputs = grouping.numbers[subset.indices], {}
+        if task is not None:
+            outputs = self.kept[name].joined()
+        found = {}
+        for number, group in enumerate(grouping.groups):
+            rows = np.flatnonzero(numbers == number)
+            if not len(rows):
+                continue
+            score = None
+            if task is not None:
+                with suppress(MetricError):  # such as a curve of samples that are all of one class
+                    given = (outputs, task.labels, task.reference)
+                    score = task.metric(*(rows_of(arrays, rows) for arrays in given))
+            noise = float(noise_by_sample(energies[:, :, rows]).sum())
+            found[group] = GroupFigures(noise_db(noise), score)
+        return found
 
 
 def _of_reference(task: MetricEvaluator, samples: int) -> ReferenceMetric:
@@ -113,10 +148,11 @@ def open_trial(
     ranges: Mapping[str, Ranges],
     subset: SampleSubset,
     keep: bool,
+    by_sample: bool,
 ) -> Callable[[Shard], Tried]:
     """The reference and the quantized model with each of some ranges, for an executor: run on each
     batch, and their outputs compared. Nothing is kept but sums, unless `keep` asks for the outputs
-    of all samples."""
+    of all samples; `by_sample` asks for the errors of each."""
     graph = pair.model.graph
     runs = open_candidates(stack, context, graph, pair.candidates(ranges))
     names = [run for run in runs if run != REFERENCE]
@@ -125,10 +161,11 @@ def open_trial(
         kept = {run: OutputKeeper(run, graph.outputs) for run in runs} if keep else {}
         by_batch = _ErrorsByBatch({name: [] for name in names})
         comparisons = {name: Comparison(candidate=name) for name in names}
-        sinks: list[Sink] = [by_batch, *kept.values()]
+        energies = _EnergiesBySample(graph, {name: [] for name in names if by_sample})
+        sinks: list[Sink] = [by_batch, *kept.values(), energies]
         few = part_of(subset, shard)
         totals = evaluate(few, runs, comparisons, context, sinks=sinks, stage="evaluate")
-        return Tried(totals, by_batch.found, kept)
+        return Tried(totals, by_batch.found, kept, energies.found)
 
     return run
 
@@ -139,18 +176,27 @@ def evaluated(
     ranges: Mapping[str, Ranges],
     subset: SampleSubset,
     metric: TaskMetric | None,
+    grouping: Grouping | None = None,
 ) -> Trials:
-    """The quantized model with each of some ranges, on held-out samples.
+    """The quantized model with each of some ranges, on held-out samples, and on each group of them.
 
     Raises:
         QdebugError: samples cannot be read, a model does not run, or the metric raised.
     """
     keep = metric is not None
-    work = partial(open_trial, context=context, pair=pair, ranges=ranges, subset=subset, keep=keep)
+    work = partial(
+        open_trial,
+        context=context,
+        pair=pair,
+        ranges=ranges,
+        subset=subset,
+        keep=keep,
+        by_sample=grouping is not None,
+    )
     first, *others = over_shards(context, work, subset, "evaluate")
     for later in others:
         first.add(later)
-    return first.trials(subset, metric)
+    return first.trials(subset, metric, grouping)
 
 
 def _run_of(session: Session, own: Feeds) -> Run:
@@ -169,6 +215,20 @@ class _ErrorsByBatch:
     def __call__(self, _: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
         for name, batches in self.found.items():
             batches.append({t: sums.sq_err for t, sums in errors[name].tensors.items()})
+
+
+@dataclass(frozen=True)
+class _EnergiesBySample:
+    """A sink: Σerr² and Σref² of every output and sample, by candidate."""
+
+    graph: Graph
+    found: dict[str, list[Array]]
+
+    def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
+        reference, count = executed.of(REFERENCE), executed.batch.count
+        outputs = [t for t in self.graph.outputs if t in reference and self.graph.is_float(t)]
+        for name, batches in self.found.items() if outputs else ():
+            batches.append(output_energies(reference, executed.of(name), outputs, count))
 
 
 def _energies(batches: Sequence[Mapping[str, float]]) -> dict[str, Array]:
