@@ -6,7 +6,7 @@ import { plainTable } from "./grid.js";
 const STATES = { passed: ["passed", "good"], failed: ["failed", "bad"], measured: ["measured", ""], "not-run": ["not run", "muted"] };
 
 /** What opens a comparison below its sentence; nothing for other results. */
-export function stages(result) {
+export function stages(result, caption) {
   if (!result?.stages?.length) return [];
   const rows = result.stages.map((stage) => {
     const [word, tone] = STATES[stage.state];
@@ -15,7 +15,7 @@ export function stages(result) {
   });
   const causes = result.framework?.agrees === false ? result.framework.causes : [];
   return [
-    h("div", { class: "stages" }, plainTable("Stages", ["stage", "", ""], rows)),
+    h("div", { class: "stages" }, plainTable(caption, ["stage", "state", "what was found"], rows)),
     ...causes.slice(0, 3).map(({ label, evidence, remedy, proven }) =>
       h("p", { class: "remedy" }, nameOf(remedy), h("span", { class: "muted" }, nameOf(` (${proven ? "" : "suspected: "}${label}: ${evidence})`))),
     ),

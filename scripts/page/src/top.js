@@ -37,7 +37,7 @@ function runSummary(run, data, k) {
       h(several ? "h2" : "h1", {}, several ? `${letterOf(k)}: ` : "", nameOf(fileOf(path))),
       h("p", { class: "muted about" }, ...about.flatMap((part, at) => (at ? [" · ", part] : [part])), unfinished(run)),
       verdict(run),
-      ...stages(run.result),
+      ...stages(run.result, several ? `Stages of ${letterOf(k)}` : "Stages"),
       facts(factsOf(run)),
       notices(run),
     ),
