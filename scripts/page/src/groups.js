@@ -4,13 +4,17 @@ import { h } from "./dom.js";
 import { counted, decibel, number, numberIn, share } from "./format.js";
 import { plainTable } from "./grid.js";
 
+/** Whether a run compared groups of samples; those of a calibration are of another form. */
+export const has = (run) => run.kind === "compare" && Boolean(run.result?.groups);
+
 /** @param {HTMLElement} host */
 export function mount(host, { data, store }) {
   const note = h("span", { class: "muted" });
   const body = h("div", {});
   host.append(h("div", { class: "bar" }, h("h2", {}, "Groups of samples"), note), body);
   const draw = () => {
-    const { groups, metric } = data.runs[store.get().run].result ?? {};
+    const run = data.runs[store.get().run];
+    const { groups, metric } = has(run) ? run.result : {};
     note.textContent = groups ? `by ${groups.name}, the worst first` : "";
     body.replaceChildren(groups ? table(groups, metric) : h("p", { class: "lacking" }, "This run has no groups."));
   };

@@ -36,7 +36,7 @@ const SECTIONS = [
   ["sweep", "Combinations", sweep, of("sweep"), "wide"],
   ["pair", "Differences of the runs", pair, several, "wide"],
   ["curve", "Kept in FP32 together", curve, (data) => data.runs.some((run) => run.result?.curve?.points.length), "wide"],
-  ["groups", "Groups of samples", groups, (data) => data.runs.some((run) => run.result?.groups), "wide"],
+  ["groups", "Groups of samples", groups, (data) => data.runs.some(groups.has), "wide"],
   ["depth", "Error against depth", depth, compared, "wide"],
   ["samples", "Samples that lose most", samples, (data) => data.runs.some((run) => run.shown?.length), "wide"],
   ["calibration", "Calibration", calibration, of("calibrate", "ranges"), "wide"],
