@@ -569,7 +569,7 @@ def diff(
     fail_on: Sequence[str] = (),
     force: bool = False,
 ) -> DiffResult:
-    """Where two runs of one model, on two machines or backends, part.
+    """Where two runs of one model, on two machines or backends, diverge.
 
     The keywords: see `DiffSettings`.
 

@@ -339,7 +339,7 @@ def sweep(
 
 
 def diff(run: Any = None, **settings: Any) -> DiffResult:
-    """Where two runs of one model, on two machines or backends, part.
+    """Where two runs of one model, on two machines or backends, diverge.
 
     Args:
         run: the run file of the first (a path or a `Run`), against which differences are measured;

@@ -192,7 +192,8 @@ def task_result(
             grain_of(evaluator, samples.count, higher) if samples.count <= _MOST_CHANGED else None
         )
         moved = abs(result.candidate - result.reference)
-        return replace(result, step=min(step, moved) if step and moved else step)
+        is_smallest = step is None or not 0 < moved < step
+        return replace(result, step=step if is_smallest else None)
     classes = classes_of(evaluator.reference) if metric.takes == "scores" else None
     lost, won = judged.exchanged
     return replace(

@@ -10,7 +10,7 @@ from qdebug.display.diff import view
 
 
 def run(settings: DiffSettings, shown: ShownDifference) -> int:
-    """Show where two runs part; 1 where the gate failed."""
+    """Show where two runs diverge; 1 where the gate failed."""
     result = api.diff(settings)
     emit(shown.json_to, result, lambda: view(result, top=shown.top), force=settings.force)
     return exit_code(result, passed=result.passed)

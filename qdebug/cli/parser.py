@@ -214,7 +214,7 @@ def _usage_error(problem: CycloptsError) -> UsageError:
         message = f"unexpected argument '{problem.unused_tokens[0]}'"
         hint = _samples_hint(command)
         if Path(problem.unused_tokens[0]).suffix in (".h5", ".hdf5"):
-            hint = "Two run files: 'qdebug diff FIRST SECOND' says where they part."
+            hint = "Two run files: 'qdebug diff FIRST SECOND' says where they diverge."
     if isinstance(problem, UnknownOptionError):
         flag = (problem.token.keyword or problem.token.value).partition("=")[0]
         others = [c.name for c in COMMANDS.values() if flag in {s.flag for s in c.declared}]

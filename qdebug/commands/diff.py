@@ -1,4 +1,4 @@
-"""`qdebug diff`: where two runs of one model, on two machines or backends, part."""
+"""`qdebug diff`: where two runs of one model, on two machines or backends, diverge."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def _role(
         own = None if role == "reference" else _sums(first, "reference", first, role, name)
         metrics = metrics_of(sums)
         quantized = None if own is None else metrics_of(own).sqnr_db
-        parts = _parts(metrics, quantized)
-        tensors.append(TensorDifference(name, layer_of.get(name), metrics, quantized, parts))
+        diverges = _diverges(metrics, quantized)
+        tensors.append(TensorDifference(name, layer_of.get(name), metrics, quantized, diverges))
     if not tensors:
         return None
     found = RoleDifference(role, tuple(tensors), tuple(n for n in outputs if n in kept), None)
@@ -151,7 +151,7 @@ def _sums(
     return total
 
 
-def _parts(metrics: Metrics, quantized_db: float | None) -> bool:
+def _diverges(metrics: Metrics, quantized_db: float | None) -> bool:
     """Whether a difference is more than rounding explains."""
     bound = _ROUNDING_DB
     if quantized_db is not None and math.isfinite(quantized_db):
@@ -160,9 +160,9 @@ def _parts(metrics: Metrics, quantized_db: float | None) -> bool:
 
 
 def _inputs_db(found: RoleDifference, described: Description | None) -> float | None:
-    """The lowest SQNR among what the first tensor to part is computed from: through tensors that
+    """The lowest SQNR among what the first tensor to diverge is computed from: through tensors that
     were not kept, such as those within a layer."""
-    first = found.first_to_part
+    first = found.first_to_diverge
     if first is None or described is None:
         return None
     of = {t.tensor: t.metrics.sqnr_db for t in found.tensors}

@@ -279,7 +279,7 @@ _ALL = (
         "diff",
         DiffSettings,
         ShownDifference,
-        "Where two runs of one model, on two machines or backends, part.",
+        "Where two runs of one model, on two machines or backends, diverge.",
         'cpu.h5 server.h5 --fail-on "output.sqnr_db>=40"',
     ),
     Command(

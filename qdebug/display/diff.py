@@ -1,4 +1,4 @@
-"""What a person sees of two runs: where they part, then their tensors, the furthest apart first."""
+"""What a person sees of two runs: where they diverge, then the tensors from there on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from qdebug.wording import counted, option, printable
 
 
 def view(result: DiffResult, *, top: int) -> list[Block]:
-    """The difference; of each role the `top` tensors from the first one to part on."""
+    """The difference; of each role the `top` tensors from the first one to diverge on."""
     blocks: list[Block] = [
         Line(f"{result.model.name}: two runs, {counted(len(result.samples), 'sample')}", "title"),
         Facts(
             tuple(
-                (name, f"{run.path}: {run.told}; {run.machine}")
+                (name, f"{run.path}: {run.description}; {run.machine}")
                 for name, run in zip(("first run", "second run"), result.runs, strict=True)
             )
         ),
@@ -37,17 +37,17 @@ def view(result: DiffResult, *, top: int) -> list[Block]:
 
 
 def _of_role(role: RoleDifference) -> Iterator[Line]:
-    """Whether the runs agree in a role, and where they part."""
+    """Whether the runs agree in a role, and where they diverge."""
     name, count = ROLE_WORDS[role.role], counted(len(role.tensors), "tensor")
     name = name[0].upper() + name[1:]
-    first = role.first_to_part
+    first = role.first_to_diverge
     if role.is_equal:
         yield Line(f"{name}: {count}, equal bit for bit.", "good")
     elif first is None:
         yield Line(f"{name}: {count}, equal up to rounding ({_lowest(role)}).", "good")
     else:
         where = printable(first.where)
-        yield Line(f"{name}: the runs part first at {where}: {_apart(role, first)}.", "bad")
+        yield Line(f"{name}: the runs diverge first at {where}: {_apart(role, first)}.", "bad")
     outputs = [t for t in role.tensors if t.tensor in role.outputs]
     if first is not None and outputs:
         told = "; ".join(f"{printable(t.tensor)} {_against(t)}" for t in outputs)
@@ -77,7 +77,7 @@ def _against(tensor: TensorDifference) -> str:
 
 
 def _table(role: RoleDifference, top: int) -> Iterator[Block]:
-    """The tensors in execution order, from just before the first one to part."""
+    """The tensors in execution order, from just before the first one to diverge."""
     names = [t.tensor for t in role.tensors]
     start = max(0, names.index(role.first) - 1) if role.first else 0
     listed = role.tensors[start : start + top]

@@ -1,4 +1,4 @@
-"""Where two runs of one model part; its fields are the JSON of `diff`, schema qdebug.diff/1."""
+"""Where two runs of one model diverge; its fields are the JSON of `diff`, schema qdebug.diff/1."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DifferingRun:
     versions: Mapping[str, str]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What ran it, for people."""
         provider = f", {self.provider}" if self.provider else ""
         return f"{self.backend} ({self.library}{provider}) on {self.machine}"
@@ -55,14 +55,14 @@ class TensorDifference:
         metrics: of the second run against the first.
         quantization_sqnr_db: of the first run's tensor against its own FP32 reference, on the same
             samples; null in FP32, and where that was not kept.
-        parts: the difference is more than rounding explains; see `commands.diff`.
+        diverges: the difference is more than rounding explains; see `commands.diff`.
     """
 
     tensor: str
     layer: str | None
     metrics: Inline[Metrics]
     quantization_sqnr_db: float | None
-    parts: bool
+    diverges: bool
 
     @property
     def where(self) -> str:
@@ -78,8 +78,8 @@ class RoleDifference:
         role: reference (FP32), candidate (the simulation) or engine.
         tensors: in execution order.
         outputs: names of those that are outputs of the model.
-        inputs_sqnr_db: of the tensors that the first one to part is computed from, the lowest;
-            null where none parts, and where none of them was kept.
+        inputs_sqnr_db: of the tensors that the first one to diverge is computed from, the lowest;
+            null where none diverges, and where none of them was kept.
     """
 
     role: Role
@@ -90,14 +90,14 @@ class RoleDifference:
     @property
     @in_json
     def first(self) -> str | None:
-        """The first tensor that parts; null where none does."""
-        found = self.first_to_part
+        """The first tensor that diverges; null where none does."""
+        found = self.first_to_diverge
         return found.tensor if found else None
 
     @property
-    def first_to_part(self) -> TensorDifference | None:
+    def first_to_diverge(self) -> TensorDifference | None:
         """The first tensor, in execution order, that is further apart than rounding explains."""
-        return next((t for t in self.tensors if t.parts), None)
+        return next((t for t in self.tensors if t.diverges), None)
 
     @property
     def is_equal(self) -> bool:
@@ -113,7 +113,7 @@ class RoleDifference:
 
 @dataclass(frozen=True, repr=False)
 class DiffResult(Result):
-    """Where two runs of one model part.
+    """Where two runs of one model diverge.
 
     Attributes:
         runs: the first, against which differences are measured, and the second.
@@ -144,13 +144,13 @@ class DiffResult(Result):
         return GateVerdict(self.passed, self.conditions)
 
     def headline(self) -> str:
-        """Where they part first, in FP32, in the simulation or in the engine."""
+        """Where they diverge first, in FP32, in the simulation or in the engine."""
         on = f"on {counted(len(self.samples), 'sample')}"
         for role in self.roles:
-            first = role.first_to_part
+            first = role.first_to_diverge
             if first is not None:
                 apart = in_decibels(first.metrics.sqnr_db)
-                return f"{ROLE_WORDS[role.role]} parts at {first.where}: {apart} {on}"
+                return f"{ROLE_WORDS[role.role]} diverges at {first.where}: {apart} {on}"
         if all(role.is_equal for role in self.roles):
             return f"the runs are equal bit for bit {on}"
         return f"the runs differ by rounding only {on}"

@@ -1,4 +1,4 @@
-"""`qdebug diff`: where two runs of one model part."""
+"""`qdebug diff`: where two runs of one model diverge."""
 
 from __future__ import annotations
 
@@ -48,36 +48,36 @@ def noisy(db: float) -> Change:
 def test_equal_runs_are_equal_bit_for_bit(first: Any) -> None:
     done = first.run("diff", "a.h5", "a.h5", "--fail-on", "output.sqnr_db>=100")
     assert done.code == 0
-    assert "equal bit for bit" in done.out and "part first" not in done.out
+    assert "equal bit for bit" in done.out and "diverge first" not in done.out
 
 
 @pytest.mark.parametrize("role", ["reference", "candidate"])
-def test_where_two_runs_part_is_found(first: Any, load_json: Any, role: str) -> None:
+def test_where_two_runs_diverge_is_found(first: Any, load_json: Any, role: str) -> None:
     result = qdebug.load_run(first.folder / "a.h5").result
     layer = next(x for x in result.layers if x.name == "conv2")
     altered(first.folder / "a.h5", "b.h5", role, layer.tensor, noisy(30))
     done = first.run("diff", "a.h5", "b.h5", "--fail-on", "output.sqnr_db>=40", "--json", "d.json")
     assert done.code == 1
     found = load_json((first.folder / "d.json").read_text())
-    (parted,) = [r for r in found["roles"] if r["first"]]
-    assert (parted["role"], parted["first"]) == (role, layer.tensor)
-    of = {t["tensor"]: t for t in parted["tensors"]}
+    (divergent,) = [r for r in found["roles"] if r["first"]]
+    assert (divergent["role"], divergent["first"]) == (role, layer.tensor)
+    of = {t["tensor"]: t for t in divergent["tensors"]}
     assert of[layer.tensor]["sqnr_db"] == pytest.approx(30, abs=1)
     assert of[layer.tensor]["layer"] == layer.name
     assert (of[layer.tensor]["quantization_sqnr_db"] is None) == (role == "reference")
-    assert f"part first at {layer.name}" in done.out and "what it reads is equal" in done.out
+    assert f"diverge first at {layer.name}" in done.out and "what it reads is equal" in done.out
     assert found["verdict"]["conditions"][0]["value"] == pytest.approx(30, abs=1.5)
 
 
-def test_rounding_is_no_parting(first: Any) -> None:
+def test_rounding_is_no_divergence(first: Any) -> None:
     tensor = next(iter(qdebug.load_run(first.folder / "a.h5").tensors))
     for role, db in (("reference", 110), ("candidate", 85)):
         altered(first.folder / "a.h5", "b.h5", role, tensor, noisy(db))
         done = first.run("diff", "a.h5", "b.h5")
-        assert "equal up to rounding" in done.out and "part first" not in done.out
+        assert "equal up to rounding" in done.out and "diverge first" not in done.out
 
 
-def test_nan_on_one_side_parts(first: Any) -> None:
+def test_nan_on_one_side_diverges(first: Any) -> None:
     outputs = qdebug.load_run(first.folder / "a.h5").result.outputs
     altered(first.folder / "a.h5", "b.h5", "candidate", outputs[0].name, lambda x: x * np.nan)
     found = qdebug.diff(first.folder / "a.h5", other=first.folder / "b.h5")
