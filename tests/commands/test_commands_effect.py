@@ -273,6 +273,17 @@ def test_the_work_on_a_large_model_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert effect._amounts(_ANY, subset, 192, EffectMode.FAST).left_out == 4
 
 
+def test_the_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a network that takes longer than its multiply-accumulates tell: a minute or so."""
+    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1e9)
+    subset, work = SimpleNamespace(count=16), {}
+    for seconds in (0.0, 0.03125, 0.5):
+        amounts = effect._amounts(_ANY, subset, 40, EffectMode.FAST, pass_s=seconds)
+        left_out = 0.8 * amounts.leaders * amounts.left_out
+        work[seconds] = 0.5 * 40 * amounts.alone + left_out
+    assert work[0.03125] == work[0.0] and work[0.5] * 0.5 <= 60 * 1.15
+
+
 @pytest.mark.parametrize(
     ("layers", "samples", "macs", "groups"),
     [

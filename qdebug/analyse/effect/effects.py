@@ -58,6 +58,9 @@ _LEAST_SAMPLES = 4
 _PASSES, _MOST_MACS = 60, 3e12
 """Passes over so many samples that the measurement may take, whatever else is done, and the work of
 them all: a minute or so."""
+_MOST_S = 60.0
+"""And their CPU time: convolutions over seconds of sound at 16 kHz take a multiple of what their
+multiply-accumulates tell."""
 _PASSES_OF_COMPARE = 5
 """About what a comparison takes by itself, over all samples."""
 CHEAP_MACS = 3e10
@@ -215,7 +218,8 @@ def measure_effects(
             return None
         subset = sized(context, session, subset)
         slowdown = _slowdown(context, pair, session, subset)
-        amounts = _amounts(pair, subset, len(names), mode, slowdown)
+        pass_s = _pass_seconds(pair, session, subset) if mode is EffectMode.FAST else 0.0
+        amounts = _amounts(pair, subset, len(names), mode, slowdown, pass_s)
         if every_layer:
             amounts = replace(amounts, groups=None)
 
@@ -427,14 +431,25 @@ def _alone_of(runs: Runs, groups: int | None) -> _Alone | None:
 
 
 def _amounts(
-    pair: ModelPair, subset: SampleSubset, layers: int, mode: EffectMode, slowdown: float = 1.0
+    pair: ModelPair,
+    subset: SampleSubset,
+    layers: int,
+    mode: EffectMode,
+    slowdown: float = 1.0,
+    pass_s: float = 0.0,
 ) -> _Amounts:
-    """What the work pays for; `slowdown` is how much longer a run takes than it would in INT8."""
+    """What the work pays for.
+
+    Args:
+        slowdown: how much longer a run takes than it would in INT8.
+        pass_s: see `_pass_seconds`.
+    """
     count = subset.count
     if mode is EffectMode.EXACT:
         return _Amounts(count, layers, count)
     macs = max(1.0, macs_per_sample(pair.layers, subset))
     whole = min(_PASSES * min(count, _SAMPLES), _MOST_MACS / macs)
+    whole = min(whole, _MOST_S / pass_s) if pass_s else whole
     running = whole - min(layers * PREPARING_MACS / macs, _MOST_PREPARING * whole)
     passes = max(running, _PASSES_OF_COMPARE * count, CHEAP_MACS / macs) / slowdown
     fitting = int(passes * _FOR_ALONE / (ALONE * layers))
@@ -464,6 +479,19 @@ def _slowdown(context: Context, pair: ModelPair, session: Session, subset: Sampl
     with closing(context.backend.open(pair.candidate.proto, ())) as candidate:
         fp32, emulated = (_seconds(s, feeds) for s in (session, candidate))
     return max(_EMULATED, 2.0 ** round(math.log2(max(emulated, 1e-6) / max(fp32, 1e-6))))
+
+
+def _pass_seconds(pair: ModelPair, session: Session, subset: SampleSubset) -> float:
+    """CPU time of a sample in FP32, rounded to a power of two; 0 where that is next to nothing."""
+    if macs_per_sample(pair.layers, subset) < _TIMED_MACS:
+        return 0.0
+    first = subset.batches[0]
+    feeds = subset.samples.feeds(first.start, first.count)
+    session.run(feeds)  # the first run takes memory
+    began = time.process_time()
+    session.run(feeds)
+    took = max(1e-6, time.process_time() - began) / first.count
+    return 2.0 ** round(math.log2(took))
 
 
 def _seconds(session: Session, feeds: Feeds) -> float:
