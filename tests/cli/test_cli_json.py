@@ -74,6 +74,9 @@ def test_keys_and_types(desk: Any) -> None:
             "remedy_samples": int,
             "remedy_metric": type(None),
             "correspondence": type(None),
+            "groups": type(None),
+            "framework": type(None),
+            "stages": list,
             "notes": list,
             "data": list,
             "timings_s": dict,
@@ -108,7 +111,7 @@ def test_keys_and_types(desk: Any) -> None:
         },
     )
     for output in result["outputs"]:
-        typed(output, {"name": str, **METRICS, "parts": list})
+        typed(output, {"name": str, **METRICS, "parts": list, "shift": type(None)})
     for tensor in result["tensors"]:
         typed(tensor, {"name": str, **METRICS})
     layer = {
