@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
+
 from qdebug.backends.options import DEFAULT_SESSIONS
 from qdebug.backends.sizing import parallelism
 from qdebug.commands.check.samples import Judged, execute, judge_of
@@ -18,9 +20,11 @@ from qdebug.config.specs import spec_from
 from qdebug.errors import MetricError
 from qdebug.execute.context import simulation_context
 from qdebug.execute.control_flow import open_model
+from qdebug.execute.model_pair import is_in_fp16
 from qdebug.inmemory import InMemory
+from qdebug.network.graph import Graph
 from qdebug.network.load import read_model
-from qdebug.network.prepare import QDQ_OPSET, Model
+from qdebug.network.prepare import QDQ_OPSET, Model, is_quantized
 from qdebug.network.samples import Samples
 from qdebug.network.samples.found_preprocessing import class_names, read_metadata
 from qdebug.network.samples.parts import split_part
@@ -53,7 +57,17 @@ def init(settings: InitSettings, progress: ProgressCallback = ignore_progress) -
     require_samples(settings.inputs, metric=settings.metric)
     sources = given_specs(settings.compared)
     file = read_model(settings.model)
-    chosen = [ChosenSetting("model", _text(settings.model), "The FP32 model.")]
+    narrow = _narrow(file.proto)
+    chosen = [ChosenSetting("model", _text(settings.model), f"The {narrow or 'FP32'} model.")]
+    if narrow:
+        chosen.append(
+            ChosenSetting(
+                "# reference",
+                "fp32.onnx",
+                "The FP32 model that it was made from: remove the # and give its path. Without it, "
+                "what its\nweights lost is not known.",
+            )
+        )
     further: tuple[str, ...] = ()
     if settings.inputs is None:
         chosen.append(
@@ -61,10 +75,11 @@ def init(settings: InitSettings, progress: ProgressCallback = ignore_progress) -
         )
     else:
         model = open_model(settings.model, QDQ_OPSET, sources, DEFAULT_SESSIONS, progress)
-        found, further = _with_samples(settings, model, settings.inputs, progress)
+        found, further = _with_samples(settings, model, settings.inputs, bool(narrow), progress)
         chosen += found
+    if not narrow:
+        chosen.append(ChosenSetting("precision", "int8", "What is compared with FP32."))
     chosen += [
-        ChosenSetting("precision", "int8", "What is compared with FP32."),
         ChosenSetting(
             "# framework",
             "framework.h5",
@@ -82,6 +97,13 @@ def init(settings: InitSettings, progress: ProgressCallback = ignore_progress) -
     )
 
 
+def _narrow(proto: onnx.ModelProto) -> str:
+    """What a model is in that is not FP32, for people: it is compared as it is; "" for FP32."""
+    if any(is_quantized(node.op_type) for node in proto.graph.node):
+        return "quantized"
+    return "FP16" if is_in_fp16(Graph.inferred(proto)) else ""
+
+
 def _text(value: str) -> str:
     """A value as YAML has it: quoted where it could be read as something else."""
     plain = value.replace("/", "").replace(".", "").replace("-", "").replace("_", "").isalnum()
@@ -89,7 +111,7 @@ def _text(value: str) -> str:
 
 
 def _with_samples(
-    settings: InitSettings, model: Model, data: str, progress: ProgressCallback
+    settings: InitSettings, model: Model, data: str, narrow: bool, progress: ProgressCallback
 ) -> tuple[list[ChosenSetting], tuple[str, ...]]:
     assert settings.compared is not None
     samples = settings.compared.open(model.graph.inputs)
@@ -97,7 +119,7 @@ def _with_samples(
     calibration = min(int(count * _CALIBRATION_SHARE), _MOST_CALIBRATION)
     calibration -= calibration % (1 if samples.batch_is_free else samples.batch_size)
     divided = count >= _FEWEST and calibration > 0 and not isinstance(data, InMemory)
-    divided = divided and split_part(data)[1] is None
+    divided = divided and split_part(data)[1] is None and not narrow
     compared, calib = data, ""
     chosen = []
     if divided:
@@ -115,6 +137,15 @@ def _with_samples(
     chosen += _about_pictures(settings, samples)
     start = calibration if divided else 0
     scored, metric = _gate(settings, model, samples, start, progress)
+    if narrow and metric:  # its score is not FP32's
+        why = (
+            "What must hold, or the command ends with exit code 1: the score of the FP32 model, "
+            "less\nwhat may be lost. Remove the #."
+        )
+        scored = [
+            ChosenSetting("metric", _text(metric), "The accuracy of the task."),
+            ChosenSetting("# fail-on", '["metric>=0.9"]', why),
+        ]
     chosen += scored
     return chosen, tuple(_further(settings, metric, compared, calib))
 

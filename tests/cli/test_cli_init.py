@@ -39,6 +39,16 @@ def test_pictures_without_labels(desk: Any, cnn: Any) -> None:
     assert desk.run("compare", "--config", "own.yaml").code in (0, 1)
 
 
+def test_a_model_that_is_not_in_fp32(desk: Any, digits: Path) -> None:
+    """It is compared as it is: nothing is calibrated, and the gate is not its own score."""
+    scenes = f"{digits / 'scenes' / 'test'}[0:8]"
+    assert desk.run("init", digits / "digits_detector_int8.onnx", scenes).code == 0
+    text = Path("qdebug.yaml").read_text()
+    assert {"calib-data", "precision", "fail-on"}.isdisjoint(yaml.safe_load(text))
+    assert "The quantized model" in text and "# reference: fp32.onnx" in text
+    assert desk.run("compare", "--config", "qdebug.yaml", "--effect", "none").code == 0
+
+
 def test_a_model_alone(desk: Any) -> None:
     assert desk.run("init", "net.onnx").code == 0
     assert yaml.safe_load(Path("qdebug.yaml").read_text())["model"] == "net.onnx"

@@ -185,8 +185,10 @@ def try_variants(
             continue
         tried.append(TriedVariant(variant.name, score))
         better.append((score, variant, judge.chance(given, run)))
-    found = _better(judge, value, better, subset.count, _chance_level(given, judge))
-    return Tried(judge.name, tuple(tried), (*labels, *found), ranges)
+    chance = _chance_level(given, judge)
+    found = [*labels, *_better(judge, value, better, subset.count, chance)]
+    found += [] if found else _guessing(judge, value, subset.count, chance)
+    return Tried(judge.name, tuple(tried), tuple(found), ranges)
 
 
 def _is_larger(run: Executed, given: Executed) -> bool:
@@ -252,6 +254,27 @@ def _better(
     if no_better_than_chance(given, samples, chance):
         told = f"FP32 is at chance level. {told}"
     yield Finding("error" if is_certain else "warning", variant.kind, f"{told}.", remedy)
+
+
+def _guessing(judge: Judged, given: float, samples: int, chance: float | None) -> Iterator[Finding]:
+    """That FP32 is useless on these samples, where no other way to prepare them mends it."""
+    metric = judge.metric
+    guesses = no_better_than_chance(given, samples, chance)
+    finds_none = metric is not None and metric.takes == "boxes" and given < _NEXT_TO_NONE
+    if guesses or finds_none:
+        level = f", where guessing gives {chance:.3f}" if guesses and chance is not None else ""
+        yield Finding(
+            "warning",
+            "chance-level",
+            f"FP32 is no better than chance: {judge.name} {given:.3f} on "
+            f"{counted(samples, 'sample')}{level}.",
+            "See that these are samples of the model's task, and that the labels are numbered as "
+            "its outputs are.",
+        )
+
+
+_NEXT_TO_NONE = 0.05
+"""Of mAP and F1 of boxes. Public detectors of 80 classes have 0.2 and more on their own task."""
 
 
 def _chance_level(given: Executed, judge: Judged) -> float | None:

@@ -130,8 +130,13 @@ class PictureSet:
         sizes = _sizes(used.pictures, spec.data)
         how = fitted_preprocessing(spec, taken, sizes)
         _check_sizes(how, used.pictures, sizes, spec.data)
+        others = ""
         if used.classes and spec.model:
-            used = used.numbered_by(class_names(read_metadata(spec.model)))
+            names = class_names(read_metadata(spec.model))
+            unknown = [name for name in used.classes if name not in names.values()]
+            if names and unknown:
+                others = f"; the model has no class '{unknown[0]}': the data's numbers are kept"
+            used = used.numbered_by(names)
         arrays: dict[str, SampleArray] = {
             taken.name: DecodedPictures(used.pictures, how, taken.dtype, spec.data),
             **{name: ArrayInMemory(array) for name, array in used.labels.items()},
@@ -143,7 +148,7 @@ class PictureSet:
         source = (
             f"a guess {how.source}: `qdebug check` tests it" if how.guess else f"from {how.source}"
         )
-        told = f"{self.holds}{left_out}; {how.told()} ({source})"
+        told = f"{self.holds}{left_out}; {how.told()} ({source}){others}"
         if spec.group == FOLDER and FOLDER not in arrays:
             folders = folders_of([picture.name for picture in used.pictures])
             arrays[FOLDER] = ArrayInMemory(np.array(folders))

@@ -101,6 +101,14 @@ def test_values_of_another_range(networks: Any, network: str) -> None:
 
 
 @each_network
+def test_labels_of_another_task(networks: Any, network: str) -> None:
+    model, data = networks[network]
+    labels = np.random.default_rng(3).permutation(data["labels"])
+    result = qdebug.check(model, inputs=data | {"labels": labels})
+    assert kinds(result) == {"chance-level"}
+
+
+@each_network
 def test_labels_that_are_off(networks: Any, network: str) -> None:
     model, data = networks[network]
     result = qdebug.check(model, inputs=data | {"labels": data["labels"] + 1})

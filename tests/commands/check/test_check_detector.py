@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,22 @@ def test_a_folder_of_pictures_is_enough() -> None:
     assert result.variants[0].value > 0.9
     assert "letterboxed to 96x96" in result.data[0].told and not result.data[0].guess
     assert result.macs is not None and result.macs > 1e7
+
+
+def test_boxes_of_other_classes(tmp_path: Path) -> None:
+    """The model has no such class, and finds nothing of what is asked for."""
+    pytest.importorskip("faster_coco_eval")
+    shutil.copytree(SCENES, tmp_path / "scenes")
+    file = tmp_path / "scenes" / "annotations.json"
+    data = json.loads(file.read_text())
+    for category in data["categories"]:
+        category["name"] = f"animal {category['id']}"
+    for one in data["annotations"]:
+        one["category_id"] = (one["category_id"] + 3) % 10
+    file.write_text(json.dumps(data))
+    result = qdebug.check(MODEL, inputs=tmp_path / "scenes")
+    assert suspicious(result) == {"chance-level"}
+    assert "the model has no class 'animal 0'" in result.data[0].told
 
 
 @pytest.mark.parametrize(
