@@ -87,7 +87,8 @@ class Texts:
         _check_vocabulary(encoded, file, spec, next(k for k, v in meanings.items() if v == _IDS))
         sizes = [len(each.ids) for each in encoded]
         cut = sum(bool(each.overflowing) for each in encoded)
-        told = f"{used.holds}; by {file}, {min(sizes)} to {max(sizes)} tokens"
+        span = " to ".join(map(str, sorted({min(sizes), max(sizes)})))
+        told = f"{used.holds}; by {file}, {span} tokens"
         told += f", {counted(cut, 'text')} cut at {longest}" if cut else ""
         pads = length is not None or _MASK in meanings.values() or len(set(sizes)) == 1
         if not pads:
