@@ -189,9 +189,15 @@ def _matched(context: Context, graph: Graph, samples: Samples, arrays: Framework
 
 
 def _distance(value: Array, tensor: Array) -> float:
-    """Σ(value − tensor)²; +inf where they are not of one shape."""
+    """Σ(value − tensor)² of what is finite in both; +inf where they are not of one shape."""
     given = aligned(value, tensor.shape)
-    return math.inf if given is None else float(np.square(given.astype(np.float64) - tensor).sum())
+    if given is None:
+        return math.inf
+    with np.errstate(invalid="ignore"):  # the same infinity in both
+        difference = given.astype(np.float64) - tensor
+    return float(
+        np.square(difference, where=np.isfinite(difference), out=np.zeros_like(difference)).sum()
+    )
 
 
 def _framework_run(

@@ -246,6 +246,7 @@ def with_nan(array: Any) -> Any:
         (lambda a: a[:9], "10 are compared"),
         (lambda a: np.concatenate([a, a]), "10 are compared"),
         (with_nan, "sample 4"),
+        (lambda a: np.full_like(a, np.nan), "sample 0"),
         (lambda a: a[:, :5], "none of its arrays"),
     ],
 )
