@@ -93,9 +93,9 @@ def _of_model(compared: Compared) -> Elsewhere | None:
     if not proof.changed:
         what = f"{counted(len(which), 'tensor')} are something else"
     evidence = (
-        f"without any rounding the model is at {in_decibels(noise_db(noise[_WITHOUT]))} too, and "
-        f"rounding takes it to {in_decibels(noise_db(noise[_ROUNDING]))} of that: {what} than in "
-        f"the FP32 model, first '{which[0]}'"
+        f"without any rounding it is already at {in_decibels(noise_db(noise[_WITHOUT]))} against "
+        f"FP32, where rounding alone would leave {in_decibels(noise_db(noise[_ROUNDING]))}: {what} "
+        f"than in the FP32 model, first '{which[0]}'"
     )
     remedy = (
         "If they were trained or corrected, judge by a metric; otherwise compare with the FP32 "

@@ -22,7 +22,7 @@ from qdebug.display.blocks import (
 from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.framework import framework_blocks
 from qdebug.display.groups import group_blocks
-from qdebug.display.summary import change, precisions, sentence, shift_text
+from qdebug.display.summary import change, is_certain, precisions, sentence, shift_text
 from qdebug.metrics.effect import gain_db
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
 from qdebug.results.compare import (
@@ -65,8 +65,6 @@ _BY = {
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_REASONS = 3
 _LEAST_OF_FIRST = 0.1
-_SURE = 0.05
-"""A change that chance gives less often counts as one."""
 _TINY = 0.001
 """Smaller probabilities are not told apart."""
 _MOST_OUTPUTS = 4
@@ -234,7 +232,7 @@ def _of_metric(metric: TaskResult, detailed: bool) -> Iterator[tuple[str, str]]:
         if metric.lost is not None and found.p_value is not None:
             said.insert(0, f"{counted(metric.lost, 'sample')} lost, {metric.won} won")
         if found.p_value is not None:
-            real = "" if found.p_value < _SURE else ": may be chance"
+            real = "" if is_certain(metric) else ": may be chance"
             size = f"= {number(found.p_value, 2)}" if found.p_value >= _TINY else f"< {_TINY:g}"
             said.append(f"p {size} by {found.test}{real}")
         yield "its change", "; ".join(said)

@@ -42,6 +42,8 @@ _STALE = "stale-calibration"
 _MOST_NAMES = 3
 _MUCH_DB = 3.0
 """Layers that bring less do not explain the error: it is halved at 3 dB."""
+_LARGE_SHARE = 0.2
+"""Of an error, that its sign makes: without it there would be 1 dB less."""
 
 
 def sentence(result: CompareResult) -> str:
@@ -67,10 +69,10 @@ def sentence(result: CompareResult) -> str:
         elif suspect:
             said.append(_cured(result))
     elif summary.layers:
-        said += [_cured(result), _shifted(result)]
-        said.append(_restored(result, summary))
+        said += [_cured(result), _restored(result, summary)]
         if not suspect or summary.cause != _STALE:
             said.append(_cause(result, summary))
+        said.append(_shifted(result))
     said.append(worst_group(result))
     return " ".join(filter(None, said))
 
@@ -150,7 +152,18 @@ def _lost(result: CompareResult, summary: Summary, where: str) -> str:
             f"{used} scores better than FP32 in {name}: {task.planned:.4f} against "
             f"{task.reference:.4f}{on}."
         )
-    return f"{used} takes {name} from {task.reference:.4f} to {task.planned:.4f}{on}."
+    chance = "" if is_certain(result.metric) else ", which may be chance"
+    return f"{used} takes {name} from {task.reference:.4f} to {task.planned:.4f}{on}{chance}."
+
+
+def is_certain(task: TaskResult | None) -> bool:
+    """Whether a change of the metric is more than chance, as far as that was tested."""
+    p_value = task.uncertainty.p_value if task and task.uncertainty else None
+    return p_value is None or p_value < _CERTAIN
+
+
+_CERTAIN = 0.05
+"""A p-value below: the usual level of significance."""
 
 
 def _worst_part(result: CompareResult) -> str:
@@ -199,15 +212,14 @@ def shift_text(shift: Shift) -> str:
 
 def _shifted(result: CompareResult) -> str:
     """The shift that makes the largest part of an error, those of scores first."""
-    found = [(o.name, shift) for o in result.outputs for shift in o.shifts]
+    found = [(o.name, s) for o in result.outputs for s in o.shifts if s.share >= _LARGE_SHARE]
     if not found:
         return ""
     output, shift = max(found, key=lambda x: (x[1].values is ShiftedValues.SCORES, x[1].share))
     at = f" of {printable(output)}" if len(result.outputs) > 1 else ""
-    tries = (
-        ": `qdebug repair` tries that" if any(x.precision in SCALED for x in result.layers) else ""
-    )
-    return f"The error{at} has a sign: {shift_text(shift)}. A bias takes it off at no cost{tries}."
+    tries = any(x.precision in SCALED for x in result.layers)
+    may = " A bias may take it off: `qdebug repair` tries that." if tries else ""
+    return f"The error{at} has a sign: {shift_text(shift)}.{may}"
 
 
 def _joined(layers: Sequence[str]) -> str:

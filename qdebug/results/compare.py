@@ -66,7 +66,7 @@ class ShiftedValues(StrEnum):
 @dataclass(frozen=True)
 class Shift:
     """The part of an error that has a sign: by how much values are higher, or lower, on average. A
-    constant takes it off, at no cost.
+    constant may take it off, at no cost.
 
     Attributes:
         mean: candidate less reference, of the values or those of `channel`; `std_error` is that
