@@ -83,7 +83,9 @@ class Texts:
         file = _tokenizer_beside(spec)
         length = next((n for each in inputs if isinstance(n := each.shape[1], int)), None)
         longest = length or _longest_of(file)
-        encoded = _encoded(file, used, longest)
+        tokenizer = _open(file)
+        padding = _padding_of(tokenizer, file)
+        encoded = _encoded(tokenizer, used, longest)
         _check_vocabulary(encoded, file, spec, next(k for k, v in meanings.items() if v == _IDS))
         sizes = [len(each.ids) for each in encoded]
         cut = sum(bool(each.overflowing) for each in encoded)
@@ -94,7 +96,6 @@ class Texts:
         if not pads:
             return PreparedSamples(_TextFeeds(encoded, meanings, inputs, used), spec, told)
         width = length or max(sizes)
-        padding = _padding_of(file)
         arrays = {
             each.name: ArrayInMemory(_stacked(encoded, meanings[each.name], width, padding, each))
             for each in inputs
@@ -181,13 +182,8 @@ def _open(file: Path) -> Any:
         ) from error
 
 
-def _encoded(file: Path, texts: Texts, longest: int) -> list[Any]:
-    """The encodings (tokenizers.Encoding), of at most `longest` tokens each, not padded.
-
-    Raises:
-        SampleError: as of `_open`.
-    """
-    tokenizer = _open(file)
+def _encoded(tokenizer: Any, texts: Texts, longest: int) -> list[Any]:
+    """The encodings (tokenizers.Encoding), of at most `longest` tokens each, not padded."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest)
     given = texts.texts if texts.pairs is None else list(zip(texts.texts, texts.pairs, strict=True))
@@ -198,10 +194,9 @@ def _encoded(file: Path, texts: Texts, longest: int) -> list[Any]:
     ]
 
 
-def _padding_of(file: Path) -> int:
+def _padding_of(tokenizer: Any, file: Path) -> int:
     """The id that fills up: what the tokenizer pads with, its config's pad_token, or one of the
     usual names; 0 where it has none of them."""
-    tokenizer = _open(file)
     if tokenizer.padding:
         return int(tokenizer.padding["pad_id"])
     written = _config_beside(file).get("pad_token")
