@@ -362,6 +362,10 @@ def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool)
             said.append(f"≈: estimated{f' from {effect.samples} {of}' if fewer else ''}.")
         if detailed and effect.alone_samples < result.samples:
             said.append(f"alone dB: from {effect.alone_samples} {of}.")
+    if effect is not None and any(o.parts for o in result.outputs):
+        said.append(
+            "gain dB counts all parts of the outputs alike; the first sentence is about the worst."
+        )
     if 0 < result.local_samples < result.samples:
         said.append(f"local dB: from {result.local_samples} {of}.")
     if any((x.gain_db or 0.0) <= -_LEAST_GAIN for x in shown):
