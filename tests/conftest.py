@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# No deadline: a busy machine is no failure. The same examples in every run: what fails in CI
-# fails on a desk. `pytest --hypothesis-profile explore` draws others.
-settings.register_profile("same", deadline=None, derandomize=True)
+# No deadline, and no limit on drawing examples: a busy machine is no failure. The same examples in
+# every run: what fails in CI fails on a desk. `pytest --hypothesis-profile explore` draws others.
+settings.register_profile(
+    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("same")
 
