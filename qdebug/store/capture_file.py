@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -91,6 +91,12 @@ class CaptureWriter:
             start = len(stored)
             stored.resize(start + len(array), axis=0)
             stored[start:] = array
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Take out the arrays of these names, as far as they are there."""
+        for name in names:
+            if name in self._file:
+                del self._file[name]
 
     def set_facts(self, facts: Mapping[str, Any]) -> None:
         """Keep what is known of the module."""

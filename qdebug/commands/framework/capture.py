@@ -8,6 +8,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from qdebug.commands.framework.framework_arrays import as_array, named_arrays
 from qdebug.errors import SampleError, UsageError, required
 from qdebug.store.capture_file import DIGESTS, CaptureWriter, digests_of
 from qdebug.types import Array
+from qdebug.wording import counted
 
 _BATCH = 16
 _CODE = "QD-USAGE-CAPTURE"
@@ -43,7 +45,8 @@ def capture(
             of batches, each a dict, a tuple, an array or a tensor.
         path: of the file, `.h5`.
         modules: names of the modules whose outputs are kept, too; None keeps those of all that have
-            no modules in them.
+            no modules in them. Left out, and named in the file, are those that do not give a row
+            for each sample, such as one that does not run on every batch.
         batch_size: samples per execution, where `feeds` are all samples.
         force: replace a file that exists.
 
@@ -52,8 +55,8 @@ def capture(
 
     Raises:
         UsageError: PyTorch is not installed, `module` is no module, or has none of that name.
-        SampleError: there are no samples.
-        StoreError: the file exists, cannot be written, or samples differ in the shapes they give.
+        SampleError: there are no samples, or an output has not a row for each.
+        StoreError: the file exists, cannot be written, or outputs differ in shape between samples.
     """
     torch = required("torch", "capture", code="QD-USAGE-TORCH")
     if not isinstance(module, torch.nn.Module):
@@ -85,25 +88,69 @@ def capture(
             hook = own[name].register_forward_hook(_keeping(name, seen, torch))
             stack.callback(hook.remove)
         facts = _facts(module, torch)
+        kept = _Modules()
         for batch in _batches(feeds, batch_size):
             arrays = {name: as_array(value) for name, value in batch.items()}
             size = len(next(iter(arrays.values())))
-            given = _run(module, batch, torch)
+            seen.clear()
+            outputs = _run(module, batch, torch)
+            others = {name: array for name, array in seen.items() if name not in outputs}
+            activations = kept.of_batch(others, size)
             if not count:
-                again, order = {**seen}, list(seen)
                 repeated = _run(module, batch, torch)
-                same = (np.array_equal(given[n], repeated[n], equal_nan=True) for n in given)
-                facts |= {"repeatable": all(same), "batch_size": size, "modules": order}
-                seen |= again
-            kept = {n: a for n, a in seen.items() if a.ndim and len(a) % size == 0}
-            writer.add({DIGESTS: digests_of(arrays, size), **given, **kept})
+                same = (np.array_equal(outputs[n], repeated[n], equal_nan=True) for n in outputs)
+                facts |= {"repeatable": all(same), "batch_size": size, "modules": [*activations]}
+            for name, array in outputs.items():
+                if not array.ndim or len(array) != size:
+                    raise SampleError(
+                        f"capture: output '{name}' has shape {list(array.shape)}, and there are "
+                        f"{counted(size, 'sample')} in the batch.",
+                        "Let forward give its outputs with the samples on the leading axis.",
+                        code="QD-SAMPLES-FRAMEWORK",
+                    )
+            writer.add({DIGESTS: digests_of(arrays, size), **outputs, **activations})
             count += size
         if not count:
             raise SampleError(
                 "capture: there are no samples", "Give some.", code="QD-SAMPLES-EMPTY"
             )
-        writer.set_facts(facts)
+        writer.drop(kept.left_out)
+        writer.set_facts({**facts, "left_out": kept.left_out})
     return Path(path)
+
+
+@dataclass
+class _Modules:
+    """Which modules give a row for each sample of every batch, all of one shape.
+
+    Attributes:
+        shapes: of a row, by the module's name, as the first batch had it; None before that.
+        left_out: why a module is not kept, by name.
+    """
+
+    shapes: dict[str, tuple[int, ...]] | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def of_batch(self, seen: Mapping[str, Array], size: int) -> dict[str, Array]:
+        """What is kept of what ran on a batch of `size` samples."""
+        rows = {n: a.shape[1:] for n, a in seen.items() if a.ndim and len(a) == size}
+        self.shapes = rows if self.shapes is None else self.shapes
+        for name in [*self.shapes, *(n for n in seen if n not in self.shapes)]:
+            shape = rows.get(name)
+            if name not in seen:
+                why = "it did not run for all samples"
+            elif shape is None:
+                why = f"of shape {list(seen[name].shape)} for {counted(size, 'sample')}"
+            elif name not in self.shapes:
+                why = "it did not run, or not by sample, in the first batch"
+            elif shape != self.shapes[name]:
+                why = (
+                    f"of shape {list(self.shapes[name])} for some samples, {list(shape)} for others"
+                )
+            else:
+                continue
+            self.left_out.setdefault(name, why)
+        return {n: seen[n] for n in self.shapes if n not in self.left_out}
 
 
 def _keeping(name: str, seen: dict[str, Array], torch: Any) -> Callable[..., None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from qdebug.network.samples.samples import RawSamples
 from qdebug.store.capture_file import DIGESTS, FACTS, digests_of
 from qdebug.types import Array, Feeds
 from qdebug.userfile import UserCodeProblem, function_of, last_line, load_file, raising_line
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 CODE = "QD-SAMPLES-FRAMEWORK"
 _PROBLEM = UserCodeProblem(SampleError, CODE)
@@ -40,12 +41,14 @@ class FrameworkArrays:
         read: see Read.
         digests: of the inputs of each sample, uint8 [samples, 32]; None where none were kept.
         facts: what `qdebug.capture` kept of the module; empty of other arrays.
+        left_out: why an array cannot be compared, by its name.
     """
 
     where: str
     read: Read
     digests: Array | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, start: int, feeds: Feeds, count: int) -> None:
         """Make sure that the arrays are of these samples.
@@ -161,28 +164,34 @@ def _stored(data: str, arrays: dict[str, SampleArray], samples: Samples) -> Fram
                 code=CODE,
             ) from error
     kept = arrays.pop(DIGESTS, None)
+    digests = None if kept is None else kept.read(0, kept.shape[0])
     lengths = {name: array.shape[0] if array.shape else 0 for name, array in arrays.items()}
-    most = max(lengths.values(), default=0)
-    limited = samples.spec.limit is not None
-    other = next((n for n, rows in lengths.items() if rows != most), None)
-    if (
-        not arrays
-        or other is not None
-        or most < samples.count
-        or (most > samples.count and not limited)
-    ):
-        name = other or next(iter(arrays), "")
-        held = f"'{name}' holds {lengths[name]}" if arrays else "it holds no arrays"
+    count = samples.count
+    if digests is not None:
+        rows = len(digests)
+    elif samples.spec.limit is not None:  # the arrays may be of more samples than are compared
+        rows = statistics.mode(lengths.values()) if lengths else 0
+    else:
+        rows = count
+    fitting = {name: array for name, array in arrays.items() if lengths[name] == rows}
+    if not fitting or rows < count or (rows > count and samples.spec.limit is None):
+        name = next(iter(fitting or arrays), "")
+        held = f"'{name}' holds {lengths[name]} samples" if arrays else "it holds no arrays"
         raise SampleError(
-            f"{data}: {held}{' samples' * bool(arrays)}, and {samples.count} are compared.",
+            f"{data}: {held}, and {count} are compared.",
             "Give the framework's outputs for the samples that are compared, one row for each.",
             code=CODE,
         )
+    left_out = {
+        name: f"it has {counted(lengths[name], 'row')} for {counted(rows, 'sample')}"
+        for name in arrays
+        if name not in fitting
+    }
 
     def read(start: int, count: int, _: Feeds) -> dict[str, Array]:
-        return {name: as_array(array.read(start, start + count)) for name, array in arrays.items()}
+        return {name: as_array(array.read(start, start + count)) for name, array in fitting.items()}
 
-    return FrameworkArrays(data, read, None if kept is None else kept.read(0, most), facts)
+    return FrameworkArrays(data, read, digests, facts, {**facts.get("left_out", {}), **left_out})
 
 
 def _by_feed(source: FeedSource, where: str) -> Read:

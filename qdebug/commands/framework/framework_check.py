@@ -18,7 +18,7 @@ from qdebug.commands.check.variants import of_arrays
 from qdebug.commands.framework.capture import weight_digest
 from qdebug.commands.framework.export_faults import EPSILON, faults_of, rounded_weights
 from qdebug.commands.framework.framework_arrays import CODE, FrameworkArrays, open_framework
-from qdebug.commands.framework.module_scopes import aligned, candidates_of
+from qdebug.commands.framework.module_scopes import aligned, candidates_of, is_numbered
 from qdebug.errors import MetricError, QdebugError, SampleError
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper, evaluate, run_of
@@ -143,6 +143,7 @@ def _matched(context: Context, graph: Graph, samples: Samples, arrays: Framework
     start = next(iter(samples.batches()))
     feeds = samples.feeds(start.start, start.count)
     given = arrays.read(start.start, start.count, feeds)
+    _check_outputs(arrays, graph)
     order = {name: k for k, name in enumerate(arrays.facts.get("modules", ()))}
     names = sorted(given, key=lambda name: order.get(name, -1))
     candidates = candidates_of(names, graph)
@@ -151,7 +152,7 @@ def _matched(context: Context, graph: Graph, samples: Samples, arrays: Framework
         tensors = session.run(feeds)
     found: dict[str, str] = {}
     how: dict[str, str] = {}
-    unmatched: list[Skipped] = []
+    unmatched = [Skipped(name, reason) for name, reason in arrays.left_out.items()]
     before: tuple[str, str] | None = None
     taken = {t for c in candidates if c.how != "scope" for t in c.tensors}
     for one in candidates:
@@ -186,6 +187,18 @@ def _matched(context: Context, graph: Graph, samples: Samples, arrays: Framework
     places = {t: k for k, t in enumerate([*graph.activations(), *graph.outputs])}
     names = sorted(found, key=lambda name: places.get(found[name], 0))
     return _Matched({n: found[n] for n in names}, how, tuple(unmatched))
+
+
+def _check_outputs(arrays: FrameworkArrays, graph: Graph) -> None:
+    """Raises SampleError: what is called as an output of the model cannot be compared."""
+    modules = arrays.facts.get("left_out", ())
+    for name, reason in arrays.left_out.items():
+        if name not in modules and (name in graph.outputs or is_numbered(name)):
+            raise SampleError(
+                f"{option('framework')}: {arrays.where}: '{name}': {reason}.",
+                "Give the framework's outputs for the samples that are compared, one row for each.",
+                code=CODE,
+            )
 
 
 def _distance(value: Array, tensor: Array) -> float:

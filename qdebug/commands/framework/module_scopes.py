@@ -36,6 +36,11 @@ class Candidates:
     tensors: tuple[str, ...]
 
 
+def is_numbered(name: str) -> bool:
+    """Whether a name says no more than an order."""
+    return _NUMBERED.match(name) is not None
+
+
 def candidates_of(names: Sequence[str], graph: Graph) -> list[Candidates]:
     """What each array may be; of an output or a tensor by its name, of outputs by their order, of
     modules by scope. `names` are in the framework's order of execution."""
@@ -43,7 +48,7 @@ def candidates_of(names: Sequence[str], graph: Graph) -> list[Candidates]:
     by_alias = {alias: t for t in reversed([*floats]) for alias in aliases(t)}
     by_alias |= {alias: t for t in reversed(graph.outputs) for alias in aliases(t)}
     scopes, readers = _scopes(graph), _readers(graph)
-    numbered = [name for name in names if name not in by_alias and _NUMBERED.match(name)]
+    numbered = [name for name in names if name not in by_alias and is_numbered(name)]
     outputs = [t for t in graph.outputs if t not in {by_alias.get(n) for n in names}]
     ordered = dict(zip(numbered, outputs, strict=False))
     if not ordered and len(names) == len(outputs) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,37 @@ def test_samples_in_batches(form: str, tmp_path: Path) -> None:
     path = qdebug.capture(module, batches, tmp_path / "run.h5")
     with h5py.File(path) as file:
         assert file["b"].shape == (6, 6) and file[DIGESTS].shape == (6, 32)
+
+
+class _Branching(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Modules of which one runs on the first batch only, one on the second only, and one gives two
+    rows for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("every", "first", "second", "windows"):
+            self.add_module(name, torch.nn.Linear(4, 4))
+
+    def forward(self, x: Any) -> Any:
+        y = self.every(x)
+        self.windows(torch.cat([x, x]))
+        return self.first(y) if x[0, 0] > 0 else self.second(y)
+
+
+def test_a_module_that_does_not_run_on_every_batch(tmp_path: Path) -> None:
+    data = np.ones((8, 4), np.float32)
+    data[4:] = -1
+    module = _Branching().eval()
+    path = qdebug.capture(module, {"x": data}, tmp_path / "run.h5", batch_size=4)
+    with h5py.File(path) as file:
+        assert set(file) == {"output_0", "every", DIGESTS, FACTS}
+        left_out = json.loads(file[FACTS][()].tobytes())["left_out"]
+    assert set(left_out) == {"first", "second", "windows"}
+    assert left_out["first"] == "it did not run for all samples"
+    assert left_out["windows"] == "of shape [8, 4] for 4 samples"
+    module.forward = lambda x: module.windows(torch.cat([x, x]))
+    with pytest.raises(SampleError, match=r"output 'output_0' has shape \[16, 4\]"):
+        qdebug.capture(module, {"x": data}, path, force=True)
 
 
 def test_other_samples_and_another_order(tmp_path: Path) -> None:

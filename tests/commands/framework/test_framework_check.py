@@ -265,6 +265,21 @@ def test_names_that_match_nothing() -> None:
         checked(vectors(), VECTORS, {"a": given[name], "b": given[name]})
 
 
+def test_an_array_with_other_rows_is_left_out() -> None:
+    """It says which one; an output is never left out."""
+    given = outputs(vectors(), VECTORS)
+    name, array = next(iter(given.items()))
+    windows = np.concatenate([array, array])
+    found = checked(vectors(), VECTORS, {"windows": windows, **given})
+    assert found.agrees
+    assert [(u.tensor, u.reason) for u in found.unmatched] == [
+        ("windows", "it has 20 rows for 10 samples")
+    ]
+    for other in (name, "output_1"):
+        with pytest.raises(SampleError, match=f"'{other}': it has 20 rows for 10 samples"):
+            checked(vectors(), VECTORS, {"t4": array, "t3": array, other: windows})
+
+
 def test_check_tells_of_the_export_too() -> None:
     right, wrong, x = FAULTS["interpolation"]
     for model, passed in ((right, True), (wrong, False)):
