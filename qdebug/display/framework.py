@@ -34,16 +34,18 @@ def framework_blocks(result: CompareResult, *, detailed: bool) -> Iterator[Block
     yield Line()
 
 
-def wrong_export(result: CompareResult) -> str:
-    """That the ONNX model is not what the framework computes, as sentences; "" where it is."""
+def unlike_export(result: CompareResult) -> str:
+    """How the ONNX model differs from what the framework gave, as sentences; "" where it does
+    not."""
     found = result.framework
     if found is None or found.agrees:
         return ""
     worst = found.worst
     said = [
-        f"The export is wrong before anything is quantized: '{printable(worst.tensor)}' of the "
-        f"ONNX model in FP32 is {in_decibels(worst.sqnr_db)} from the framework's, and rounding "
-        f"explains {in_decibels(found.limit_db)} ({counted(found.samples, 'sample')})."
+        "The ONNX model differs from the framework before anything is quantized: "
+        f"'{printable(worst.tensor)}' in FP32 is {in_decibels(worst.sqnr_db)} from the "
+        f"framework's, and rounding explains {in_decibels(found.limit_db)} "
+        f"({counted(found.samples, 'sample')})."
     ]
     if found.first_differing:
         after = f", after {printable(found.last_agreeing)} agrees" if found.last_agreeing else ""
@@ -54,7 +56,7 @@ def wrong_export(result: CompareResult) -> str:
         said.append(
             f"{how} ({cause.label}): {printable(cause.evidence)}. {printable(cause.remedy)}"
         )
-    said.append("The figures below are those of this ONNX model, against itself in FP32.")
+    said.append("All other figures are those of this ONNX model, against itself in FP32.")
     return " ".join(said)
 
 

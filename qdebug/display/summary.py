@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from qdebug.analyse.causes.decisions import INDEX_FLIP
-from qdebug.display.framework import wrong_export
+from qdebug.display.framework import unlike_export
 from qdebug.display.groups import worst_group
 from qdebug.formats.registry import SCALED
 from qdebug.results.compare import CompareResult, Shift, ShiftedValues, TaskResult
@@ -48,9 +48,12 @@ _LARGE_SHARE = 0.2
 
 def sentence(result: CompareResult) -> str:
     """The sentences, "" where nothing was measured to say them. All figures are of all samples."""
+    return " ".join(filter(None, (unlike_export(result), _of_quantization(result))))
+
+
+def _of_quantization(result: CompareResult) -> str:
+    """What the quantization does, by the model's own FP32."""
     summary = result.summary
-    if wrong := wrong_export(result):
-        return wrong
     if result.reference_in_fp16:
         return (
             f"FP32 is not known: {printable(result.model.name)} is in FP16 itself. The figures "

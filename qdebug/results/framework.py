@@ -21,7 +21,7 @@ class FrameworkTensor:
         sqnr_db: of the ONNX model's values against the framework's; NaN where they are not finite.
         max_abs_err: largest difference. amax: the framework's largest magnitude.
         worst_sample: the sample with the lowest SQNR.
-        agrees: they differ by no more than FP32 rounding explains.
+        agrees: they differ by no more than rounding explains.
     """
 
     name: str
@@ -59,7 +59,8 @@ class FrameworkResult:
     Attributes:
         data: where the framework's outputs came from.
         samples: how many were compared.
-        limit_db: FP32 rounding explains differences down to this SQNR.
+        limit_db: rounding explains differences of the outputs down to this SQNR: of FP32, or of the
+            half type that they were stored in.
         outputs: each that the framework gives.
         modules: its other arrays, in the ONNX model's order of execution.
         last_agreeing, first_differing: the tensors between which the difference begins; null where

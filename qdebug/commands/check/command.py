@@ -110,7 +110,7 @@ def _of_export(found: FrameworkResult) -> Finding:
         return Finding("note", "export", message)
     message = (
         f"'{found.worst.tensor}' is {sqnr} from the framework's {on}, and rounding explains "
-        f"{in_decibels(found.limit_db)}: the export is another network"
+        f"{in_decibels(found.limit_db)}"
     )
     if found.first_differing:
         message += f", first in '{found.first_differing}'"

@@ -200,21 +200,30 @@ def _put_back(module: Any, buffers: Mapping[str, Any]) -> None:
             buffer.data.copy_(buffers[name])
 
 
-_OF_TRAINING = ("BatchNorm", "Dropout", "InstanceNorm")
+_KEEPING_STATISTICS = ("BatchNorm", "InstanceNorm")
+_DROPPING = "Dropout"
 
 
 def _facts(module: Any, torch: Any) -> dict[str, Any]:
     """What tells one export from another: mode, weights, settings of normalizations."""
-    training = [
-        f"{name} ({type(m).__name__})"
-        for name, m in module.named_modules()
-        if m.training and type(m).__name__.startswith(_OF_TRAINING)
-    ]
+    training, keeps_statistics = [], False
+    for name, m in module.named_modules():
+        kind = type(m).__name__
+        # Without running statistics a normalization is the same in both modes.
+        keeps = kind.startswith(_KEEPING_STATISTICS) and m.running_mean is not None
+        if m.training and (keeps or kind.startswith(_DROPPING)):
+            training.append(f"{name} ({kind})")
+            keeps_statistics |= keeps
     parameters = {}
     for name, value in module.named_parameters():
         array = as_array(value)
         parameters[name] = {"dtype": str(value.dtype), "digests": weight_digests(array)}
-    return {"torch": str(torch.__version__), "training": training, "parameters": parameters}
+    return {
+        "torch": str(torch.__version__),
+        "training": training,
+        "keeps_statistics": keeps_statistics,
+        "parameters": parameters,
+    }
 
 
 def weight_digests(weight: Array) -> dict[str, list[str]]:

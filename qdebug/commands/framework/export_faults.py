@@ -5,6 +5,7 @@ A cause is named by measurement: with the change made, the outputs are the frame
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from qdebug.types import Array
 from qdebug.wording import counted
 
 Change = Callable[[onnx.ModelProto], None]
@@ -70,7 +72,8 @@ _SETTINGS: Sequence[tuple[str, Sequence[str], Sequence[Values], str]] = (
 """Label, operators, settings of them that frameworks have, and what to do."""
 _ENOUGH_VALUES = 16
 """So many different values of FP32 are not numbers of FP16 by chance: one in 8192 is."""
-_HALVES = {"FP16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
+HALVES = {"BF16": np.dtype(ml_dtypes.bfloat16), "FP16": np.dtype(np.float16)}
+"""By name, the fewest bits first: most numbers of BF16 are numbers of FP16 too."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def faults_of(proto: onnx.ModelProto) -> Iterator[Fault]:
             "Call model.eval() before the export, or export with training=EVAL.",
             _stop_training,
         )
-    for name, dtype in _HALVES.items():
+    for name, dtype in HALVES.items():
         yield Fault(
             "half-weights",
             f"with the weights rounded to {name}",
@@ -178,18 +181,32 @@ def _round_weights(proto: onnx.ModelProto, dtype: np.dtype[np.generic]) -> None:
             tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
 
 
+def half_of(values: Array) -> str:
+    """The half type that all values are numbers of, though they may be stored in FP32; "" where
+    there is none, or where the values are too few to tell."""
+    if values.dtype.kind != "f":
+        return ""
+    with np.errstate(over="ignore"):
+        rounded = (
+            name
+            for name, dtype in HALVES.items()
+            if np.array_equal(values.astype(dtype).astype(values.dtype), values, equal_nan=True)
+        )
+        name = next(rounded, "")
+    return name if name and len(np.unique(values)) >= _ENOUGH_VALUES else ""
+
+
 def rounded_weights(proto: onnx.ModelProto) -> str:
     """Which weights are numbers of a half type, though they are stored in FP32, for people; ""
     where none are. Those that a normalization was folded into are not any more."""
-    weights = [
+    weights = (
         numpy_helper.to_array(t)
         for t in proto.graph.initializer
         if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) > 1
-    ]
-    large = [w for w in weights if len(np.unique(w)) >= _ENOUGH_VALUES]
-    for name, dtype in _HALVES.items():
-        with np.errstate(over="ignore"):
-            same = [w for w in large if np.array_equal(w.astype(dtype).astype(np.float32), w)]
-        if same:
-            return f"all values of {len(same)} of {counted(large, 'weight')} are numbers of {name}"
-    return ""
+    )
+    halves = [half_of(weight) for weight in weights if weight.size >= _ENOUGH_VALUES]
+    counts = Counter(filter(None, halves))
+    if not counts:
+        return ""
+    name, same = counts.most_common(1)[0]
+    return f"all values of {same} of {counted(halves, 'weight')} are numbers of {name}"

@@ -139,7 +139,7 @@ def as_array(value: Any) -> Array:
         if str(value.dtype) == "torch.bfloat16":  # numpy has none
             value = value.float()
     array = np.asarray(value)
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+    return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
 
 
 def _check_rows(where: str, name: str, array: Array, count: int) -> None:
