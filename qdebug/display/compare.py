@@ -128,12 +128,6 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
     return blocks
 
 
-_STATES = {
-    StageState.PASSED: "passed",
-    StageState.FAILED: "failed",
-    StageState.MEASURED: "measured",
-    StageState.NOT_RUN: "not run",
-}
 _STATE_STYLES: dict[StageState, Style] = {
     StageState.PASSED: "good",
     StageState.FAILED: "bad",
@@ -150,7 +144,7 @@ def _stages(result: CompareResult) -> list[Block]:
 
     columns: list[tuple[Column, Callable[[Stage], str]]] = [
         (Column("stage"), lambda stage: stage.between),
-        (Column(""), lambda stage: _STATES[stage.state]),
+        (Column(""), lambda stage: stage.state.words),
         (Column("", "rest"), told),
     ]
     return [table_of(result.stages, columns, lambda s: _STATE_STYLES[s.state]), Line()]

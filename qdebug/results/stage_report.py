@@ -28,6 +28,11 @@ class StageState(StrEnum):
     MEASURED = "measured"
     NOT_RUN = "not-run"
 
+    @property
+    def words(self) -> str:
+        """For people."""
+        return self.value.replace("-", " ")
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -78,7 +83,9 @@ def _quantization(result: CompareResult) -> Stage:
         sqnr = min((o.quantization_db for o in engine.outputs), key=_badness, default=math.nan)
     else:
         sqnr = noise_db(result.worst_noise)
-    state = _gated(result, QUANTIZATION, "" if engine else "output", "part", "layer", "tensor")
+    # The outputs of an engine have the error of both steps: they tell neither by itself.
+    scopes = ("layer", "tensor") if engine else ("output", "part", "layer", "tensor")
+    state = _gated(result, QUANTIZATION, *scopes)
     return Stage(QUANTIZATION, between, state, sqnr, f"SQNR {in_decibels(sqnr)}")
 
 

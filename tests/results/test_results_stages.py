@@ -40,6 +40,7 @@ def test_what_was_not_run_says_what_to_add(compared: Any) -> None:
     stages = compared().stages
     assert [s.name for s in stages] == ["framework", "quantization", "kernels", "task"]
     assert states(compared()) == ["not-run", "measured", "not-run", "measured"]
+    assert [s.state.words for s in stages] == ["not run", "measured", "not run", "measured"]
     asked = ["framework='DATA'", "", "backend='openvino'", ""]
     assert [s.next_step for s in stages] == asked
     assert stages[1].sqnr_db == pytest.approx(compared().outputs[0].metrics.sqnr_db)
@@ -79,7 +80,11 @@ def test_a_step_that_there_is_not() -> None:
 def test_an_engine() -> None:
     """Kernels of ONNX Runtime, which compute the Q/DQ model itself."""
     result = qdebug.compare(
-        MODEL, inputs=DATA, effect="none", backend="onnxruntime", fail_on="stage.kernels.sqnr_db>=1"
+        MODEL,
+        inputs=DATA,
+        effect="none",
+        backend="onnxruntime",
+        fail_on=("stage.kernels.sqnr_db>=1", "output.sqnr_db>=1", "part.sqnr_db>=1"),
     )
     assert result.engine is not None and result.engine.execution is not None
     kernels = result.stages[2]
@@ -88,3 +93,4 @@ def test_an_engine() -> None:
     assert kernels.sqnr_db == worst == result.conditions[0].value
     quantized = min(o.quantization_db for o in result.engine.execution.outputs)
     assert result.stages[1].sqnr_db == pytest.approx(quantized)
+    assert result.stages[1].state is StageState.MEASURED  # not by the engine's

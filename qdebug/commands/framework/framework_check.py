@@ -36,9 +36,8 @@ from qdebug.types import Array, Feeds, Skipped, Tensors
 from qdebug.wording import counted, option
 
 _LIMIT_DB = 90.0
-"""PyTorch and ONNX Runtime are 134 to 145 dB apart on the networks of tests/helpers/torch_networks.py,
-and 70 to 74 with weights in FP16; in between there is room for convolutions by Winograd's method.
-"""
+"""PyTorch and ONNX Runtime are 134 to 145 dB apart on the networks of torch_networks.py in tests,
+70 to 74 with weights in FP16; in between there is room for convolutions by Winograd's method."""
 _ALLOWANCE_DB = 10.0
 """What a network makes of a rounding of its inputs is measured; operators round too, some more."""
 _TRIED_ON = 8
