@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
+
+import numpy as np
 
 from qdebug.analyse.metric_direction import check_direction, direction_of
 from qdebug.analyse.metric_grain import grain_of
 from qdebug.analyse.metric_samples import judged_pair
-from qdebug.errors import MetricError, UsageError
+from qdebug.errors import MetricError, SampleError, UsageError
 from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper
 from qdebug.metrics.chance import no_better_than_chance
 from qdebug.metrics.tasks.base import TaskMetric
@@ -23,10 +25,11 @@ from qdebug.metrics.tensor import EFFECT_METRICS
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
 from qdebug.network.samples.groups import check_groups, grouping_of
+from qdebug.network.samples.subset import SampleSubset
 from qdebug.results.compare import CompareResult, TaskResult
 from qdebug.results.conditions import Checked, Condition, check_condition, parse_condition
 from qdebug.results.stage_report import stages_of
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 _ENOUGH_FOR_CLASSES = 8
 """Fewer samples may well be of one class."""
@@ -145,6 +148,30 @@ def check_metric(metric: TaskMetric | None, model: Model, samples: Samples) -> N
         )
     if metric.needs_labels:
         check_labels(metric, samples.extras, samples.where)
+
+
+def check_every_group(parts: Mapping[str, SampleSubset]) -> None:
+    """Make sure that each part of the samples, which are given by what they do, has all groups that
+    any of them has, where there are groups.
+
+    Raises:
+        SampleError: a part lacks one, for which it would judge nothing.
+    """
+    present: dict[str, set[str]] = {}
+    for part, subset in parts.items():
+        grouping = grouping_of(subset.samples)
+        if grouping is not None:
+            numbers = np.unique(grouping.numbers[subset.indices])
+            present[part] = {grouping.groups[k] for k in numbers}
+    everywhere = set[str]().union(*present.values())
+    for part, groups in present.items():
+        if missing := sorted(everywhere - groups):
+            raise SampleError(
+                f"{option('worst_group')}: none of the {counted(parts[part].count, 'sample')} "
+                f"{part} is of '{missing[0]}', so that nothing holds for that group.",
+                f"Add samples of it, or give {option('holdout')} with some.",
+                code="QD-SAMPLES-GROUP",
+            )
 
 
 def refuse_without_arrays(model: Model, what: str) -> None:

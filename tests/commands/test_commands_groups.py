@@ -147,6 +147,25 @@ def test_a_worst_group_that_there_is_not() -> None:
     assert refused.value.code == "QD-SAMPLES-GROUP"
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("bisect", "searched is of 'dusk'"), ("repair", r"that (choose|prove) is of '(night|dusk)'")],
+)
+def test_samples_that_lack_a_group(command: str, words: str) -> None:
+    """Nothing would be searched, or verified, of it."""
+    data, held_out = rarely_bright(0), rarely_bright(80)
+    held_out["light"] = np.where(held_out["light"] == "dark", "dark", "dusk")
+    if command == "repair":  # proves by the second half of its samples
+        held_out["light"][:40] = "night"
+    how: dict[str, Any] = {"worst_group": "light", "metric": "top1", "max_drop": 0.01}
+    with pytest.raises(SampleError, match=words) as caught:
+        if command == "bisect":
+            qdebug.bisect(MODEL, inputs=data, holdout=held_out, **how)
+        else:
+            qdebug.repair(MODEL, inputs=held_out, calib_data=data, **how)
+    assert caught.value.code == "QD-SAMPLES-GROUP"
+
+
 def test_by_folder_of_nothing_but_arrays() -> None:
     with pytest.raises(SampleError) as caught:
         compared(HELD_OUT, group="folder")

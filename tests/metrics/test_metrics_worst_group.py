@@ -53,7 +53,7 @@ def test_where_lower_is_better() -> None:
 def test_it_is_another_metric() -> None:
     metric = load_metric("top1")
     found = of_worst_group(metric, "light")
-    assert found.key != metric.key and found.name == "top1 of the worst light"
+    assert found.key != metric.key and found.name == "top1 after the worst light's loss"
     assert not found.is_share and found.per_sample is None and found.judge is None
 
 
@@ -61,3 +61,13 @@ def test_a_metric_that_does_not_say_which_way_is_better() -> None:
     with pytest.raises(MetricError) as caught:
         of_worst_group(replace(load_metric("top1"), is_declared=False), "light")
     assert caught.value.code == "QD-METRIC-DIRECTION"
+
+
+def test_a_group_whose_metric_cannot_be_computed() -> None:
+    """It would be left out of what the target holds for."""
+    metric = of_worst_group(load_metric("auroc"), "light")
+    positive = np.array([0, 1] * 5 + [1, 1])
+    labels = {"labels": positive, "light": GROUPS}
+    scores = {"y": np.stack([1 - positive, positive], axis=1).astype(np.float32)}
+    with pytest.raises(MetricError, match="auroc of the 2 samples of 'light' that are 'c'"):
+        metric(scores, labels, scores)

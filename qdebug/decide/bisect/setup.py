@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from qdebug.analyse.effect.effects import Rating, noise_alone
-from qdebug.analyse.gate import check_metric, on_model, refuse_without_arrays
+from qdebug.analyse.gate import check_every_group, check_metric, on_model, refuse_without_arrays
 from qdebug.analyse.layer_results import layer_results
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.ort_fast.session import CandidateSessions
@@ -199,6 +199,7 @@ def prepare(
     target = replace(target, metric=on_model(target.metric, model, settings.worst_group))
     for subset in (searched, held_out):
         check_metric(target.metric, model, subset.samples)
+    check_every_group({"searched": searched, "held out": held_out})
     if target.of_outputs:
         refuse_without_arrays(model, "a set of layers")
     sets = (searched.count, "samples searched"), (held_out.count, "held-out samples")

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qdebug.analyse.gate import check_metric, on_model, read_metric, refuse_without_arrays
+from qdebug.analyse.gate import (
+    check_every_group,
+    check_metric,
+    on_model,
+    read_metric,
+    refuse_without_arrays,
+)
 from qdebug.backends.sizing import parallelism
 from qdebug.config.repair import RepairSettings
 from qdebug.config.specs import PinSearchSpec, TargetSpec
@@ -263,6 +269,7 @@ def _samples(
     )
     choosing, proving = halves(held_out, "inputs" if settings.inputs else "calib_data")
     check_metric(metric, reference, held_out.samples)
+    check_every_group({"that choose": choosing, "that prove": proving})
     refuse_without_arrays(reference, "a repair")
     if metric is None and not any(map(reference.graph.is_float, reference.graph.outputs)):
         raise UsageError(

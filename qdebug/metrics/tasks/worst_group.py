@@ -9,7 +9,7 @@ import numpy as np
 
 from qdebug.errors import MetricError
 from qdebug.metrics.tasks.base import Outputs, TaskMetric, rows_of
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 
 def of_worst_group(metric: TaskMetric, group: str) -> TaskMetric:
@@ -21,7 +21,8 @@ def of_worst_group(metric: TaskMetric, group: str) -> TaskMetric:
         group: the array of the data that says which group a sample is of.
 
     Raises:
-        MetricError: the metric does not say which way is better.
+        MetricError: the metric does not say which way is better. The metric itself raises one where
+            it cannot be computed of a group.
     """
     if not metric.is_declared:
         raise MetricError(
@@ -32,7 +33,7 @@ def of_worst_group(metric: TaskMetric, group: str) -> TaskMetric:
         )
     return replace(
         metric,
-        name=f"{metric.name} of the worst {group}",
+        name=f"{metric.name} after the worst {group}'s loss",
         compute=partial(_computed, metric, group),
         per_sample=None,
         judge=None,
@@ -44,15 +45,18 @@ def _computed(
     metric: TaskMetric, group: str, outputs: Outputs, labels: Outputs, reference: Outputs
 ) -> float:
     numbers = np.asarray(labels[group]).reshape(-1)
-    changes, problem = list[float](), None
-    for one in np.unique(numbers):
-        rows = np.flatnonzero(numbers == one)
-        given, truth, own = (rows_of(arrays, rows) for arrays in (outputs, labels, reference))
+    changes = list[float]()
+    for name in np.unique(numbers):
+        rows = np.flatnonzero(numbers == name)
+        candidate, truth, own = (rows_of(arrays, rows) for arrays in (outputs, labels, reference))
         try:
-            changes.append(metric(given, truth, own) - metric(own, truth, own))
+            changes.append(metric(candidate, truth, own) - metric(own, truth, own))
         except MetricError as error:  # such as a curve of samples that are all of one class
-            problem = error
-    if not changes and problem is not None:
-        raise problem
+            raise MetricError(
+                f"{option('worst_group')}: {metric.name} of the {counted(len(rows), 'sample')} of "
+                f"'{group}' that are '{name}': {error.message}",
+                "Add samples of that group, join it with another, or take another metric.",
+                code=error.code,
+            ) from error
     worst = min(changes) if metric.higher_is_better else max(changes)
     return metric(reference, labels, reference) + worst
