@@ -54,10 +54,9 @@ def grouped(
     calibration = _calibration(compared, calibrates_on, calibrated, grouping, notes)
     measured = _Measured.of(compared, sink.counts, calibration)
     each = [measured.result(name, [k]) for k, name in enumerate(grouping.groups)]
-    each.sort(key=measured.lost, reverse=True)
-    first = grouping.groups.index(each[0].name)
-    others = measured.result("", [k for k in range(len(grouping.groups)) if k != first])
-    is_worse = measured.is_worse(each[0], others)
+    yardsticks = (True, False) if measured.has_scores else (False,)
+    rankings = [measured.ranked(each, by_score=by_score) for by_score in yardsticks]
+    ranking = next((r for r in rankings if r.is_worse), rankings[0])
     alone = [group.name for group in each if group.samples == 1]
     if alone:
         notes.append(
@@ -69,9 +68,10 @@ def grouped(
         groups=Groups(
             grouping.name,
             None if calibration is None else sum(calibration.values()),
-            tuple(each),
-            each[0].name if is_worse else None,
-            others if is_worse else None,
+            ranking.each,
+            ranking.each[0].name if ranking.is_worse else None,
+            ranking.others if ranking.is_worse else None,
+            by_noise=not ranking.by_score,
         ),
     )
 
@@ -100,6 +100,21 @@ def _calibration(
             return None
     assert found is not None
     return replace(found, numbers=found.numbers[calibrated]).counts
+
+
+@dataclass(frozen=True)
+class _Ranking:
+    """Groups, the worst first.
+
+    Attributes:
+        others: all samples but those of the first.
+        is_worse: whether the first loses more than the others beyond chance.
+    """
+
+    each: tuple[GroupResult, ...]
+    others: GroupResult
+    is_worse: bool
+    by_score: bool
 
 
 @dataclass(frozen=True)
@@ -199,24 +214,42 @@ class _Measured:
         found.sort(key=lambda pair: -pair[0])
         return tuple(one for _, one in found[:_MOST_TENSORS])
 
-    def lost(self, group: GroupResult) -> tuple[float, float]:
-        """What a group loses: by the metric, else by noise; more is worse."""
-        noise = 0.0 if group.noise is None else group.noise
-        if group.score is None or self.higher_is_better is None:
-            return 0.0, noise
-        change = group.score.candidate - group.score.reference
-        return (-change if self.higher_is_better else change), noise
+    @property
+    def has_scores(self) -> bool:
+        """Whether there is a metric by which a group may lose."""
+        return self.task is not None and self.higher_is_better is not None
 
-    def is_worse(self, group: GroupResult, others: GroupResult) -> bool:
-        """Whether a group loses more than the others beyond chance: the intervals do not meet."""
-        scores = group.score, others.score
-        if scores[0] and scores[1] and self.higher_is_better is not None:
-            both = [x.uncertainty.change for x in scores if x and x.uncertainty]
-            if len(both) < 2:
-                return False
-            own, rest = both
-            apart = own[1] < rest[0] if self.higher_is_better else own[0] > rest[1]
-            return apart and self.lost(group)[0] > 0  # the others may only have won more
-        if group.noise_interval is None or others.noise_interval is None:
+    def ranked(self, each: Sequence[GroupResult], *, by_score: bool) -> _Ranking:
+        """The groups by what they lose of the metric, then by noise, or by noise alone."""
+
+        def loss(group: GroupResult) -> tuple[float, float]:
+            return self._lost(group) if by_score else 0.0, group.noise or 0.0
+
+        ranked = sorted(each, key=loss, reverse=True)
+        first = self.grouping.groups.index(ranked[0].name)
+        others = self.result("", [k for k in range(len(self.grouping.groups)) if k != first])
+        worse = self._scores_less if by_score else _is_noisier
+        return _Ranking(tuple(ranked), others, worse(ranked[0], others), by_score)
+
+    def _lost(self, group: GroupResult) -> float:
+        """Of the metric; more is worse."""
+        if group.score is None:
+            return 0.0
+        change = group.score.candidate - group.score.reference
+        return -change if self.higher_is_better else change
+
+    def _scores_less(self, group: GroupResult, others: GroupResult) -> bool:
+        """Whether a group loses more of the metric: the intervals do not meet."""
+        both = [g.score.uncertainty for g in (group, others) if g.score and g.score.uncertainty]
+        if len(both) < 2:
             return False
-        return group.noise_interval[0] > others.noise_interval[1]
+        own, rest = (uncertainty.change for uncertainty in both)
+        apart = own[1] < rest[0] if self.higher_is_better else own[0] > rest[1]
+        return apart and self._lost(group) > 0  # the others may only have won more
+
+
+def _is_noisier(group: GroupResult, others: GroupResult) -> bool:
+    """Whether a group has more noise: the intervals do not meet."""
+    if group.noise_interval is None or others.noise_interval is None:
+        return False
+    return group.noise_interval[0] > others.noise_interval[1]

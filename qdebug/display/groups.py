@@ -53,13 +53,15 @@ def worst_group(result: CompareResult) -> str:
         return ""
     worst, others = groups.each[0], groups.others
     name = f"Samples of '{printable(worst.name)}' ({printable(groups.name)})"
-    if result.metric is not None and worst.score and others.score:
+    if result.metric is not None and worst.score and others.score and not groups.by_noise:
         moved = [f"{g.candidate - g.reference:+.4f}" for g in (worst.score, others.score)]
         said = f"{name} lose most: {printable(result.metric.name)} {moved[0]} there, {moved[1]} in "
         said += "all others"
     else:
         said = f"{name} have most noise: SQNR {_noise(worst)} dB there, {_noise(others)} in all "
         said += "others"
+        if result.metric is not None:
+            said += f" (by {printable(result.metric.name)} no group loses more beyond chance)"
     if worst.clipping:
         said += f"; {clipped_more(worst.clipping[0])}"
     if groups.calibration_samples:

@@ -80,10 +80,12 @@ class Groups:
     Attributes:
         name: what says which group a sample is of.
         calibration_samples: how many samples the ranges come from; null where that is not known.
-        each: the worst first: by what the metric loses, else by noise.
+        each: the worst first: by what the metric loses; by noise without a metric, and where it
+            tells no group from the others but noise does.
         worst: the first of them, where it loses more than the other samples do beyond chance: the
             95 % intervals of both do not meet; null where none is.
         others: all samples but those of the worst group; null where there is none.
+        by_noise: the order and `worst` are by noise.
     """
 
     name: str
@@ -91,3 +93,4 @@ class Groups:
     each: tuple[GroupResult, ...]
     worst: str | None = None
     others: GroupResult | None = None
+    by_noise: bool = False

@@ -33,6 +33,13 @@ def mixed(kind: str, share: float, count: int = 120) -> dict[str, Any]:
     return {"input": x, "labels": HELD_OUT["labels"][:count], "light": light}
 
 
+def _always_right(outputs: Any) -> float:
+    return float(len(outputs) > 0)
+
+
+_always_right.higher_is_better = True  # type: ignore[attr-defined]
+
+
 def compared(inputs: Any, **more: Any) -> CompareResult:
     how: dict[str, Any] = {"group": "light", "metric": "top1", "effect": "none", "cache": False}
     return qdebug.compare(MODEL, inputs=inputs, **{**how, **more})
@@ -97,6 +104,17 @@ def test_the_sentence_and_the_table(calibrated_in_the_dark: CompareResult) -> No
     assert "Samples by light" in text and "of the values clipped at" in text
     said = worst_group(calibrated_in_the_dark)
     assert "'usual' (light)" in said and "0 (0) of the calibration samples" in said
+
+
+def test_noise_where_the_metric_tells_no_group() -> None:
+    """A metric that nothing changes."""
+    data = mixed("dark", 1 / 2)
+    calibration = {"input": SHIFTS["dark"](CALIBRATION[:40]), "light": np.array(["dark"] * 40)}
+    result = compared(data, calib_data=calibration, metric=_always_right)
+    found, said = result.groups, worst_group(result)
+    assert found is not None and found.by_noise and found.worst == found.each[0].name == "usual"
+    assert (found.each[0].noise or 0) > (found.each[1].noise or 0)
+    assert "most noise" in said and "no group loses more beyond chance" in said
 
 
 def test_no_group_is_blamed_for_chance() -> None:
