@@ -183,6 +183,11 @@ class BisectSettings(CandidateSettings, ClusterSettings):
     force: Annotated[bool, FORCE] = False
 
     @property
+    def told_apart_by(self) -> str | None:
+        """See DataSettings."""
+        return self.worst_group
+
+    @property
     def held_out(self) -> SampleSpec | None:
         """Other samples, to check the answer on."""
         if self.holdout is None:

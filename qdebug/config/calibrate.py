@@ -163,6 +163,11 @@ class CalibrateSettings(ClusterSettings, DataSettings):
     force: Annotated[bool, FORCE] = False
 
     @property
+    def told_apart_by(self) -> str | None:
+        """See DataSettings."""
+        return self.group
+
+    @property
     def calibrates_on(self) -> SampleSpec:
         """The samples to calibrate on."""
         return self.sample_spec(self.calib_data, self.samples, self.batch_size, "calib_data")

@@ -139,6 +139,11 @@ class CompareSettings(CandidateSettings, ClusterSettings):
     force: Annotated[bool, FORCE] = False
 
     @property
+    def told_apart_by(self) -> str | None:
+        """See DataSettings."""
+        return self.group
+
+    @property
     def quantization(self) -> QuantizationSpec:
         """See CandidateSettings; with the layers to pin."""
         return replace(super().quantization, pin=self.pin)

@@ -38,6 +38,11 @@ class DataSettings:
         bool, Option("Leave out pictures that cannot be read, instead of refusing them.", SAMPLED)
     ] = False
 
+    @property
+    def told_apart_by(self) -> str | None:
+        """What says which group a sample is of, in commands that have groups."""
+        return None
+
     def calibration_spec(self, data: str | None, limit: int | None) -> SampleSpec | None:
         """The samples of `calib_data`, as far as it is given; `limit` is `calib_samples`."""
         if data is None:
@@ -63,5 +68,5 @@ class DataSettings:
             preprocess=self.preprocess,
             skip_bad=self.skip_bad,
             shapes=parse_shapes(self.shape),
-            group=getattr(self, "group", None) or getattr(self, "worst_group", None),
+            group=self.told_apart_by,
         )

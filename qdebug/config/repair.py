@@ -251,6 +251,11 @@ class RepairSettings(ClusterSettings, DataSettings):
     force: Annotated[bool, FORCE] = False
 
     @property
+    def told_apart_by(self) -> str | None:
+        """See DataSettings."""
+        return self.worst_group
+
+    @property
     def calibrates_on(self) -> SampleSpec:
         """The samples to calibrate and to fit remedies on."""
         limit, by = self.calib_samples, "calib_samples"

@@ -68,20 +68,27 @@ def _groups(result: CalibrateResult) -> Iterator[Block]:
         (Column("calibrated on", "number"), lambda g: _of(g.calibration_samples, result)),
         (Column("held out", "number"), lambda g: str(g.held_out_samples)),
     ]
+    if any(group.reference is not None for group in result.groups):
+        columns.append((Column("FP32", "number"), _of_reference))
     for place, (name, method) in enumerate(result.methods.items(), start=1):
         figures = method.trial.groups
         columns.append((Column(name, "number", place), partial(_of_group, figures)))
     yield table_of(result.groups, columns)
     if result.thin_groups:
+        alike = f", or let every group count alike ({option('balance')})"
         yield Line(
             f"Thin in the calibration: {first_names(result.thin_groups, _MOST_NAMED)}: add such "
-            f"samples, or let every group count alike ({option('balance')}).",
+            f"samples{'' if result.balanced else alike}.",
             "note",
         )
 
 
 def _of(samples: int, result: CalibrateResult) -> str:
     return f"{samples} ({share(samples / result.calibration_samples)})"
+
+
+def _of_reference(group: GroupShare) -> str:
+    return "–" if group.reference is None else score(group.reference, _GROUP_DECIMALS)
 
 
 def _of_group(figures: Mapping[str, GroupFigures], group: GroupShare) -> str:

@@ -44,11 +44,14 @@ class GroupShare:
 
     Attributes:
         calibration_samples, held_out_samples: how many are of it.
+        reference: the end-to-end metric of FP32 on those held out; null without one, and where it
+            cannot be computed of them.
     """
 
     name: str
     calibration_samples: int
     held_out_samples: int
+    reference: float | None = None
 
 
 @dataclass(frozen=True)
@@ -258,6 +261,7 @@ class CalibrateResult(Result):
         control_flow: the branch that stands in the place of an If of the model, by its name.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
         grouped_by: what says which group a sample is of; null without groups. groups: each.
+        balanced: ranges for which every group counts alike were tried, too.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.calibrate/1"
@@ -283,6 +287,7 @@ class CalibrateResult(Result):
     precision: Precision = Precision.INT8
     grouped_by: MaybeText = ""
     groups: tuple[GroupShare, ...] = ()
+    balanced: bool = False
 
     @property
     @in_json

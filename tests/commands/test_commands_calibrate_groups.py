@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -49,7 +50,9 @@ def test_a_group_that_is_thin(calibrated: CalibrateResult) -> None:
     assert found == {"bright": (5, 30), "dark": (95, 30)}
     assert calibrated.thin_groups == ("bright",) and calibrated.grouped_by == "light"
     assert calibrated.to_dict()["thin_groups"] == ["bright"]
-    assert "Thin in the calibration: bright" in calibrated._repr_html_()
+    assert "Thin in the calibration: bright: add such samples." in calibrated._repr_html_()
+    plain = replace(calibrated, balanced=False)
+    assert "balance" in plain._repr_html_() and calibrated.balanced
 
 
 def test_balanced_ranges_serve_the_rare_group(calibrated: CalibrateResult) -> None:
@@ -58,6 +61,8 @@ def test_balanced_ranges_serve_the_rare_group(calibrated: CalibrateResult) -> No
     assert set(calibrated.methods) == {"minmax", plain, balanced}
     bright = {n: m.trial.groups["bright"].sqnr_db for n, m in calibrated.methods.items()}
     assert bright[balanced] > bright[plain] + 3
+    reference = [g.reference for g in calibrated.groups]
+    assert calibrated.metric and np.mean(reference) == pytest.approx(calibrated.metric.reference)
     for method in calibrated.methods.values():
         scores = [method.trial.groups[g].metric for g in ("bright", "dark")]
         assert np.mean(scores) == pytest.approx(method.trial.metric)  # as many of each are held out

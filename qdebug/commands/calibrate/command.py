@@ -153,7 +153,11 @@ def _calibrate(
         control_flow=pair.model.taken,
         notes=(*pair.model.notes, *range_notes(gathered.histograms, needed)),
         grouped_by=settings.group or "",
-        groups=shares(calibration, judging, grouping[0], grouping[1]),
+        groups=tuple(
+            replace(group, reference=trials.by_group.get(group.name))
+            for group in shares(calibration, judging, grouping[0], grouping[1])
+        ),
+        balanced=settings.balance,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,7 +26,7 @@ from qdebug.execute.evaluator import (
 from qdebug.execute.executor import Shard, over_shards, part_of
 from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.effect import noise_by_sample, output_energies
-from qdebug.metrics.tasks.base import TaskMetric, rows_of
+from qdebug.metrics.tasks.base import Outputs, TaskMetric, rows_of
 from qdebug.metrics.tensor import noise_db
 from qdebug.network.graph import Graph
 from qdebug.network.samples.groups import Grouping
@@ -37,10 +37,15 @@ from qdebug.types import Array, Feeds, Tensors
 
 @dataclass(frozen=True)
 class Trials:
-    """All candidates, and the end-to-end metric of the reference; None without one."""
+    """All candidates, and the end-to-end metric of the reference; None without one.
+
+    Attributes:
+        by_group: the metric of the reference on each group that it can be computed of.
+    """
 
     by_name: Mapping[str, Trial]
     metric: ReferenceMetric | None
+    by_group: Mapping[str, float]
 
 
 @dataclass
@@ -89,7 +94,16 @@ class Tried:
             )
             for name, total in self.totals.items()
         }
-        return Trials(trials, _of_reference(task, subset.count) if task else None)
+        if task is None:
+            return Trials(trials, None, {})
+        by_group = {}
+        if grouping is not None:
+            numbers = grouping.numbers[subset.indices]
+            for number, group in enumerate(grouping.groups):
+                score = _score(task, task.reference, np.flatnonzero(numbers == number))
+                if score is not None:
+                    by_group[group] = score
+        return Trials(trials, _of_reference(task, subset.count), by_group)
 
     def _by_group(
         self, name: str, subset: SampleSubset, task: MetricEvaluator | None, grouping: Grouping
@@ -106,14 +120,22 @@ class Tried:
             rows = np.flatnonzero(numbers == number)
             if not len(rows):
                 continue
-            score = None
-            if task is not None:
-                with suppress(MetricError):  # such as a curve of samples that are all of one class
-                    given = (outputs, task.labels, task.reference)
-                    score = task.metric(*(rows_of(arrays, rows) for arrays in given))
+            score = _score(task, outputs, rows) if task else None
             noise = float(noise_by_sample(energies[:, :, rows]).sum())
             found[group] = GroupFigures(noise_db(noise), score)
         return found
+
+
+def _score(task: MetricEvaluator, outputs: Outputs, rows: Array) -> float | None:
+    """The metric of some samples; None where it cannot be computed of them, such as a curve of
+    samples that are all of one class."""
+    if not len(rows):
+        return None
+    given = (outputs, task.labels, task.reference)
+    try:
+        return task.metric(*(rows_of(arrays, rows) for arrays in given))
+    except MetricError:
+        return None
 
 
 def _of_reference(task: MetricEvaluator, samples: int) -> ReferenceMetric:
