@@ -229,13 +229,13 @@ def _facts(module: Any, torch: Any) -> dict[str, Any]:
 def weight_digests(weight: Array) -> dict[str, list[str]]:
     """SHA-256 of a weight as exporters store it: as it is and transposed; by what it is rounded to,
     "" for nothing."""
-    found = {}
+    digests = {}
     for name, dtype in (("", None), ("FP16", np.float16), ("BF16", ml_dtypes.bfloat16)):
         with np.errstate(over="ignore"):
             rounded = weight if dtype is None else weight.astype(dtype).astype(np.float32)
         ways = [rounded, rounded.T] if rounded.ndim == 2 else [rounded]
-        found[name] = [weight_digest(way) for way in ways]
-    return found
+        digests[name] = [weight_digest(way) for way in ways]
+    return digests
 
 
 def weight_digest(weight: Array) -> str:

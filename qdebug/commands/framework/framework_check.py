@@ -130,7 +130,7 @@ def framework_result(
         return result
     last, begins = _where(compared, graph)
     result = replace(result, last_agreeing=last, first_differing=begins)
-    return _Causes(result, context, graph, samples, arrays, matched, by_sample).found()
+    return _Causes(result, context, graph, samples, arrays, matched, by_sample).explained()
 
 
 def _score(
@@ -151,52 +151,60 @@ def _matched(context: Context, graph: Graph, samples: Samples, arrays: Framework
     """
     start = next(iter(samples.batches()))
     feeds = samples.feeds(start.start, start.count)
-    given = arrays.read(start.start, start.count, feeds)
+    values = arrays.read(start.start, start.count, feeds)
     _check_outputs(arrays, graph)
     order = {name: k for k, name in enumerate(arrays.facts.get("modules", ()))}
-    names = sorted(given, key=lambda name: order.get(name, -1))
+    names = sorted(values, key=lambda name: order.get(name, -1))
     candidates = candidates_of(names, graph)
     wanted = dict.fromkeys(t for c in candidates for t in c.tensors if t in graph.producers)
     with closing(context.backend.open(graph.proto, list(wanted))) as session:
         tensors = session.run(feeds)
-    found: dict[str, str] = {}
+    tensor_of: dict[str, str] = {}
     how: dict[str, str] = {}
     unmatched = [Skipped(name, reason) for name, reason in arrays.left_out.items()]
     before: tuple[str, str] | None = None
     taken = {t for c in candidates if c.how != "scope" for t in c.tensors}
-    for one in candidates:
-        errors = {t: _distance(given[one.name], tensors[t]) for t in one.tensors if t in tensors}
+    for candidate in candidates:
+        errors = {
+            t: _distance(values[candidate.name], tensors[t])
+            for t in candidate.tensors
+            if t in tensors
+        }
         tensor = min(errors, key=lambda t: errors[t], default="")
         tensor = tensor if errors.get(tensor, math.inf) < math.inf else ""
-        if before is not None and not one.tensors:
-            own, its = (_distance(given[n], tensors[before[1]]) for n in (one.name, before[0]))
+        if before is not None and not candidate.tensors:
+            own, its = (
+                _distance(values[n], tensors[before[1]]) for n in (candidate.name, before[0])
+            )
             if own < its:  # what the one before computes is not in the model any more
-                unmatched.append(Skipped(before[0], f"'{one.name}' is folded into it"))
-                del found[before[0]]
-                found[one.name], how[one.name] = before[1], "folded"
-                before = (one.name, before[1])
+                unmatched.append(Skipped(before[0], f"'{candidate.name}' is folded into it"))
+                del tensor_of[before[0]]
+                tensor_of[candidate.name], how[candidate.name] = before[1], "folded"
+                before = (candidate.name, before[1])
                 continue
         if not tensor:
-            shape = list(given[one.name].shape)
-            reason = "no node's name has its scope" if not one.tensors else f"of shape {shape}"
-            unmatched.append(Skipped(one.name, reason))
+            shape = list(values[candidate.name].shape)
+            reason = (
+                "no node's name has its scope" if not candidate.tensors else f"of shape {shape}"
+            )
+            unmatched.append(Skipped(candidate.name, reason))
             continue
-        if tensor in (taken if one.how == "scope" else ()) or tensor in found.values():
+        if tensor in (taken if candidate.how == "scope" else ()) or tensor in tensor_of.values():
             continue  # an output, or the last of a module's children, is there by its own name
-        found[one.name], how[one.name] = tensor, one.how
-        before = (one.name, tensor) if one.how == "scope" else before
-    if not any(t in graph.outputs for t in found.values()):
+        tensor_of[candidate.name], how[candidate.name] = tensor, candidate.how
+        before = (candidate.name, tensor) if candidate.how == "scope" else before
+    if not any(t in graph.outputs for t in tensor_of.values()):
         raise SampleError(
             f"{option('framework')}: {arrays.where}: none of its arrays is an output of the model: "
-            f"it has {quoted(list(given))}, and the model gives {quoted(list(graph.outputs))}.",
+            f"it has {quoted(list(values))}, and the model gives {quoted(list(graph.outputs))}.",
             "Name the arrays as the outputs, or give as many as there are, in their order, as "
             "output_0, output_1, ….",
             code=CODE,
         )
     places = {t: k for k, t in enumerate([*graph.activations(), *graph.outputs])}
-    names = sorted(found, key=lambda name: places.get(found[name], 0))
-    stored = {name: _stored_db(given[name]) for name in names}
-    return _Matched({n: found[n] for n in names}, how, stored, tuple(unmatched))
+    names = sorted(tensor_of, key=lambda name: places.get(tensor_of[name], 0))
+    stored = {name: _stored_db(values[name]) for name in names}
+    return _Matched({n: tensor_of[n] for n in names}, how, stored, tuple(unmatched))
 
 
 def _stored_db(array: Array) -> float:
@@ -218,13 +226,13 @@ def _check_outputs(arrays: FrameworkArrays, graph: Graph) -> None:
             )
 
 
-def _distance(value: Array, tensor: Array) -> float:
-    """Σ(value − tensor)² of what is finite in both; +inf where they are not of one shape."""
-    given = aligned(value, tensor.shape)
-    if given is None:
+def _distance(array: Array, tensor: Array) -> float:
+    """Σ(array − tensor)² of what is finite in both; +inf where they are not of one shape."""
+    values = aligned(array, tensor.shape)
+    if values is None:
         return math.inf
     with np.errstate(invalid="ignore"):  # the same infinity in both
-        difference = given.astype(np.float64) - tensor
+        difference = values.astype(np.float64) - tensor
     return float(
         np.square(difference, where=np.isfinite(difference), out=np.zeros_like(difference)).sum()
     )
@@ -236,12 +244,12 @@ def _framework_run(
     def run(executed: ExecutedBatch) -> Tensors:
         batch, own = executed.batch, executed.of(CANDIDATE)
         arrays.check(batch.start, executed.feeds, batch.count)
-        given = arrays.read(batch.start, batch.count, executed.feeds)
-        found = {}
+        values = arrays.read(batch.start, batch.count, executed.feeds)
+        by_tensor = {}
         for name, tensor in tensors.items():
-            value = aligned(given[name], own[tensor].shape) if name in given else None
+            value = aligned(values[name], own[tensor].shape) if name in values else None
             if value is None:
-                shape = f"of shape {list(given[name].shape)}" if name in given else "not there"
+                shape = f"of shape {list(values[name].shape)}" if name in values else "not there"
                 raise SampleError(
                     f"{option('framework')}: {arrays.where}: '{name}' is {shape} for samples "
                     f"{batch.start} to {batch.start + batch.count - 1}, and '{tensor}' of the "
@@ -250,8 +258,8 @@ def _framework_run(
                     code=CODE,
                 )
             _check_finite(name, value, own[tensor], arrays.where, batch.start)
-            found[tensor] = value.astype(own[tensor].dtype, copy=False)
-        return found
+            by_tensor[tensor] = value.astype(own[tensor].dtype, copy=False)
+        return by_tensor
 
     return run
 
@@ -272,16 +280,16 @@ def _check_finite(name: str, value: Array, own: Array, where: str, start: int) -
 
 
 def _tensor(name: str, tensor: str, how: str, sums: ErrorSums, limit: float) -> FrameworkTensor:
-    found = metrics_of(sums)
-    agrees = found.sqnr_db >= limit
+    metrics = metrics_of(sums)
+    agrees = metrics.sqnr_db >= limit
     return FrameworkTensor(
         name,
         tensor,
         how,
-        found.sqnr_db,
-        found.max_abs_err,
-        found.ref_amax,
-        found.worst_sample,
+        metrics.sqnr_db,
+        metrics.max_abs_err,
+        metrics.ref_amax,
+        metrics.worst_sample,
         agrees,
     )
 
@@ -389,7 +397,7 @@ class _Causes:
     causes: list[ExportCause] = field(default_factory=list)
     tried: int = 0
 
-    def found(self) -> FrameworkResult:
+    def explained(self) -> FrameworkResult:
         """The result with its causes, the proven ones first."""
         self._by_record()
         if not self._by_order():
@@ -437,20 +445,22 @@ class _Causes:
             with closing(self.context.backend.open(proto, [])) as session:
                 for batch in self._subset().batches:
                     feeds = self.samples.feeds(batch.start, batch.count)
-                    given = self._given(batch, feeds, order)
+                    values = self._framework_values(batch, feeds, order)
                     own = session.run({n: change(x) for n, x in feeds.items()} if change else feeds)
                     for name, tensor in names.items():
-                        value = aligned(given[name], own[tensor].shape)
+                        value = aligned(values[name], own[tensor].shape)
                         if value is None:
                             return -math.inf
                         measured = measure(value, own[tensor], samples=batch.count)
                         sums[tensor] = sums.get(tensor, ErrorSums()).merge(measured)
         except QdebugError:  # another mode may not run on this network
             return -math.inf
-        found = min((metrics_of(s).sqnr_db for s in sums.values()), default=-math.inf)
-        return -math.inf if math.isnan(found) else found
+        worst = min((metrics_of(s).sqnr_db for s in sums.values()), default=-math.inf)
+        return -math.inf if math.isnan(worst) else worst
 
-    def _given(self, batch: Batch, feeds: Feeds, order: Sequence[int] | None) -> dict[str, Array]:
+    def _framework_values(
+        self, batch: Batch, feeds: Feeds, order: Sequence[int] | None
+    ) -> dict[str, Array]:
         if order is None:
             return self.arrays.read(batch.start, batch.count, feeds)
         rows = [self.arrays.read(k, 1, feeds) for k in order[batch.start :][: batch.count]]
