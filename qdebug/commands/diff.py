@@ -85,11 +85,11 @@ def _check_alike(run: Run, other: Run) -> None:
     Raises:
         UsageError: they are of two models, or of other samples.
     """
-    for what, key, path in (("model", "digest", "model"), ("samples", "digest", "samples")):
+    for what, key, path in (("models", "digest", "model"), ("samples", "digest", "samples")):
         one, two = (_of(r.manifest, path) for r in (run, other))
         if one.get(key) != two.get(key):
             raise UsageError(
-                f"{run.path} and {other.path} are of other {what}: {one.get('path')} and "
+                f"{run.path} and {other.path} are of different {what}: {one.get('path')} and "
                 f"{two.get('path')} differ in content",
                 "Give two runs of one model on the same samples; `qdebug report` shows any runs "
                 "beside each other.",

@@ -129,6 +129,7 @@ def _found(settings: RepairSettings, setup: Setup, state: State, proven: _Proven
         target=condition.expression if condition else "",
         target_text=condition.words if condition else "",
         baseline=setup.baseline.figures,
+        started=setup.judged_start.figures if setup.given is not None else None,
         repaired=found.figures,
         holds=holds(condition, setup.start.layers, found) if condition else None,
         reverted=proven.reverted,
@@ -341,8 +342,8 @@ def _ended_early(why: str, kept: Checkpoints, state: State) -> str:
     if kept.key is None:
         return why
     return (
-        f"{why} What was tried is kept: the same command goes on from there; {option('force')} "
-        "replaces its files."
+        f"{why} What was tried is kept: the same command goes on from there, with "
+        f"{option('force')} where its files exist."
     )
 
 

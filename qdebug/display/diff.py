@@ -17,7 +17,7 @@ def view(result: DiffResult, *, top: int) -> list[Block]:
         Line(f"{result.model.name}: two runs, {counted(len(result.samples), 'sample')}", "title"),
         Facts(
             tuple(
-                (name, f"{run.path}: {run.description}; {run.machine}")
+                (name, f"{run.path}: {run.description}")
                 for name, run in zip(("first run", "second run"), result.runs, strict=True)
             )
         ),

@@ -226,11 +226,14 @@ def _steps(result: RepairResult) -> Block:
         (Column("in the end"), lambda s: _OUTCOMES[s.outcome]),
         (Column("why", "rest"), _done),
     ]
-    start = ["before", "", decibel(result.baseline.sqnr_db), "", "", ""]
-    rows = [start]
+    begun = {"before": result.baseline}
+    if result.started is not None:
+        begun["quantized anew"] = result.started
+    rows = [[name, "", decibel(each.sqnr_db), "", "", ""] for name, each in begun.items()]
     if result.metric:
         columns.insert(2, (Column(_name(result), "number"), _metric))
-        start.insert(2, score(result.baseline.metric))
+        for row, each in zip(rows, begun.values(), strict=True):
+            row.insert(2, score(each.metric))
         full = score(result.choosing_reference_metric)
         rows.insert(0, ["FP32", "", full, "exact", "", "", ""])
     kept = Outcome.KEPT

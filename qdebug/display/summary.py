@@ -189,7 +189,9 @@ def _cured(result: CompareResult) -> str:
     if task is not None and cure.metric is not None:
         if _worsens(result, cure.metric, task.candidate, task.reference):
             return ""
-        metric = f"takes {printable(task.name)} to {cure.metric:.4f} and "
+        verb = "leaves" if cure.metric == task.candidate else "takes"
+        at = "at" if cure.metric == task.candidate else "to"
+        metric = f"{verb} {printable(task.name)} {at} {cure.metric:.4f} and "
     what = f"The cheapest fix, {cure.what},"
     on = f" ({counted(cure.samples, 'sample')})" if cure.samples < result.samples else ""
     kept = f", with every layer still in {result.precision.upper()}"

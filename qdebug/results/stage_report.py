@@ -108,7 +108,7 @@ def _kernels(result: CompareResult) -> Stage:
 def _task(result: CompareResult) -> Stage:
     between, metric = "the task's score", result.metric
     if metric is None:
-        asked = option("metric", "top1")
+        asked = option("metric", "NAME")
         return Stage(TASK, between, StageState.NOT_RUN, None, "no metric is given", asked)
     ends = [f"{score(metric.reference)} in FP32", f"{score(metric.candidate)} now"]
     if result.framework is not None and result.framework.score is not None:

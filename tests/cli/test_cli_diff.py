@@ -89,7 +89,7 @@ def test_what_cannot_be_compared_is_refused(first: Any, pictures: Any) -> None:
     first.data("others.npz", x=pictures(12, seed=7))
     common = ["--effect", "none", "--keep", "all"]
     first.run("compare", "net.onnx", "--inputs", "others.npz", "-o", "samples.h5", *common)
-    first.refused("diff", "a.h5", "samples.h5", says=["QD-USAGE-RUNS-DIFFER", "other samples"])
+    first.refused("diff", "a.h5", "samples.h5", says=["QD-USAGE-RUNS-DIFFER", "different samples"])
     first.run("compare", "net.onnx", "--inputs", "data.npz", "-o", "none.h5", "--keep", "none")
     first.refused("diff", "a.h5", "none.h5", says=["QD-STORE-NOT-KEPT", "--keep all"])
     first.refused("diff", "a.h5", "net.onnx", says=["QD-STORE-NOT-A-RUN"])

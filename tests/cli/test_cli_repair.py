@@ -247,6 +247,8 @@ def test_a_repair_of_a_quantized_model_starts_from_its_rounding_and_biases(desk:
     assert start["baseline"]["metric"] == start["repaired"]["metric"]
     both = [start[key]["sqnr_db"] for key in ("baseline", "repaired")]
     assert both[0] == pytest.approx(both[1], abs=0.01)
+    assert start["started"]["sqnr_db"] == pytest.approx(both[0], abs=0.01)
+    assert made.out.count("quantized anew") == 0  # of an FP32 model there is one start
     seen = [
         desk.run("compare", name, "--reference", CNN[0], *samples[2:], "--json", "-").json
         for name in ("given.onnx", "start.onnx")
@@ -258,6 +260,10 @@ def test_a_repair_of_a_quantized_model_starts_from_its_rounding_and_biases(desk:
     assert abs(plain["outputs"][0]["sqnr_db"] - figures[0]) > 0.5
     better = desk.run("repair", *again, "--only", "channel-scales").json
     assert better["accepted"] == ["channel-scales"]
+    table = desk.run("repair", *again[:-2], "--only", "channel-scales", "--no-progress").out
+    rows = [line.split() for line in table.splitlines()]
+    anew = next(k for k, row in enumerate(rows) if row[:2] == ["quantized", "anew"])
+    assert rows[anew - 1][0] == "before" and rows[anew - 1][1:] == rows[anew][2:]
     assert better["proof"]["repaired"]["sqnr_db"] > better["proof"]["start"]["sqnr_db"]
 
 

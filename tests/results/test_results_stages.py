@@ -46,7 +46,7 @@ def test_what_was_not_run_says_what_to_add(compared: Any) -> None:
     assert stages[1].sqnr_db == pytest.approx(compared().outputs[0].metrics.sqnr_db)
     assert "1.0000 in FP32" in stages[3].told
     bare = replace(compared(), metric=None).stages[3]
-    assert (bare.state, bare.next_step) == (StageState.NOT_RUN, "metric='top1'")
+    assert (bare.state, bare.next_step) == (StageState.NOT_RUN, "metric='NAME'")
     assert compared().to_dict()["stages"][0]["state"] == "not-run"
 
 

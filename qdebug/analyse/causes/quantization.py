@@ -424,7 +424,7 @@ def _other_format(part: OperandPart) -> str:
     else:
         other, why = "int8", "the values fill the range, where its even step is finer"
     return (
-        f"{other.upper()} makes {part.other_db:.1f} dB less noise of this tensor: {why} "
+        f"{other.upper()} would add {part.other_db:.1f} dB less noise to this tensor: {why} "
         f"({option('precision', other)}, or {option('pin_to', 'ladder')} of bisect by layer). "
     )
 

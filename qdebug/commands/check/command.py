@@ -22,6 +22,7 @@ from qdebug.config.check import CheckSettings
 from qdebug.errors import MetricError
 from qdebug.execute.context import session_settings, simulation_context
 from qdebug.execute.control_flow import open_model
+from qdebug.network.graph import opset_of
 from qdebug.network.inputshapes import InputShapes, parse_shapes
 from qdebug.network.load import read_model
 from qdebug.network.prepare import QDQ_OPSET, Model, prepare_model
@@ -74,7 +75,7 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
     findings.sort(key=lambda finding: _ORDER[finding.severity])
     return CheckResult(
         model=ModelRef(settings.model, file.sha256),
-        opset=model.graph.opset,
+        opset=opset_of(file.proto),
         producer=" ".join(filter(None, (file.proto.producer_name, file.proto.producer_version))),
         inputs=inputs,
         outputs=outputs,

@@ -254,6 +254,8 @@ class RepairResult(Result):
         grain: by how much one held-out or selection sample changes the metric, where that is more
             than the target allows it to change; null elsewhere, and where it is not known.
         baseline: the quantized network before the repair, on the selection samples.
+        started: the network that the remedies start from, on the same samples, where that is not
+            the one before: a quantized model is quantized anew, with symmetric codes; else null.
         repaired: with the remedies that were kept, on the same samples.
         holds: the target holds with that, on the same samples; null without a target.
         reverted: what was kept turned out no better on the held-out samples than the network before
@@ -290,6 +292,7 @@ class RepairResult(Result):
     target_text: MaybeText = ""
     grain: float | None = None
     baseline: Figures
+    started: Figures | None = None
     repaired: Figures
     holds: bool | None
     reverted: bool = False
