@@ -39,6 +39,8 @@ _MOST_NEEDED = 100_000
 """Nobody has more samples: the difference is none."""
 _MOST_CHANGED = 16
 """With more samples it is not measured in what steps a user's metric moves."""
+_MOST_GROUPS = 5
+"""In a note."""
 
 
 @dataclass(frozen=True)
@@ -169,9 +171,26 @@ def check_every_group(parts: Mapping[str, SampleSubset]) -> None:
             raise SampleError(
                 f"{option('worst_group')}: none of the {counted(parts[part].count, 'sample')} "
                 f"{part} is of '{missing[0]}', so that nothing holds for that group.",
-                f"Add samples of it, or give {option('holdout')} with some.",
+                "Add samples of it, or put them in another order: parts are taken evenly.",
                 code="QD-SAMPLES-GROUP",
             )
+
+
+def worst_group_notes(judging: SampleSubset) -> tuple[str, ...]:
+    """How many of the samples that judge are of each group of a target for the worst one, the
+    fewest first: a change of one sample in a small group is a large one."""
+    grouping = grouping_of(judging.samples)
+    if grouping is None:
+        return ()
+    counts = replace(grouping, numbers=grouping.numbers[judging.indices]).counts
+    fewest = sorted((n, name) for name, n in counts.items() if n)
+    sizes = ", ".join(f"{name} {n}" for n, name in fewest[:_MOST_GROUPS])
+    more = ", …" * (len(fewest) > _MOST_GROUPS)
+    return (
+        f"Of the {counted(judging.count, 'sample')} that judge, by '{grouping.name}': "
+        f"{sizes}{more}. The metric is that of FP32 on all of them plus the change of the group "
+        "that loses most, which is no group's own.",
+    )
 
 
 def refuse_without_arrays(model: Model, what: str) -> None:

@@ -151,6 +151,9 @@ def test_a_search_for_the_worst_group() -> None:
     strict = qdebug.bisect(MODEL, **how, worst_group="light")
     assert plain.passed and not plain.pinned
     assert strict.pinned and strict.baseline < plain.baseline
+    sizes = "Of the 80 samples that judge, by 'light': usual 10, dark 70."
+    assert [n.startswith(sizes) for n in strict.notes].count(True) == 1
+    assert not any("that judge" in note for note in plain.notes)
 
 
 def test_a_worst_group_that_there_is_not() -> None:

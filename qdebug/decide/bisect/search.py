@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from qdebug.analyse.gate import worst_group_notes
 from qdebug.config.specs import PinSearchSpec
 from qdebug.decide.bisect.answer import (
     cost_summary,
@@ -141,6 +142,7 @@ def _notes(
         *setup.planned.notes,
         *setup.pair.notes,
         *setup.notes,
+        *worst_group_notes(setup.held_out),
         *untimed_notes(setup.space, how.profile, how.profile_layers),
         *answer.notes,
         *([answer.suspect] if answer.suspect else []),

@@ -16,6 +16,7 @@ from qdebug.analyse.gate import (
     on_model,
     read_metric,
     refuse_without_arrays,
+    worst_group_notes,
 )
 from qdebug.backends.sizing import parallelism
 from qdebug.config.repair import RepairSettings
@@ -216,6 +217,7 @@ def prepare(
             *origin.notes,
             *planned.notes,
             *_overlap(fitting, choosing, proving),
+            *worst_group_notes(proving),
         ),
     )
 
