@@ -395,6 +395,10 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
         )
 
 
+_ANSWER_AND_ANOTHER = 2
+"""Sets that must have passed for a second one to be tried in place of the answer."""
+
+
 def _reserve(setup: Setup, one: _Round, history: Sequence[Evaluation]) -> float:
     """Seconds for checks of the answer, or, as long as no set passes, of one with everything
     pinned. What an engine takes to build is not known before."""
@@ -406,7 +410,7 @@ def _reserve(setup: Setup, one: _Round, history: Sequence[Evaluation]) -> float:
     unknown = everything_pinned(reference, emulated=emulates_fp16(setup.context, precisions))
     answer = cheapest.measurement.seconds if cheapest else unknown
     checks = seconds_of_checks(reference, answer, on_searched=not exact, held_out=share)
-    if cheapest is None or one.repeated or one.held_out is not None:
+    if len(passing) < _ANSWER_AND_ANOTHER or one.repeated or one.held_out is not None:
         return checks
     # Where the answer fails in a check, a dearer set that passed with more to spare is tried.
     return checks + seconds_of_another(reference, answer, on_searched=not exact, held_out=share)
