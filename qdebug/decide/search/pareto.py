@@ -81,7 +81,8 @@ def pareto(
 
 
 def _noise_levels(points: Sequence[Point]) -> Floats:
-    """The logarithm of the noise, scaled so that it falls from 1 to 0; NaN where it is infinite."""
+    """The logarithm of the noise, scaled so that it falls from 1 to 0; NaN where it is infinite, or
+    all are alike."""
     noise = np.array([p.noise if math.isfinite(p.noise) else math.nan for p in points])
     finite = noise[np.isfinite(noise)]
     if len(finite) < 2:
@@ -89,6 +90,8 @@ def _noise_levels(points: Sequence[Point]) -> Floats:
     floor = max(finite[finite > 0].min() / 10, np.finfo(np.float64).tiny)
     level = np.log(np.maximum(noise, floor))
     ends = level[np.isfinite(level)]
+    if ends[0] == ends[-1]:  # all below the smallest normal number
+        return np.full(len(noise), math.nan)
     return np.asarray((level - ends[-1]) / (ends[0] - ends[-1]))
 
 

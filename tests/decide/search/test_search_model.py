@@ -104,6 +104,7 @@ def test_the_cheapest_set(rows: list[tuple[float, float]], share: float, bits: l
     assert costs[found].sum() <= best * 1.002 + 1e-4
 
 
+@example([(1, 2e-309), (2, 0.0)])
 @given(st.lists(st.tuples(st.integers(1, 6), st.floats(0, 1)), min_size=1, max_size=12))
 def test_no_point_of_the_list_is_beaten(rows: list[tuple[int, float]]) -> None:
     names = layers(7)
