@@ -55,9 +55,9 @@ def diff(settings: DiffSettings) -> DiffResult:
         outputs = [output.name for output in run.result.outputs]
         order = list(run.tensors)
         roles = tuple(
-            found
+            difference
             for role in ROLES
-            if (found := _role(role, first, second, order, layer_of, outputs, described))
+            if (difference := _role(role, first, second, order, layer_of, outputs, described))
         )
         if not roles:
             raise StoreError(
@@ -98,8 +98,8 @@ def _check_alike(run: Run, other: Run) -> None:
 
 
 def _of(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = manifest.get(name)
-    return found if isinstance(found, Mapping) else {}
+    entry = manifest.get(name)
+    return entry if isinstance(entry, Mapping) else {}
 
 
 def _without_origin(plan: PrecisionPlan | None) -> PrecisionPlan | None:
@@ -130,8 +130,8 @@ def _role(
         tensors.append(TensorDifference(name, layer_of.get(name), metrics, quantized, diverges))
     if not tensors:
         return None
-    found = RoleDifference(role, tuple(tensors), tuple(n for n in outputs if n in kept), None)
-    return replace(found, inputs_sqnr_db=_inputs_db(found, described))
+    difference = RoleDifference(role, tuple(tensors), tuple(n for n in outputs if n in kept), None)
+    return replace(difference, inputs_sqnr_db=_inputs_db(difference, described))
 
 
 def _sums(
@@ -159,13 +159,13 @@ def _diverges(metrics: Metrics, quantized_db: float | None) -> bool:
     return math.isnan(metrics.sqnr_db) or metrics.sqnr_db < bound
 
 
-def _inputs_db(found: RoleDifference, described: Description | None) -> float | None:
+def _inputs_db(difference: RoleDifference, described: Description | None) -> float | None:
     """The lowest SQNR among what the first tensor to diverge is computed from: through tensors that
     were not kept, such as those within a layer."""
-    first = found.first_to_diverge
+    first = difference.first_to_diverge
     if first is None or described is None:
         return None
-    of = {t.tensor: t.metrics.sqnr_db for t in found.tensors}
+    of = {t.tensor: t.metrics.sqnr_db for t in difference.tensors}
     made_by = {name: node.inputs for node in described.nodes for name in node.outputs}
     seen: set[str] = set()
     todo = list(made_by.get(first.tensor, ()))

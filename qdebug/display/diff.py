@@ -44,7 +44,10 @@ def _of_role(role: RoleDifference) -> Iterator[Line]:
     if role.is_equal:
         yield Line(f"{name}: {count}, equal bit for bit.", "good")
     elif first is None:
-        yield Line(f"{name}: {count}, equal up to rounding ({_lowest(role)}).", "good")
+        yield Line(
+            f"{name}: {count}, equal up to rounding ({in_decibels(role.lowest_db)} or more).",
+            "good",
+        )
     else:
         where = printable(first.where)
         yield Line(f"{name}: the runs diverge first at {where}: {_apart(role, first)}.", "bad")
@@ -52,10 +55,6 @@ def _of_role(role: RoleDifference) -> Iterator[Line]:
     if first is not None and outputs:
         told = "; ".join(f"{printable(t.tensor)} {_against(t)}" for t in outputs)
         yield Line(f"At the outputs: {told}.", indent=2)
-
-
-def _lowest(role: RoleDifference) -> str:
-    return f"{in_decibels(role.lowest_db)} or more"
 
 
 def _apart(role: RoleDifference, first: TensorDifference) -> str:

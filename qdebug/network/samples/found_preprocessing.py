@@ -39,7 +39,7 @@ from qdebug.network.preprocessing import (
     layout_of,
     picture_input,
 )
-from qdebug.network.samples.matching import shape_text
+from qdebug.network.samples.matching import inputs_text, shape_text
 from qdebug.network.samples.pictures import rounded_up
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import TensorSpec
@@ -64,10 +64,9 @@ def input_for_pictures(inputs: Sequence[TensorSpec], where: str) -> TensorSpec:
     taken = picture_input(inputs)
     if taken is not None:
         return taken
-    listed = ", ".join(f"'{spec.name}' {shape_text(spec.shape)}" for spec in inputs)
     raise SampleError(
-        f"{where}: holds pictures, and the model does not take one picture per sample: its "
-        f"input{'s are' if len(inputs) > 1 else ' is'} {listed}.",
+        f"{where}: holds pictures, and the model does not take one picture per sample: "
+        f"{inputs_text(inputs)}.",
         "Give arrays by input name (.npz), or a function that loads the samples: "
         "script.py:function.",
         code="QD-SAMPLES-PICTURE-INPUT",

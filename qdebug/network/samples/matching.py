@@ -173,6 +173,12 @@ def shape_text(shape: tuple[int | str | None, ...]) -> str:
     return "[" + ", ".join("?" if axis is None else str(axis) for axis in shape) + "]"
 
 
+def inputs_text(inputs: Sequence[TensorSpec]) -> str:
+    """The inputs of a model for a message: "its input is 'x' float32 [N, 3, 32, 32]"."""
+    listed = ", ".join(f"'{spec.name}' {spec.dtype} {shape_text(spec.shape)}" for spec in inputs)
+    return f"its {'inputs are' if len(inputs) > 1 else 'input is'} {listed}"
+
+
 def quoted(names: list[str], most: int = 8) -> str:
     """The names in quotes, cut after `most`."""
     shown = ", ".join(f"'{name}'" for name in names[:most])

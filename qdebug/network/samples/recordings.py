@@ -18,7 +18,7 @@ from qdebug.inputfiles import read_text
 from qdebug.network.dataformats import FORMATS
 from qdebug.network.samples.arrays import ArrayInMemory
 from qdebug.network.samples.found_preprocessing import folders_beside
-from qdebug.network.samples.matching import shape_text
+from qdebug.network.samples.matching import inputs_text
 from qdebug.network.samples.samples import PreparedSamples, SampleArray
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import Array, Feeds, TensorSpec
@@ -123,10 +123,9 @@ def _waveform_input(inputs: Sequence[TensorSpec], where: str) -> TensorSpec:
     is_wave = len(taken.shape) in _AXES and taken.shape[1:-1] in ((), (1,))
     if len(inputs) == 1 and taken.dtype.kind == "f" and is_wave:
         return taken
-    listed = ", ".join(f"'{each.name}' {shape_text(each.shape)}" for each in inputs)
     raise SampleError(
         f"{where}: holds recordings, and the model does not take a waveform, [samples, values] or "
-        f"[samples, 1, values]: its input{'s are' if len(inputs) > 1 else ' is'} {listed}.",
+        f"[samples, 1, values]: {inputs_text(inputs)}.",
         "Features such as spectrograms are given as arrays by input name (.npz), or by a function "
         "that computes them: script.py:function.",
         code="QD-SAMPLES-RECORDING-INPUT",

@@ -17,7 +17,7 @@ from qdebug.inputfiles import open_file, read_text
 from qdebug.network.onefile import without_weights
 from qdebug.network.samples.arrays import ArrayInMemory
 from qdebug.network.samples.found_preprocessing import folders_beside
-from qdebug.network.samples.matching import shape_text
+from qdebug.network.samples.matching import inputs_text
 from qdebug.network.samples.samples import PreparedSamples
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import Array, Feeds, TensorSpec
@@ -117,11 +117,9 @@ def _meanings_of(inputs: Sequence[TensorSpec], where: str) -> dict[str, str]:
     are_tokens = all(each.dtype.kind in "iu" and len(each.shape) == _AXES for each in inputs)
     if are_tokens and all(found.values()) and _IDS in found.values():
         return {name: str(meaning) for name, meaning in found.items()}
-    listed = ", ".join(f"'{each.name}' {each.dtype} {shape_text(each.shape)}" for each in inputs)
     raise SampleError(
         f"{where}: holds texts, and the model does not take token ids [samples, tokens] (with an "
-        f"attention mask and token types): its input{'s are' if len(inputs) > 1 else ' is'} "
-        f"{listed}.",
+        f"attention mask and token types): {inputs_text(inputs)}.",
         "Give arrays by input name (.npz), or a function that loads the samples: "
         "script.py:function.",
         code="QD-SAMPLES-TEXT-INPUT",

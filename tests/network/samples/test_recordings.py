@@ -92,7 +92,7 @@ def test_a_manifest_has_labels_and_texts(tmp_path: Path, make_spec: Any) -> None
 def test_refusals(tmp_path: Path, make_spec: Any) -> None:
     waveform = make_spec("x", None, 4)
     write(tmp_path / "a.wav", ramp(4))
-    with refused("QD-SAMPLES-RECORDING-INPUT", "'x' [?, 80, 30]", "spectrograms"):
+    with refused("QD-SAMPLES-RECORDING-INPUT", "'x' float32 [?, 80, 30]", "spectrograms"):
         open_samples(str(tmp_path), [make_spec("x", None, 80, 30)])
     write(tmp_path / "b.wav", ramp(4), rate=44100)
     with refused("QD-SAMPLES-RECORDING-RATE", "a.wav has 8000", "b.wav 44100"):

@@ -114,17 +114,17 @@ def _labels(
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
     """The columns of single values besides those of the `samples`, and the names of the classes, if
     one of them has any."""
-    found: dict[str, Array] = {}
+    labels: dict[str, Array] = {}
     classes: tuple[str, ...] = ()
     for name, kind in features.items():
         if name in samples or _type(kind) not in ("Value", "ClassLabel"):
             continue
         values = np.array(table.column(name).to_pylist())
         if values.dtype.kind in "biufU":  # with None it would be of objects
-            found["labels" if name in LABEL_COLUMNS else name] = values
+            labels["labels" if name in LABEL_COLUMNS else name] = values
         if _type(kind) == "ClassLabel" and not classes and name in LABEL_COLUMNS:
             classes = tuple(map(str, kind.get("names") or ()))
-    return found, classes
+    return labels, classes
 
 
 def _array(path: Path, table: Any, name: str) -> Array | None:
@@ -182,12 +182,12 @@ def _json(path: Path) -> Mapping[str, Any]:
         SampleError: it is none.
     """
     try:
-        found = json.loads(read_text(path))
+        content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         _refuse(path, str(error), error)
-    if not isinstance(found, Mapping):
+    if not isinstance(content, Mapping):
         _refuse(path, "no object")
-    return found
+    return content
 
 
 def _type(kind: Any) -> str:
