@@ -98,7 +98,9 @@ class Builder:
     def shaped(self, x: str, *shape: int) -> str:
         return self.add("Reshape", x, self.constant(shape, np.int64))
 
-    def model(self, inputs: Mapping[str, Sequence[int]], outputs: Sequence[str]) -> onnx.ModelProto:
+    def model(
+        self, inputs: Mapping[str, Sequence[int]], outputs: Sequence[str], opset: int = 18
+    ) -> onnx.ModelProto:
         value = helper.make_tensor_value_info
         graph = helper.make_graph(
             self.nodes,
@@ -107,8 +109,8 @@ class Builder:
             [value(name, TensorProto.FLOAT, None) for name in outputs],
             [numpy_helper.from_array(a, name) for name, a in self.weights.items()],
         )
-        opset = [helper.make_opsetid("", 18)]
-        return helper.make_model(graph, opset_imports=opset, ir_version=9)
+        imports = [helper.make_opsetid("", opset)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=9)
 
 
 def speech(batch: int = 4) -> onnx.ModelProto:
