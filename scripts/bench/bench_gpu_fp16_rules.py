@@ -6,8 +6,8 @@
 `record` needs TensorRT for RTX and a GPU that it executes on. Each network is lowered to one
 format, built once with every tensor as an output and once as it is, and executed; the model, its
 feeds and all outputs go to the file, so that a rule can be tried on them later, without a GPU.
-FOLDER holds model.onnx, with fixed shapes, and inputs.npz, which is fed whole. `build` does the same
-without a GPU: the engines are only built, and what the simulation gives is recorded.
+FOLDER holds model.onnx, with fixed shapes, and inputs.npz, which is fed whole. `build` in place of
+`record` needs no GPU: engines are only built, and what the simulation gives is recorded.
 
 `judge` executes each node of the recorded models in several ways of rounding, on the operands that
 the engine itself had, and prints for each way the share of elements that are equal and, in dB, how
