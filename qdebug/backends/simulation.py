@@ -68,7 +68,7 @@ class SimulationBackend:
     ) -> SimulationSession | SegmentedSession:
         """See Backend.open."""
         with loading():
-            rounded = in_fp32(keep_fp16_rounding(proto, self._fp16_kernels))
+            rounded = in_fp32(keep_fp16_rounding(proto, self._fp16_kernels), self._fp16_kernels)
             size = executed_bytes(rounded)
             if _is_mapped_only(size, self._sessions):
                 rounded = dequantized(rounded, capture)

@@ -168,14 +168,15 @@ def conv_blocks(
     positions: Sequence[Any], channels: int, outputs: int, group: int
 ) -> list[list[tuple[Any, int]]]:
     """The terms of each block, (position, channel), in the order in which blocks are added."""
-    if outputs <= 32 and channels < 32 and channels != 16:
+    few = outputs <= 32 or len(positions) > 64
+    if few and channels < 32 and channels != 16:
         span = channels + (channels % 2 if group == 1 else 0)
         tiles = chunks([(p, c) for p in positions for c in range(span)], 32)
     else:
         tiles = [[(p, c) for c in tile] for tile in chunks(range(channels), 32) for p in positions]
     blocks: list[Any] = []
     for tile in tiles:
-        if outputs <= 32 and channels in (24, 32):
+        if few and channels in (24, 32):
             fours = chunks(tile, 4)
             blocks += [[t for four in fours[first::2] for t in four] for first in (0, 1)]
         else:

@@ -9,6 +9,8 @@ Observed on an H100 and an H200 with TensorRT for RTX 1.6.1: over 99 % of the el
   from one position to the next without a gap; an odd number of channels is padded by one.
 - With at most 32 output channels, 24 or 32 input channels are summed in another order: alternately
   4 in one block and 4 in the next.
+- Kernels of many positions (256, not 64: lengths in between were not tried) do the same as with at
+  most 32 output channels.
 - With up to 8 channels per group, sums are computed in FP32 and rounded before the bias is added;
   depthwise convolutions omit even that rounding. ConvTranspose sums in FP32 as well.
 """
@@ -28,10 +30,11 @@ from qdebug.backends.fp16_emulation.products import BLOCK, sum_of_blocks
 from qdebug.backends.fp16_emulation.sketch import Shape, Sketch
 from qdebug.plan.rewrite.edit import attributes_of
 
-# All four as observed; see above. NVIDIA does not document them.
+# All as observed; see above. NVIDIA does not document them.
 _TILE = 32
 _FEW_OUTPUTS = 32
 _FP32_CHANNELS = 8
+_FEW_POSITIONS = 64
 _INTERLEAVED = (24, 32)
 _END = np.iinfo(np.int64).max
 
@@ -43,7 +46,8 @@ def conv(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str |
     if window is None or (window.groups > 1 and window.channels == window.outputs == 1):
         return None
     pixels, weights = sketch.wide(node.input[0]), sketch.wide(node.input[1])
-    if window.groups > 1 and window.channels <= _FP32_CHANNELS:
+    narrow = window.groups > 1 and window.channels <= _FP32_CHANNELS
+    if narrow or not sketch.sums_in_blocks:
         total = sketch.rounded(sketch.add("Conv", pixels, weights, **attributes_of(node)))
     else:
         total = _summed(sketch, _padded(sketch, pixels, window), weights, window)
@@ -55,7 +59,7 @@ def conv(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str |
 
 def _summed(sketch: Sketch, pixels: str, weights: str, window: _Window) -> str:
     """The convolution of padded pixels, rounded after each block of terms."""
-    few = window.outputs <= _FEW_OUTPUTS
+    few = window.outputs <= _FEW_OUTPUTS or window.positions > _FEW_POSITIONS
     interleaved = few and window.channels in _INTERLEAVED
     span = window.channels
     if few and span < _TILE and span % BLOCK:
@@ -172,6 +176,11 @@ class _Window:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[int, ...]
+
+    @property
+    def positions(self) -> int:
+        """Of the kernel."""
+        return math.prod(self.kernel)
 
     @property
     def moves(self) -> bool:

@@ -144,8 +144,7 @@ def hard_swish(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) ->
 
 
 def _hard_sigmoid(sketch: Sketch, x: str, slope: float, offset: float) -> str:
-    half = sketch.constant(np.float32(np.float16(slope)))
-    line = sketch.add("Mul", sketch.wide(x), half)
+    line = sketch.add("Mul", sketch.wide(x), sketch.number(slope))
     line = sketch.add("Add", line, sketch.constant(np.float32(offset)))
     low, high = (sketch.constant(np.float32(limit)) for limit in (0, 1))
     return sketch.add("Clip", line, low, high)

@@ -97,6 +97,8 @@ def einsum(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str
     if not isinstance(length, int) or length == 0:
         return None
     wide = [sketch.wide(tensor) for tensor in node.input]
+    if not sketch.sums_in_blocks:
+        return sketch.add("Einsum", *wide, equation=equation)
     bounds = _blocks_of(range(length))
     starts, ends = (sketch.ints([[i] for i in b]) for b in zip(*bounds, strict=True))
     axes = [sketch.ints([place]) for place in places]
@@ -189,9 +191,11 @@ class _Sizes:
 
 def _product(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:
     """[…, M, K] · […, K, N], or vectors, as in `numpy.matmul`: a rounded sum, in FP32."""
+    wide = (sketch.wide(left), sketch.wide(right))
+    if not sketch.sums_in_blocks:
+        return sketch.rounded(sketch.add("MatMul", *wide))
     if sizes.by_rows:
         return _by_rows(sketch, left, right, sizes)
-    wide = (sketch.wide(left), sketch.wide(right))
     if sizes.lifted and sizes.rows == 1:
         return sketch.rounded(sketch.add("MatMul", *wide))
     if (sizes.columns == 1 or sizes.rows == 1) and not sizes.lifted:

@@ -7,7 +7,9 @@ Observed on an H200 with TensorRT for RTX 1.6.1 with more than one sample: 98 % 
 the first step are equal; what differs is carried on, and the errors stay within 0.5 dB.
 
 One sample makes the products those of a vector. Then the kernels differ: the product with the input
-rounds its terms and not its sum, or, in two directions, only its sum.
+rounds its terms and not its sum, or, in two directions, only its sum. In one direction over many
+steps (20, not 12: numbers in between were not tried) the input of all steps is multiplied at once,
+as a matrix.
 
 A sum over few steps may be rounded otherwise where a loop is unrolled.
 """
@@ -34,6 +36,8 @@ _ACTIVATIONS = {
 _UNUSUAL = ("clip", "input_forget", "layout", "activation_alpha", "activation_beta")
 _LENGTHS, _FIRST_STATE, _PEEPHOLES = 4, 5, 7
 """Positions of inputs: the lengths of sequences, the first of the initial states, peepholes."""
+_STEPS_AT_ONCE = 16
+"""Steps whose input is multiplied at once; see above."""
 
 
 def is_usual(node: onnx.NodeProto) -> bool:
@@ -57,9 +61,11 @@ def recurrent(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> 
     directions = {b"forward": (False,), b"reverse": (True,), b"bidirectional": (False, True)}[
         given.get("direction", b"forward")
     ]
-    batch = shapes[0][1] if shapes[0] is not None and len(shapes[0]) == 3 else None
+    steps, batch = shapes[0][:2] if shapes[0] is not None and len(shapes[0]) == 3 else (None, None)
+    paired = len(directions) > 1
+    at_once = not paired and isinstance(steps, int) and steps >= _STEPS_AT_ONCE
     found = [
-        _Direction(sketch, node, k, backwards, batch == 1, len(directions) > 1).run()
+        _Direction(sketch, node, k, backwards, batch == 1, paired, at_once).run()
         for k, backwards in enumerate(directions)
     ]
     for output, parts in zip(node.output, zip(*found, strict=True), strict=False):
@@ -77,6 +83,7 @@ class _Direction:
         number: its place on the axis of directions.
         single: there is one sample, so its products are of a vector.
         paired: there is another direction, whose products are in the same kernels.
+        at_once: the input of all steps is multiplied before the first step.
     """
 
     sketch: Sketch
@@ -85,6 +92,7 @@ class _Direction:
     backwards: bool
     single: bool
     paired: bool
+    at_once: bool
 
     def run(self) -> tuple[str, ...]:
         """The outputs in FP16, with an axis for the directions: Y, Y_h and, of an LSTM, Y_c."""
@@ -98,7 +106,7 @@ class _Direction:
         size = sketch.add("Shape", self._of(2))  # [gates · hidden, hidden]
         hidden = sketch.add("Gather", size, sketch.ints([1]))
         states = [self._first(i, hidden) for i in range(1 + (self.node.op_type == "LSTM"))]
-        step = _Step(hidden, biases, weights, state_weights, self.single, self.paired)
+        step = _Step(hidden, biases, weights, state_weights, self.single, self.paired, self.at_once)
         body = sketch.inner()
         names = [body.name() for _ in (*states, pixels)]
         late = attributes_of(self.node).get("linear_before_reset", 0)
@@ -172,10 +180,11 @@ class _Step:
     state_weights: str
     single: bool
     paired: bool
+    at_once: bool
 
     def of_input(self, body: Sketch, x: str, weights: str) -> str:
         """The product with the input."""
-        if not self.single:
+        if not self.single or self.at_once:
             return block_sum(body, x, weights)
         if self.paired:
             return body.rounded(body.add("MatMul", x, weights))

@@ -47,6 +47,7 @@ from qdebug.backends.fp16_emulation.pointwise import (
 from qdebug.backends.fp16_emulation.products import einsum, gemm, matmul
 from qdebug.backends.fp16_emulation.recurrent import RECURRENT, recurrent
 from qdebug.backends.fp16_emulation.sketch import Shape, Sketch
+from qdebug.formats.registry import FP16
 from qdebug.network.graph import Graph
 from qdebug.network.subgraphs import all_names, free_name
 from qdebug.plan.rewrite.edit import copy_node, make_node
@@ -183,22 +184,29 @@ def mentions_fp16(proto: onnx.ModelProto) -> bool:
 
 
 def as_tensorrt_computes(
-    node: onnx.NodeProto, shapes: Sequence[Shape], opset: int, free: Callable[[str], str]
+    node: onnx.NodeProto,
+    shapes: Sequence[Shape],
+    opset: int,
+    free: Callable[[str], str],
+    kind: type[Sketch] = Sketch,
 ) -> list[onnx.NodeProto] | None:
-    """Nodes that compute an FP16 node as TensorRT does, with its inputs and outputs.
+    """Nodes that compute an FP16 or BF16 node as TensorRT does, with its inputs and outputs.
 
     Args:
         node: the node.
         shapes: of its inputs.
         opset: of the model.
         free: makes a new tensor name from a wanted one.
+        kind: of the format.
 
     Returns:
         The nodes, or None where TensorRT rounds only once, at the output, as the node itself does.
     """
     if node.domain:
         return None
-    sketch = Sketch(opset, free, node.output[0] or node.op_type)
+    sketch = kind(opset, free, node.output[0] or node.op_type)
+    if node.op_type in RECURRENT and sketch.format is not FP16:
+        return None
     if node.op_type in RECURRENT:
         return sketch.nodes if recurrent(sketch, node, shapes) else None
     kernel = _KERNELS.get(node.op_type)
@@ -207,7 +215,7 @@ def as_tensorrt_computes(
     unrounded = kernel(sketch, node, shapes)
     if unrounded is None:
         return None
-    sketch.add("Cast", unrounded, output=node.output[0], to=TensorProto.FLOAT16)
+    sketch.add("Cast", unrounded, output=node.output[0], to=sketch.format.onnx_type)
     return sketch.nodes
 
 

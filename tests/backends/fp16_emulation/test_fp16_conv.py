@@ -63,6 +63,16 @@ def test_any_number_of_channels(channels: int, outputs: int, kernel: int, seed: 
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 8, 16, 20, 33])
+@pytest.mark.parametrize("length", [64, 65, 100])
+def test_kernels_of_many_positions(channels: int, length: int) -> None:
+    """From 65 on they go from one position to the next without a gap."""
+    rng = np.random.default_rng(channels)
+    weights = codes(rng, (40, channels, length))
+    found, expected = compared(codes(rng, (2, channels, length + 3)), weights, strides=[2])
+    np.testing.assert_array_equal(found, expected)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.integers(2, 3),
