@@ -144,6 +144,9 @@ class _Forms:
         suffix = "fp32" if kind == FP32 else self.form.name
         values = self.graph.constant(tensor)
         if values is not None:
+            if self.form is BF16:  # which has the range of FP32, but for the last of its numbers
+                ends = np.clip(values, self.form.lowest, self.form.largest)
+                values = np.where(np.isfinite(values), ends, values)
             with np.errstate(over="ignore"):  # the user must see an overflow
                 return self.editor.initializer(values.astype(self.form.dtype), f"{tensor}_{suffix}")
         source = self._names.get((tensor, self.narrow if kind == FP32 else FP32), tensor)

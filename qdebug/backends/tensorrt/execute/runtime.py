@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from qdebug.backends.tensorrt.build.logger import LogMessage
@@ -58,6 +59,7 @@ Shape = tuple[int, ...]
 _NUMPY = {
     "FLOAT": np.float32,
     "HALF": np.float16,
+    "BF16": ml_dtypes.bfloat16,
     "INT8": np.int8,
     "INT32": np.int32,
     "INT64": np.int64,
@@ -140,6 +142,11 @@ def numpy_type(data_type: Any) -> np.dtype[np.generic] | None:
     """The numpy type of a `trt.DataType`, or None."""
     kind = _NUMPY.get(data_type.name)
     return None if kind is None else np.dtype(kind)
+
+
+def given_type(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    """The type in which a tensor of an engine is handed on: FP32 for BF16, which numpy lacks."""
+    return np.dtype(np.float32) if dtype.kind == "V" else dtype
 
 
 def load_engine(

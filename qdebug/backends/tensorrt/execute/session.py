@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 
 from qdebug.backends.tensorrt.execute.cuda import DeviceMemoryError
-from qdebug.backends.tensorrt.execute.runtime import Contexts, LoadedEngine, skipped_outputs
+from qdebug.backends.tensorrt.execute.runtime import (
+    Contexts,
+    LoadedEngine,
+    given_type,
+    skipped_outputs,
+)
 from qdebug.backends.tensorrt.execute.slot import Listener, RunTimes, Slot
 from qdebug.engine_info.files.profile import LayerTime
 from qdebug.errors import BackendError
@@ -101,7 +106,7 @@ class TensorRTSession:
         self._slots: list[Slot] = []
         self._free: list[Slot] = []
         self._changed = threading.Condition()
-        outputs = {p.name: p.dtype for p in engine.outputs if p.dtype is not None}
+        outputs = {p.name: given_type(p.dtype) for p in engine.outputs if p.dtype is not None}
         self.dtypes: Mapping[str, np.dtype[np.generic]] = {
             **outputs,
             **(heard.dtypes if heard else {}),

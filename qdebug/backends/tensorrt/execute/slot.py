@@ -19,6 +19,7 @@ from qdebug.backends.tensorrt.execute.runtime import (
     Shape,
     byte_count,
     failure,
+    given_type,
 )
 from qdebug.errors import BackendError
 from qdebug.types import Array, Feeds
@@ -254,7 +255,8 @@ class Slot:
         found = {}
         for port in self._readable():
             assert port.dtype is not None
-            found[port.name] = self._buffers[port.name].array(shapes[port.name], port.dtype).copy()
+            array = self._buffers[port.name].array(shapes[port.name], port.dtype)
+            found[port.name] = array.astype(given_type(port.dtype))
         return found
 
 

@@ -21,7 +21,13 @@ from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.tensorrt.execute.cuda import Cuda
 from qdebug.backends.tensorrt.execute.observe.outputs import Shape, shapes_for
 from qdebug.backends.tensorrt.execute.observe.unfused import candidates, not_observed, place_tensors
-from qdebug.backends.tensorrt.execute.runtime import Contexts, LoadedEngine, failure, numpy_type
+from qdebug.backends.tensorrt.execute.runtime import (
+    Contexts,
+    LoadedEngine,
+    failure,
+    given_type,
+    numpy_type,
+)
 from qdebug.backends.tensorrt.execute.session import Heard, TensorRTSession
 from qdebug.backends.tensorrt.execute.slot import Slot
 from qdebug.backends.tensorrt.factory import EngineFactory, probe_feeds
@@ -162,7 +168,8 @@ class DebugListener:
                 data = np.frombuffer(ctypes.string_at(address, size), np.uint8)
             else:
                 data = self._cuda.read(address, size)
-            self._heard[name] = data.view(dtype).reshape(axes)
+            values = data.view(dtype).reshape(axes)
+            self._heard[name] = values.astype(given_type(dtype), copy=False)
         except Exception as error:
             self._failure = error
 
