@@ -103,7 +103,7 @@ class _Bench:
         )
         pinned = {x.name: str(x.precision) for x in result.layers}
         said = result.to_dict()
-        checks = [(c["on"], c["answer"]["value"]) for c in said["checks"]]
+        checks = [(c["on"], c["value"]) for c in said["checks"]]
         return {"result": said, "says": f"pinned {pinned}; {checks}"}
 
     def repaired(self) -> dict[str, Any]:

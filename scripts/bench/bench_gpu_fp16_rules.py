@@ -1,11 +1,11 @@
 """How engines round in FP16, BF16 and FP8: what they give for many small networks, kept bit by bit.
 
     python scripts/bench/bench_gpu_fp16_rules.py record FILE.npz [--nets FOLDER …] [--limit 170]
-    python scripts/bench/bench_gpu_fp16_rules.py judge FILE.npz [--only TEXT]
+    python scripts/bench/bench_gpu_fp16_rules.py judge FILE.npz [--nets FOLDER …] [--only TEXT]
 
 `record` needs TensorRT for RTX and a GPU that it executes on. Each network is lowered to one
-format, built once with every tensor as an output and once as it is, and executed; the model, its
-feeds and all outputs go to the file, so that a rule can be tried on them later, without a GPU.
+format, built once with every tensor as an output and once as it is, and executed;
+all outputs go to the file, so that a rule can be tried on them later, without a GPU.
 FOLDER holds model.onnx, with fixed shapes, and inputs.npz, which is fed whole. `build` in place of
 `record` needs no GPU: engines are only built, and what the simulation gives is recorded.
 
@@ -20,10 +20,12 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -40,7 +42,9 @@ from qdebug.plan.lower import Lowered, lower, required_opset
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.types import Array, Fp16Kernels
 
-LARGEST_BYTES = 12 << 20
+CORNER = 16
+"""Rows and columns that are kept of a result of which that is enough."""
+LARGEST_BYTES = 24 << 20
 """Of the recorded outputs of one engine: what is larger is left out, so that the file is small."""
 
 
@@ -55,10 +59,10 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name")
     parser.add_argument("--limit", type=float, default=170, metavar="SECONDS")
     args = parser.parse_args()
-    if args.action == "judge":
-        judge(args.file, args.only)
-        return
     cases = [c for c in (*small_cases(), *map(_of_folder, args.nets)) if args.only in c.name]
+    if args.action == "judge":
+        judge(args.file, {case.name: case for case in cases})
+        return
     record(cases, args.file, time.monotonic() + args.limit, executed=args.action == "record")
 
 
@@ -85,17 +89,17 @@ def record(cases: list[Case], path: Path, ends_at: float, *, executed: bool) -> 
         try:
             lowered, feeds = _lowered(case)
             key = str(len(rows))
-            kept[f"{key}|model"] = np.frombuffer(lowered.graph.proto.SerializeToString(), np.uint8)
-            kept |= {f"{key}|feed|{name}": array for name, array in feeds.items()}
             inner = [t for t in lowered.tensors.values() if t in lowered.graph.producers]
             row["tensors"] = dict(lowered.tensors)
-            for way, marked in (("all", inner), ("clean", [])):
-                outputs, skipped = engine(lowered.graph.proto, marked, feeds)
+            ways = {"clean": []} if case.corner else {"all": inner, "clean": []}
+            for way, marked in ways.items():
+                outputs, skipped = engine(lowered.graph.proto, marked, feeds, case.raw)
                 row[f"skipped {way}"] = skipped
                 size = sum(a.nbytes for a in outputs.values())
-                for name, array in outputs.items():
+                for name, whole in outputs.items():
+                    array = whole[:, :CORNER, :CORNER] if case.corner else whole
                     if size <= LARGEST_BYTES or name in lowered.graph.outputs:
-                        kept[f"{key}|{way}|{name}"] = _storable(array)
+                        kept[f"{key}|{way}|{name}"] = array
         except Exception as error:  # a network that fails must not end the run
             row["failed"] = f"{type(error).__name__}: {error}"[:500]
         row["seconds"] = round(time.monotonic() - began, 2)
@@ -107,14 +111,9 @@ def record(cases: list[Case], path: Path, ends_at: float, *, executed: bool) -> 
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 
 
-def _storable(array: Array) -> Array:
-    """numpy keeps no arrays of the types that ml_dtypes adds."""
-    return array.astype(np.float32) if array.dtype.kind == "V" else array
-
-
 def _lowered(case: Case) -> tuple[Lowered, dict[str, Array]]:
     """The network in its format, ranges by the largest magnitude of the sample that is fed."""
-    plan = PrecisionPlan(case.precision)
+    plan = PrecisionPlan(case.precision, weights=case.weights)
     file = read_model(InMemory(case.name, case.make()))
     model = prepare_model(file, required_opset(plan))
     layers = find_layers(model.graph)
@@ -138,7 +137,7 @@ def _noise(proto: onnx.ModelProto) -> dict[str, Array]:
 
 
 def _engine(
-    proto: onnx.ModelProto, marked: list[str], feeds: dict[str, Array]
+    proto: onnx.ModelProto, marked: list[str], feeds: dict[str, Array], raw: bool
 ) -> tuple[dict[str, Array], list[str]]:
     from qdebug.backends.tensorrt.build.settings import BuildSettings
     from qdebug.backends.tensorrt.execute.cuda import open_cuda
@@ -147,14 +146,15 @@ def _engine(
     from qdebug.backends.tensorrt.library import load_library
 
     maker = EngineFactory(load_library("tensorrt-rtx"), BuildSettings(), cuda=open_cuda())
-    made = maker.make(proto, outputs=marked)
+    with _as_it_is() if raw else nullcontext():
+        made = maker.make(proto, outputs=marked)
     with TensorRTSession(made.engine) as session:
         outputs = {name: np.array(array) for name, array in session.run(feeds).items()}
     return outputs, [f"{s.tensor}: {s.reason}" for s in made.skipped]
 
 
 def _built_only(
-    proto: onnx.ModelProto, marked: list[str], feeds: dict[str, Array]
+    proto: onnx.ModelProto, marked: list[str], feeds: dict[str, Array], raw: bool
 ) -> tuple[dict[str, Array], list[str]]:
     """Without a GPU: that the library builds it."""
     from qdebug.backends.tensorrt.build.build import build_engine
@@ -162,25 +162,34 @@ def _built_only(
     from qdebug.backends.tensorrt.library import load_library
 
     settings = BuildSettings(compute_capabilities=((8, 9),))
-    built = build_engine(load_library("tensorrt-rtx"), proto, settings, outputs=marked)
+    with _as_it_is() if raw else nullcontext():
+        built = build_engine(load_library("tensorrt-rtx"), proto, settings, outputs=marked)
     simulated = SimulationBackend(fp16_kernels=Fp16Kernels.TENSORRT).open(proto, marked)
     return dict(simulated.run(feeds)), [f"{s.tensor}: {s.reason}" for s in built.skipped]
+
+
+def _as_it_is() -> AbstractContextManager[object]:
+    """Builds what is asked for, without the rewrite that FP8 weights with one scale need."""
+    target = "qdebug.backends.tensorrt.build.build.with_channel_scales_of_fp8"
+    return patch(target, lambda proto: proto)
 
 
 # Judging.
 
 
-def judge(path: Path, only: str) -> None:
-    """Print how near each way of rounding comes to the engines of a file."""
+def judge(path: Path, cases: Mapping[str, Case]) -> None:
+    """Print how near each way of rounding comes to the engines of a file, of those of `cases`, by
+    name, that are in it."""
     with np.load(path) as file:
         kept = {name: file[name] for name in file.files}
     for key, row in enumerate(json.loads(kept["rows"].tobytes())):
-        if only not in row["case"]:
+        case = cases.get(row["case"])
+        if case is None:
             continue
         if "failed" in row:
-            print(f"{row['case']}: {row['failed']}")
+            print(f"{case.name}: {row['failed']}")
             continue
-        recorded = Recorded.of(kept, str(key))
+        recorded = Recorded.of(kept, str(key), case)
         print(f"{row['case']}")
         for tensor, value in recorded.all.items():
             said = _agreements(recorded.segment(tensor), tensor, value)
@@ -205,17 +214,16 @@ class Recorded:
     clean: dict[str, Array]
 
     @classmethod
-    def of(cls, kept: Mapping[str, Array], key: str) -> Recorded:
+    def of(cls, kept: Mapping[str, Array], key: str, case: Case) -> Recorded:
         """The case of this number."""
-        proto = onnx.ModelProto.FromString(kept[f"{key}|model"].tobytes())
-        parts: dict[str, dict[str, Array]] = {"feed": {}, "all": {}, "clean": {}}
+        lowered, feeds = _lowered(case)
+        parts: dict[str, dict[str, Array]] = {"all": {}, "clean": {}}
         for name, array in kept.items():
             number, _, rest = name.partition("|")
             part, _, tensor = rest.partition("|")
             if number == key and part in parts:
                 parts[part][tensor] = array
-        graph = Graph(onnx.shape_inference.infer_shapes(proto))
-        return cls(graph, parts["feed"], parts["all"], parts["clean"])
+        return cls(lowered.graph, feeds, parts["all"], parts["clean"])
 
     def segment(self, tensor: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
         """The nodes between recorded tensors that make one of them, and what the engine fed them.
@@ -259,6 +267,7 @@ def _agreements(part: tuple[onnx.ModelProto, dict[str, Array]], tensor: str, val
         except Exception as error:  # a way that a node does not have
             said.append(f"{name}: {type(error).__name__}")
             continue
+        simulated = simulated[tuple(slice(size) for size in value.shape)]  # of a corner
         equal = np.mean((simulated == value) | (np.isnan(simulated) & np.isnan(value)))
         said.append(f"{name} {equal:6.1%} {_db(value, simulated):6.1f}")
     return "   ".join(said)
@@ -274,7 +283,7 @@ def _simulated(
     kernels: Fp16Kernels, model: onnx.ModelProto, tensor: str, feeds: dict[str, Array]
 ) -> Array:
     run = SimulationBackend(fp16_kernels=kernels).open(model, [tensor]).run
-    return _storable(np.asarray(run(feeds)[tensor]))
+    return np.asarray(run(feeds)[tensor], np.float32)
 
 
 def _without_rounding(model: onnx.ModelProto, tensor: str, feeds: dict[str, Array]) -> Array:
@@ -298,7 +307,7 @@ def _without_rounding(model: onnx.ModelProto, tensor: str, feeds: dict[str, Arra
     fed = {n: a.astype(np.float32) if a.dtype == np.float16 else a for n, a in feeds.items()}
     found = np.asarray(SimulationBackend().open(wide, [tensor]).run(fed)[tensor])
     if kind in narrow:
-        found = _storable(found.astype(helper.tensor_dtype_to_np_dtype(kind)))
+        found = found.astype(helper.tensor_dtype_to_np_dtype(kind))
     return found.astype(np.float32)
 
 

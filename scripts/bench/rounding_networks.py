@@ -16,6 +16,7 @@ import onnx
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "helpers"))
 from half_networks import Builder
 
+from qdebug.plan.plan import Granularity
 from qdebug.types import Array, Precision
 
 
@@ -26,20 +27,100 @@ class Case:
     Attributes:
         make: gives it, in FP32.
         feeds: by input; None feeds values of the normal distribution.
+        weights: how many scales a weight has.
+        raw: it is built without what `build_engine` rewrites.
+        corner: of what is recorded, the first rows and columns only.
     """
 
     name: str
     make: Callable[[], onnx.ModelProto]
     precision: Precision = Precision.FP16
     feeds: Mapping[str, Array] | None = None
+    weights: Granularity = Granularity.PER_CHANNEL
+    raw: bool = False
+    corner: bool = False
 
 
 def small_cases() -> Iterator[Case]:
     """The networks that every run records, the most wanted first."""
     narrow = (_narrow(precision) for precision in (Precision.BF16, Precision.FP8))
     return chain(
-        _convolutions(), _depthwise_ones(), _gated(), _activations(), _sequences(), *narrow
-    )
+        _scalar_scales(), _masks(), _long_kernels(), _steps(), _pixels(), _long_sums(),
+        _convolutions(), _depthwise_ones(), _gated(), _activations(), _sequences(), *narrow,
+    )  # fmt: skip
+
+
+def _scalar_scales() -> Iterator[Case]:
+    """FP8 weights with one scale: as they are, and as `build_engine` writes them."""
+    networks: dict[str, Callable[[], onnx.ModelProto]] = {
+        "Conv": partial(_conv2d, 16, 16, 3),
+        "Conv without bias": partial(_conv1d, 16, 16, 256, 8),
+        "depthwise": partial(_depthwise, 32, 3, 1, 16),
+        "MatMul": partial(_matmul, 48, 64, 96),
+        "Gemm": partial(_gemm_row, 256, 64),
+    }
+    for name, make in networks.items():
+        for raw in (True, False):
+            kind = "raw" if raw else "rewritten"
+            yield Case(
+                f"fp8 scalar scale, {name}, {kind}",
+                make, Precision.FP8, weights=Granularity.PER_TENSOR, raw=raw,
+            )  # fmt: skip
+
+
+def _masks() -> Iterator[Case]:
+    """Attention whose masked scores get a very negative number."""
+    for precision in (Precision.BF16, Precision.FP16):
+        for low in (-3.4028235e38, -3.3e38, -1e30, -1e4):
+            make = partial(_masked, low)
+            yield Case(f"{precision} attention, mask {low:.3g}", make, precision)
+
+
+def _long_kernels() -> Iterator[Case]:
+    for length in (66, 72, 80, 96, 112, 128, 160, 192):
+        yield Case(f"conv1d 1->64, length {length}", partial(_conv1d, 1, 64, length, 8))
+    for channels, outputs, size in (
+        (3, 64, 7), (3, 64, 8), (3, 64, 9), (3, 64, 11), (3, 96, 14), (3, 192, 16), (3, 32, 16),
+        (1, 64, 9), (8, 64, 9), (16, 64, 9), (20, 64, 9), (32, 64, 9),
+    ):  # fmt: skip
+        name = f"conv2d {channels}->{outputs}, {size}x{size}"
+        yield Case(name, partial(_patches, channels, outputs, size))
+    for channels, length in ((1, 2), (1, 4), (1, 5), (2, 1), (2, 2), (3, 1), (4, 1), (5, 1)):
+        name = f"conv1d {channels}->64, length {length}, few terms"
+        yield Case(name, partial(_conv1d, channels, 64, length, 1))
+
+
+def _steps() -> Iterator[Case]:
+    for steps in (12, 13, 14, 15, 16, 17, 18, 24, 40):
+        yield Case(f"LSTM of {steps} steps", partial(_lstm, 1, steps=steps))
+    for steps in (8, 40):
+        yield Case(f"LSTM both ways of {steps} steps", partial(_lstm, 1, both=True, steps=steps))
+    for steps in (12, 20):
+        yield Case(f"GRU of {steps} steps", partial(_lstm, 1, steps=steps, op_type="GRU"))
+
+
+def _pixels() -> Iterator[Case]:
+    for channels, outputs in (
+        (64, 512), (64, 1024), (256, 384), (256, 512), (512, 256), (512, 512), (1024, 128),
+        (1024, 256), (1280, 64),
+    ):  # fmt: skip
+        yield Case(f"pixel {channels}->{outputs}", partial(_pixel, channels, outputs))
+
+
+def _long_sums() -> Iterator[Case]:
+    """Which sums are split, by shape."""
+    for terms in (768, 1024, 1536, 2048, 3072, 4096):
+        for rows in (16, 40, 64, 128, 256, 512):
+            for columns in (64, 96, 256, 384, 768, 1536):
+                name = f"split? {rows}x{terms}x{columns}"
+                yield Case(name, partial(_matmul, rows, terms, columns, bias=False), corner=True)
+    for channels, outputs, kernel, size in (
+        (128, 128, 3, 14), (256, 256, 3, 7), (256, 256, 3, 14), (512, 512, 3, 7), (512, 512, 3, 4),
+        (512, 128, 1, 14), (1024, 256, 1, 7), (1024, 256, 1, 14), (2048, 512, 1, 7),
+    ):  # fmt: skip
+        name = f"split? conv {channels}->{outputs}, {kernel}x{kernel} on {size}x{size}"
+        make = partial(_conv2d, channels, outputs, kernel, size=size)
+        yield Case(name, make, corner=True)
 
 
 def _convolutions() -> Iterator[Case]:
@@ -208,6 +289,23 @@ def _squeeze(channels: int, before: str = "", after: str = "") -> onnx.ModelProt
     return b.model({"x": [1, channels, 12, 12]}, [y], opset=20)
 
 
+def _patches(channels: int, outputs: int, size: int) -> onnx.ModelProto:
+    b = Builder(30)
+    y = _conv(b, "x", outputs, channels, size, size, strides=[size, size])
+    return b.model({"x": [1, channels, 4 * size, 4 * size]}, [y])
+
+
+def _masked(low: float) -> onnx.ModelProto:
+    """Scores of two sentences, of which the second has fewer words."""
+    b = Builder(31)
+    x = b.linear("x", 64, 64)
+    scores = b.add("MatMul", x, b.add("Transpose", x, perm=[0, 2, 1]))
+    words = np.arange(16) < np.array([16, 9])[:, None]
+    mask = b.add("Where", b.constant(words[:, None], np.bool_), b.constant(0.0), b.constant(low))
+    shares = b.add("Softmax", b.add("Add", scores, mask), axis=-1)
+    return b.model({"x": [2, 16, 64]}, [b.linear(b.add("MatMul", shares, x), 64, 64)])
+
+
 def _pixel(channels: int, outputs: int) -> onnx.ModelProto:
     b = Builder(16)
     return b.model({"x": [1, channels, 1, 1]}, [_conv(b, "x", outputs, channels, 1, 1)])
@@ -249,11 +347,13 @@ def _attention(width: int, heads: int, steps: int, *, packed: bool = False) -> o
     return b.model({"x": [1, steps, width]}, [b.linear(mixed, width, width)])
 
 
-def _lstm(batch: int, *, both: bool = False) -> onnx.ModelProto:
+def _lstm(
+    batch: int, *, both: bool = False, steps: int = 20, op_type: str = "LSTM"
+) -> onnx.ModelProto:
     b = Builder(19)
-    x = b.recurrent("LSTM", "x", 96, 48, both=both)
-    x = b.shaped(b.add("Transpose", x, perm=[0, 2, 1, 3]), 20, batch, 48 * (1 + both))
-    return b.model({"x": [20, batch, 96]}, [b.linear(x, 48 * (1 + both), 40)])
+    x = b.recurrent(op_type, "x", 96, 48, both=both)
+    x = b.shaped(b.add("Transpose", x, perm=[0, 2, 1, 3]), steps, batch, 48 * (1 + both))
+    return b.model({"x": [steps, batch, 96]}, [b.linear(x, 48 * (1 + both), 40)])
 
 
 def _pointwise(shape: tuple[int, ...], kernel: tuple[int, int] = (1, 1)) -> onnx.ModelProto:
@@ -262,9 +362,10 @@ def _pointwise(shape: tuple[int, ...], kernel: tuple[int, int] = (1, 1)) -> onnx
     return b.model({"x": shape}, [_conv(b, "x", 64, shape[1], *kernel, pads=pads)])
 
 
-def _matmul(rows: int, terms: int, columns: int) -> onnx.ModelProto:
+def _matmul(rows: int, terms: int, columns: int, *, bias: bool = True) -> onnx.ModelProto:
     b = Builder(21)
-    return b.model({"x": [1, rows, terms]}, [b.linear("x", terms, columns)])
+    y = b.linear("x", terms, columns) if bias else b.add("MatMul", "x", b.weight(terms, columns))
+    return b.model({"x": [1, rows, terms]}, [y])
 
 
 def _gemm_row(terms: int, columns: int) -> onnx.ModelProto:
@@ -273,10 +374,10 @@ def _gemm_row(terms: int, columns: int) -> onnx.ModelProto:
     return b.model({"x": [1, terms]}, [b.add("Relu", y)])
 
 
-def _conv2d(channels: int, outputs: int, kernel: int) -> onnx.ModelProto:
+def _conv2d(channels: int, outputs: int, kernel: int, *, size: int = 14) -> onnx.ModelProto:
     b = Builder(23)
     y = _conv(b, "x", outputs, channels, kernel, kernel, pads=[kernel // 2] * 4)
-    return b.model({"x": [1, channels, 14, 14]}, [y])
+    return b.model({"x": [1, channels, size, size]}, [y])
 
 
 def _two_convs() -> onnx.ModelProto:
