@@ -21,9 +21,11 @@ Tensors = Mapping[str, Array]
 class Precision(StrEnum):
     """The precision a layer computes in. A plan asks for those in `formats.registry.FORMAT_OF`; the
     others are read in models that somebody else quantized. A16W8 has activations of 16 bits and
-    weights of 8."""
+    weights of 8; W4 and W8 have weights of 4 and 8 bits in blocks, and activations as they are."""
 
+    W4 = "w4"
     INT4 = "int4"
+    W8 = "w8"
     INT8 = "int8"
     FP8 = "fp8"
     A16W8 = "a16w8"

@@ -19,7 +19,7 @@ from qdebug.execute.context import Context
 from qdebug.execute.evaluator import Run, executed_batches, open_all, run_of
 from qdebug.execute.lockstep import fed_by_reference
 from qdebug.formats.base import Kind
-from qdebug.formats.registry import FORMAT_OF, SCALED
+from qdebug.formats.registry import FORMAT_OF, RANGED, SCALED
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer
@@ -99,7 +99,7 @@ def _inherited(
         return (harmless_cause(result.metrics.ref_amax, result.readers_sqnr_db or 0.0),)
     local = 0.0 if result.local_sqnr_db is None else 10 ** (-result.local_sqnr_db / 10)
     inputs = max((noise.get(t, 0.0) for t in pair.reads(result.name)), default=0.0)
-    repairable = result.precision in FORMAT_OF and result.precision in SCALED
+    repairable = result.precision in FORMAT_OF and result.precision in RANGED
     cause = inherited_cause(local, inputs, noise.get(result.tensor, 0.0), repairable=repairable)
     return (cause,) if cause else ()
 

@@ -40,6 +40,14 @@ def weight_amax(weight: Weight, axis: int | None) -> Float64:
     return np.asarray(np.maximum(highest, -lowest), np.float64)
 
 
+def block_amax(weight: Weight, axis: int, size: int) -> Float64:
+    """The largest magnitude of each block of `size` values along an axis, the last of which may be
+    shorter: of the weight's rank."""
+    first = range(0, weight.shape[axis], size)
+    highest, lowest = (f.reduceat(weight, first, axis) for f in (np.maximum, np.minimum))
+    return np.asarray(np.maximum(highest, -lowest), np.float64)
+
+
 def mse_weight_amax(weight: Weight, axis: int | None, form: Format = INT8) -> Float64:
     """The amax of least squared error in a format, at most the largest magnitude.
 

@@ -27,7 +27,7 @@ from qdebug.config.strategies import STRATEGIES
 from qdebug.config.values import parse_difference
 from qdebug.network.samplespec import SampleSpec
 
-PinToName = Literal["int8", "fp8", "a16w8", "bf16", "fp16", "fp32", "auto", "ladder"]
+PinToName = Literal["w8", "int8", "fp8", "a16w8", "bf16", "fp16", "fp32", "auto", "ladder"]
 Seconds = Annotated[float, Gt(0)]
 _STRATEGIES = "; ".join(f"{name} ({summary})" for name, summary in STRATEGIES.items())
 

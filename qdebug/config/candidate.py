@@ -17,6 +17,7 @@ from qdebug.config.option import (
     SAMPLED,
     WHAT,
     WRITE,
+    BlockSize,
     CalibrationLike,
     DataLike,
     MetricLike,
@@ -32,6 +33,8 @@ from qdebug.network.dataformats import data_usage
 from qdebug.network.samplespec import SampleSpec
 
 PrecisionName = Literal[
+    "w4",
+    "w8",
     "int8",
     "fp8",
     "a16w8",
@@ -40,15 +43,21 @@ PrecisionName = Literal[
     "fp32",
 ]
 MixName = Literal[
+    "w4",
+    "w8",
     "int8",
     "fp8",
     "a16w8",
     "bf16",
     "fp16",
     "fp32",
+    "w4+bf16",
+    "w8+bf16",
     "int8+bf16",
     "fp8+bf16",
     "a16w8+bf16",
+    "w4+fp16",
+    "w8+fp16",
     "int8+fp16",
     "fp8+fp16",
     "a16w8+fp16",
@@ -123,6 +132,12 @@ WEIGHTS = Option(
     PRECISIONS,
     unset="the plan's, or per-channel",
 )
+BLOCK_SIZE = Option(
+    "How many values of a weight share a scale in w4 and w8, along what is summed over.",
+    PRECISIONS,
+    metavar="N",
+    unset="the plan's, or 128",
+)
 FALLBACK = Option(
     "Precision of the layers that cannot be quantized.", PRECISIONS, unset="the plan's, or fp32"
 )
@@ -176,13 +191,14 @@ class CandidateSettings(EngineSettings, DataSettings):
         PrecisionName | None,
         Option(
             "The precision to test against FP32: fp8 is E4M3, a16w8 has INT16 activations and INT8 "
-            "weights.",
+            "weights, w4 and w8 have weights of 4 or 8 bits in blocks and nothing else quantized.",
             PRECISIONS,
             unset="the plan's, or int8",
         ),
     ] = None
     fallback_precision: Annotated[FallbackName | None, FALLBACK] = None
     weights: Annotated[WeightsName | None, WEIGHTS] = None
+    block_size: Annotated[BlockSize | None, BLOCK_SIZE] = None
     plan: Annotated[
         PlanLike | None,
         Option(

@@ -110,6 +110,7 @@ ResultLike = Annotated[Any, AsObject("result", f"{_PATH} | Run | {_RESULT}")]
 RunLike = Annotated[Any, AsObject("run", f"{_PATH} | CompareResult | Run")]
 
 Positive = Annotated[int, Gt(0)]
+BlockSize = Annotated[int, Ge(16)]
 Share = Annotated[float, Gt(0), Lt(1)]
 Level = Annotated[int, Ge(0), Lt(6)]
 

@@ -36,6 +36,7 @@ class QuantizationSpec:
     precision: str | None = None
     fallback_precision: str | None = None
     weights: str | None = None
+    block_size: int | None = None
     plan: str | None = None
     calibration: str | None = None
     method: str = DEFAULT_METHOD

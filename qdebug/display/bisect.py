@@ -14,7 +14,7 @@ from qdebug.decide.search.problem import Measurement
 from qdebug.display.blocks import Block, Checks, Column, Facts, Line, notes, table_of
 from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.names import shorten
-from qdebug.formats.registry import SCALED
+from qdebug.formats.registry import RANGED
 from qdebug.metrics.tensor import METRIC
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.results.conditions import Condition
@@ -138,7 +138,7 @@ def _label(layer: PinnedLayer) -> str:
 
 def _before_pinning(result: BisectResult) -> Iterator[Line]:
     """What costs no speed, and is to be tried before a layer is given up."""
-    if len(result.layers) > result.user_pinned and result.precision in SCALED:
+    if len(result.layers) > result.user_pinned and result.precision in RANGED:
         yield Line(
             "Before pinning, try qdebug calibrate (other ranges) and qdebug repair (remedies that "
             "cost little or no speed): fewer layers may need pinning then, or none.",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from qdebug.analyse.causes.decisions import INDEX_FLIP
 from qdebug.display.framework import unlike_export
 from qdebug.display.groups import worst_group
-from qdebug.formats.registry import SCALED
+from qdebug.formats.registry import RANGED
 from qdebug.results.compare import CompareResult, Shift, ShiftedValues, TaskResult
 from qdebug.results.summary import Elsewhere, Finding, Origin, Summary
 from qdebug.results.words import decibel, in_decibels, number
@@ -222,7 +222,7 @@ def _shifted(result: CompareResult) -> str:
         return ""
     output, shift = max(found, key=lambda x: (x[1].values is ShiftedValues.SCORES, x[1].share))
     at = f" of {printable(output)}" if len(result.outputs) > 1 else ""
-    tries = any(x.precision in SCALED for x in result.layers)
+    tries = any(x.precision in RANGED for x in result.layers)
     may = " A bias may take it off: `qdebug repair` tries that." if tries else ""
     return f"The error{at} has a sign: {shift_text(shift)}.{may}"
 
@@ -267,7 +267,7 @@ def _restored(result: CompareResult, summary: Summary) -> str:
     spread = "The error is spread over many layers"
     if summary.finding is Finding.ONE_CAUSE:
         return f"{spread}, most of it for one cause: k{keeping} {gives}"
-    if not any(layer.precision in SCALED for layer in result.layers):  # FP16 alone
+    if not any(layer.precision in RANGED for layer in result.layers):
         return f"{spread}: k{keeping} {gives}"
     return f"{spread}: k{keeping} {gives} `qdebug repair` tries changes that help many at once."
 

@@ -12,6 +12,7 @@ from qdebug.engine_info.mismatch import MOVING_OPS, explain_mismatch, summed_in_
 from qdebug.engine_info.products import product_of
 from qdebug.engine_info.tensors import FLOATS
 from qdebug.errors import UsageError
+from qdebug.formats.registry import WEIGHT_FORMAT_OF, WEIGHT_ONLY
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.result import MaybeText, in_json
 from qdebug.types import Precision
@@ -147,7 +148,7 @@ def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) ->
     if op_type in QUANTIZABLE_OPS or (not op_type and name in layer.own_names):
         found, built = product_of(name, info)
         layer = found or layer
-        verdict, note = _judged_product(want, built, layer)
+        verdict, note = _judged_product(want, built, layer, info)
     else:
         built = layer.precision
         verdict, note = _judged(op_type, want, layer)
@@ -179,21 +180,43 @@ def _absent(op_type: str, node: OnnxNode | None, info: EngineInfo) -> tuple[Audi
     return AuditVerdict.GONE, "no layer names it"
 
 
-def _judged_product(want: Precision, built: str, layer: EngineLayer) -> tuple[AuditVerdict, str]:
+_STORED: Mapping[Precision, str] = {
+    Precision.INT4: "int4",
+    **{p: WEIGHT_FORMAT_OF[p].name for p in WEIGHT_ONLY},
+}
+"""The type in which weights are stored that are multiplied in floating point."""
+
+
+def _judged_product(
+    want: Precision, built: str, layer: EngineLayer, info: EngineInfo
+) -> tuple[AuditVerdict, str]:
     """The verdict of a matrix product that multiplies in the type `built`, "" if unknown."""
     if not layer.precision and not layer.compiled:
         return AuditVerdict.UNKNOWN, "the layer carries no type"
+    if want in _STORED and built in (*FLOATS, "") and _stores(layer, _STORED[want], info):
+        return AuditVerdict.SAME, f"its weight is stored so, and multiplied in {built or 'a float'}"
     if not built:
         return AuditVerdict.UNKNOWN, "its kernel does not tell what type it multiplies in"
-    if built in FLOATS and want is Precision.INT4 and _holds(layer, want):
-        return AuditVerdict.SAME, f"its weight is stored so, and multiplied in {built}"
     if built == want.value and built != layer.precision:
         return AuditVerdict.FUSED, f"in one kernel with the cast of its data to {want}"
     return _compared(want, built) or (AuditVerdict.MISMATCH, "")
 
 
-def _holds(layer: EngineLayer, precision: Precision) -> bool:
-    return any(t.dtype == precision.value for t in layer.constants)
+def _stores(layer: EngineLayer, codes: str, info: EngineInfo) -> bool:
+    """Whether a layer holds constants of such codes, or what feeds it does and is no product: a
+    kernel of its own may dequantize what the next one multiplies."""
+    waiting, seen = [layer], {layer.name}
+    while waiting:
+        one = waiting.pop()
+        if any(t.dtype == codes for t in one.constants):
+            return True
+        reads = {t.name for t in one.inputs}
+        for feeder in info.layers:
+            feeds = feeder.role is not Role.MATRIX and feeder.name not in seen
+            if feeds and any(t.name in reads for t in feeder.outputs):
+                seen.add(feeder.name)
+                waiting.append(feeder)
+    return False
 
 
 def _compared(want: Precision, built: str) -> tuple[AuditVerdict, str] | None:

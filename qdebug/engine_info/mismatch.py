@@ -15,7 +15,7 @@ from qdebug.engine_info.layers import (
     OnnxNode,
 )
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED
-from qdebug.formats.registry import SCALED
+from qdebug.formats.registry import SCALED, WEIGHT_ONLY
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -40,6 +40,11 @@ def explain_mismatch(
     """
     if node is None or built not in FLOATS:
         return "", ""
+    if want in WEIGHT_ONLY:
+        return (
+            f"its weight is stored in {built}, or not in this layer: dequantized during the build",
+            "Ask for another block size, or do without: it saves no memory here.",
+        )
     if want in SCALED:
         plain = "fp32" if built == "tf32" else built
         if not _dequantized(node, info):

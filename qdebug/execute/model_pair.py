@@ -57,7 +57,7 @@ from qdebug.wording import counted, option
 
 _FOR_FP32_MODELS = (
     *("plan", "calibration", "calib_data", "calib_samples"),
-    *("weights", "fallback_precision", "pin"),
+    *("weights", "block_size", "fallback_precision", "pin"),
 )
 """Settings that say how to quantize: a quantized model is taken as it is."""
 
@@ -97,6 +97,8 @@ def plan_from(spec: QuantizationSpec) -> PrecisionPlan:
         plan = replace(plan, fallback_precision=Precision(spec.fallback_precision))
     if spec.weights:
         plan = replace(plan, weights=Granularity(spec.weights))
+    if spec.block_size:
+        plan = replace(plan, block_size=spec.block_size)
     return plan
 
 

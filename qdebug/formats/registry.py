@@ -214,6 +214,8 @@ FORMATS: tuple[Format, ...] = (
     FP32,
 )
 PLANNED: tuple[tuple[Precision, Format, Format], ...] = (
+    (Precision.W4, FP32, INT4),
+    (Precision.W8, FP32, INT8),
     (Precision.INT8, INT8, INT8),
     (Precision.FP8, FP8_E4M3, FP8_E4M3),
     (Precision.A16W8, INT16, INT8),
@@ -224,6 +226,8 @@ PLANNED: tuple[tuple[Precision, Format, Format], ...] = (
 """What a plan may ask for, with the formats of activations and of weights. Their order is that of
 lists for people and, within a price, of a search: of INT8 and FP8, of BF16 and FP16 neither is the
 better one for every layer.
+
+W4 and W8 quantize weights alone, in blocks; activations stay in the precision of what is around.
 
 A16W8 has INT16 rather than UINT16, which what follows a Relu would use one bit more of: all that
 qdebug plans is symmetric, and of 16 bits one is not missed. (In UINT16 with the zero point 32768,
@@ -236,18 +240,26 @@ precision that a plan may ask for, in their order."""
 WEIGHT_FORMAT_OF: Mapping[Precision, Format] = {p: weight for p, _, weight in PLANNED}
 """What the weight of a layer is quantized or cast to."""
 
-SCALED = frozenset(f.precision for f in FORMATS if f.needs_scale) | {Precision.A16W8}
-"""The precisions of layers that read what they multiply through Q/DQ pairs."""
+WEIGHT_ONLY = frozenset({Precision.W4, Precision.W8})
+"""The precisions in which a layer reads a weight that is stored in blocks of codes, and activations
+as they are."""
 
-CAST = tuple(p for p, form, _ in PLANNED if not form.needs_scale and p is not Precision.FP32)
+SCALED = frozenset(f.precision for f in FORMATS if f.needs_scale) | {Precision.A16W8} | WEIGHT_ONLY
+"""The precisions of layers that read what they multiply, or its weight, through Q/DQ pairs."""
+
+RANGED = SCALED - WEIGHT_ONLY
+"""Those whose activations have ranges as well: what calibration and repair change."""
+
+CAST = tuple(p for p, _, form in PLANNED if not form.needs_scale and p is not Precision.FP32)
 """The precisions of layers that are cast to a narrower floating-point format, all of whose
 operators take it."""
 
 BITS: Mapping[Precision, int] = {
     **{f.precision: f.bits for f in FORMATS},
-    **{p: form.bits for p, form in FORMAT_OF.items()},
+    **{p: (weight if p in WEIGHT_ONLY else form).bits for p, form, weight in PLANNED},
 }
-"""Of one operand of a layer: of an activation, where that has more than the weight."""
+"""Of one operand of a layer that is quantized: of an activation, where that has more than the
+weight."""
 
 BY_ONNX_TYPE: Mapping[int, Format] = {f.onnx_type: f for f in FORMATS}
 """Their formats by onnx.TensorProto type."""
@@ -257,7 +269,9 @@ _ORDER = tuple(FORMAT_OF)
 
 def is_planned(form: Format) -> bool:
     """Whether a plan may ask for a precision in which layers read this format."""
-    return any(form.precision in (a.precision, w.precision) for _, a, w in PLANNED)
+    return any(
+        form.precision in (a.precision, w.precision) for p, a, w in PLANNED if p not in WEIGHT_ONLY
+    )
 
 
 def may_raise(start: Precision, end: Precision) -> bool:
@@ -266,6 +280,8 @@ def may_raise(start: Precision, end: Precision) -> bool:
     another one with scales."""
     if end is start or BITS[end] < BITS[start]:
         return False
+    if start in WEIGHT_ONLY or end in WEIGHT_ONLY:  # no ranges of activations, or no use for them
+        return start in WEIGHT_ONLY and (end in WEIGHT_ONLY or end not in SCALED)
     return end not in SCALED or start in SCALED
 
 

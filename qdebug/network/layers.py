@@ -30,6 +30,8 @@ class Layer:
         get Q/DQ when the layer runs in INT8: activations of the
             anchor and the other branch of a residual Add.
         weight: the constant second operand of the anchor, if it has one.
+        weight_in_blocks: the weight may be quantized in blocks along what is summed over: it is the
+            right operand of a product of matrices.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Layer:
     quantizable: bool
     quantized_inputs: tuple[str, ...] = ()
     weight: str | None = None
+    weight_in_blocks: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,18 @@ def _quantizable_layer(graph: Graph, nodes: list[Node]) -> Layer:
             activations += others
     unique = tuple(dict.fromkeys(activations))
     names = tuple(n.name for n in nodes)
+    matrix = (
+        anchor.op_type in ("Gemm", "MatMul")
+        and weight == operands[1]
+        and len(graph.initializers[operands[1]].dims) > 1
+    )
     return Layer(
-        anchor.name, anchor.op_type, names, nodes[-1].outputs[0], quantizable, unique, weight
+        anchor.name,
+        anchor.op_type,
+        names,
+        nodes[-1].outputs[0],
+        quantizable,
+        unique,
+        weight,
+        matrix,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qdebug.formats.registry import FORMAT_OF
+from qdebug.formats.registry import BITS, FORMAT_OF, WEIGHT_ONLY
 from qdebug.network.macs import Work
 from qdebug.types import Precision
 
@@ -37,9 +37,13 @@ class Costs:
 def mac_costs(work: Mapping[str, Work]) -> Costs:
     """Multiply-accumulates weighted by precision: cost = (macs + elements) · time of one.
 
-    An element written counts as one MAC, so that layers without any are cheap, but not free.
+    An element written counts as one MAC, so that layers without any are cheap, but not free. Of
+    weights alone in few bits it is the bytes that are read which cost: a product with few rows
+    waits for its weight.
     """
     times = {p: form.mac_cost_on(_CAPABILITY) for p, form in FORMAT_OF.items()}
+    for precision in WEIGHT_ONLY:
+        times[precision] *= BITS[precision] / FORMAT_OF[precision].bits
     by_layer = {
         name: {p: (w.macs + w.elements) * time for p, time in times.items()}
         for name, w in work.items()

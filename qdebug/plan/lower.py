@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from qdebug.calibrators.weights import weight_amax
+from qdebug.calibrators.weights import block_amax, weight_amax
 from qdebug.errors import ModelError, PlanError
 from qdebug.formats.base import FloatArray, Format
-from qdebug.formats.registry import CAST, FORMAT_OF, FP16, SCALED
+from qdebug.formats.registry import (
+    BF16,
+    CAST,
+    FORMAT_OF,
+    FP16,
+    SCALED,
+    WEIGHT_ONLY,
+)
 from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer
@@ -23,6 +31,8 @@ from qdebug.wording import option
 
 HALF_QDQ_OPSET = 19
 """The first opset in which Q/DQ carry FP16."""
+BLOCK_OPSET = 21
+"""The first opset whose DequantizeLinear has blocks, and INT4."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,8 @@ def required_opset(plan: PrecisionPlan, raised: Collection[Precision] = ()) -> i
     if scaled:
         used.add(plan.fallback_precision)
     needed = [13, *(FORMAT_OF[precision].opset for precision in used)]
+    if not WEIGHT_ONLY.isdisjoint(used):
+        needed.append(BLOCK_OPSET)
     if scaled and plan.fallback_precision is Precision.FP16:
         needed.append(HALF_QDQ_OPSET)
     return max(needed)
@@ -86,6 +98,8 @@ def _apply(bound: BoundPlan, graph: Graph) -> Graph:
                 code="QD-PLAN-OPSET",
             )
         cast[Precision.FP16] |= _half_quantized_nodes(graph, items)
+    if bound.plan.fallback_precision is Precision.BF16:
+        cast[Precision.BF16] |= _with_dequantizers(graph, [x for x in items if not x.activations])
     for precision, nodes in cast.items():
         if nodes:
             follow = _half_quantizers(graph) if mixed and precision is Precision.FP16 else ()
@@ -99,7 +113,7 @@ def quantized_layer(bound: BoundPlan, layer: Layer) -> QuantizedLayer:
     Raises:
         PlanError: a range is missing or not valid.
     """
-    activations = {t: _activation_scale(bound, layer, t) for t in layer.quantized_inputs}
+    activations = {t: _activation_scale(bound, layer, t) for t in bound.quantized_inputs(layer)}
     correction = bound.corrections.get(layer.name, Correction())
     weight = _weight_quantization(bound, layer)
     return QuantizedLayer(layer, activations, weight, correction.bias, bound.format_of(layer))
@@ -112,7 +126,7 @@ def activation_scales(bound: BoundPlan) -> dict[str, FloatArray]:
         PlanError: a range is missing or not valid.
     """
     layers = bound.quantized_layers()
-    return {t: _activation_scale(bound, x, t) for x in layers for t in x.quantized_inputs}
+    return {t: _activation_scale(bound, x, t) for x in layers for t in bound.quantized_inputs(x)}
 
 
 def check_ranges(bound: BoundPlan) -> None:
@@ -123,7 +137,7 @@ def check_ranges(bound: BoundPlan) -> None:
     """
     tensors = bound.plan.tensors
     for layer in bound.quantized_layers():
-        for tensor in layer.quantized_inputs:
+        for tensor in bound.quantized_inputs(layer):
             if tensor in tensors:
                 _activation_scale(bound, layer, tensor)
         if layer.weight in tensors:
@@ -147,6 +161,8 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
         return None
     graph = bound.layers.graph
     axis = weight_axis(graph.by_name[layer.name], graph, layer.weight)
+    if bound.precisions[layer.name] in WEIGHT_ONLY:
+        return _weight_in_blocks(bound, layer, layer.weight)
     entry = bound.plan.tensors.get(layer.weight)
     corrected = bound.corrections.get(layer.name, Correction()).weight
     if entry is not None:
@@ -165,17 +181,46 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
         values = graph.constant(layer.weight) if corrected is None else corrected
         assert values is not None  # a layer's weight is an initializer by construction
         amax = weight_amax(values.astype(np.float32, copy=False), axis)
-        if not np.all(np.isfinite(amax)):
-            raise ModelError(
-                f"the weight '{layer.weight}' of layer '{layer.name}' holds NaN or Inf",
-                "Train or export the model again.",
-                code="QD-MODEL-WEIGHT-VALUES",
-            )
+        _check_finite(amax, layer)
     form = bound.weight_format_of(layer)
     scale = scale_of(amax, f"weight '{layer.weight}'", form)
     if _fits_half(bound.format_of(layer)):
         scale = _rounded(bound, scale, form)
     return WeightQuantization(scale, axis, corrected, form)
+
+
+def _weight_in_blocks(bound: BoundPlan, layer: Layer, weight: str) -> WeightQuantization:
+    """A scale for each block of values that are summed over, from their largest magnitude. Ranges
+    that the plan has are those of other granularities.
+
+    One block for all of a channel is written as a scale per channel: TensorRT for RTX 1.7.1 builds
+    no engine of INT8 in one block with FP16 around.
+    """
+    graph = bound.layers.graph
+    values = bound.corrections.get(layer.name, Correction()).weight
+    own = graph.constant(weight) if values is None else values
+    assert own is not None  # a layer's weight is an initializer by construction
+    outer = weight_axis(graph.by_name[layer.name], graph, weight)
+    axis = own.ndim - 1 if outer == own.ndim - 2 else own.ndim - 2
+    size = min(bound.plan.block_size, own.shape[axis])
+    amax = block_amax(own.astype(np.float32, copy=False), axis, size)
+    _check_finite(amax, layer)
+    form = bound.weight_format_of(layer)
+    scale = _rounded(bound, scale_of(amax, f"weight '{weight}'", form), form)
+    if bound.plan.fallback_precision is Precision.BF16:  # which carries the scales as well
+        scale = scale.astype(BF16.dtype).astype(np.float32)
+    if size == own.shape[axis] and own.ndim == 2:
+        return WeightQuantization(scale.reshape(-1), outer, values, form)
+    return WeightQuantization(scale, axis, values, form, size)
+
+
+def _check_finite(amax: np.ndarray[Any, Any], layer: Layer) -> None:
+    if not np.all(np.isfinite(amax)):
+        raise ModelError(
+            f"the weight '{layer.weight}' of layer '{layer.name}' holds NaN or Inf",
+            "Train or export the model again.",
+            code="QD-MODEL-WEIGHT-VALUES",
+        )
 
 
 def _rounded(bound: BoundPlan, scale: FloatArray, form: Format) -> FloatArray:
@@ -194,21 +239,22 @@ def _fits_half(form: Format) -> bool:
 
 def _half_quantized_nodes(graph: Graph, items: list[QuantizedLayer]) -> set[str]:
     """Nodes of quantized layers all of whose scales FP16 can hold, with the DQ nodes they read."""
-    nodes: set[str] = set()
+    fitting = []
     for item in items:
         scales = list(item.activations.values())
         if item.weight is not None:
             scales.append(item.weight.scale)
-        fits = _fits_half(item.format) and all(
-            half_scale(s, item.format) is not None for s in scales
-        )
-        if not fits:
-            continue
-        nodes.update(item.layer.nodes)
-        for name in item.layer.nodes:
-            producers = (graph.producers.get(t) for t in graph.by_name[name].inputs)
-            nodes.update(p.name for p in producers if p and p.op_type == "DequantizeLinear")
-    return nodes
+        form = item.format if item.activations or item.weight is None else item.weight.format
+        if _fits_half(form) and all(half_scale(s, form) is not None for s in scales):
+            fitting.append(item)
+    return _with_dequantizers(graph, fitting)
+
+
+def _with_dequantizers(graph: Graph, items: Iterable[QuantizedLayer]) -> set[str]:
+    """The nodes of layers, and the DequantizeLinear that they read."""
+    nodes = {name for item in items for name in item.layer.nodes}
+    makers = (graph.producers.get(t) for name in nodes for t in graph.by_name[name].inputs)
+    return nodes | {m.name for m in makers if m and m.op_type == "DequantizeLinear"}
 
 
 def _half_quantizers(graph: Graph) -> list[str]:

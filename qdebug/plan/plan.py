@@ -12,7 +12,15 @@ import numpy.typing as npt
 
 from qdebug.errors import PlanError
 from qdebug.formats.base import FloatArray, Format
-from qdebug.formats.registry import FORMAT_OF, INT8, SCALED, WEIGHT_FORMAT_OF, order_of
+from qdebug.formats.registry import (
+    FORMAT_OF,
+    INT8,
+    RANGED,
+    SCALED,
+    WEIGHT_FORMAT_OF,
+    WEIGHT_ONLY,
+    order_of,
+)
 from qdebug.network.inline import Taken
 from qdebug.network.layers import Layer, Layers
 from qdebug.network.prepare import Model
@@ -23,12 +31,20 @@ from qdebug.types import Precision
 GIVEN = "given"
 """The method of ranges that a quantized model has."""
 
+BLOCK_SIZE = 128
+"""Values of a weight that share a scale in W4 and W8, where a plan does not say: as NVIDIA's Model
+Optimizer (INT4_BLOCKWISE_WEIGHT_ONLY_CFG) and onnxruntime.quantization (MatMulNBits) have it."""
+
 
 class Granularity(StrEnum):
     """How many scales a weight has."""
 
     PER_CHANNEL = "per-channel"
     PER_TENSOR = "per-tensor"
+
+
+LEAST_BLOCK = 16
+"""The smallest block that MatMulNBits of ONNX Runtime takes."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,8 @@ class PrecisionPlan:
         tensors: tensor name -> range. Quantized layers need one for each activation they read; a
             weight's is taken from its values unless it is named here.
         weights: one scale per output channel, or one per weight.
+        block_size: of W4 and W8: how many values of a weight, along what is summed over, share a
+            scale.
         model_sha256: of the model file the plan was made for, or "" when any will do.
         calibration: where the ranges came from, for the reader.
         control_flow: the branch that stands in the place of an If of the model, by its name (see
@@ -68,6 +86,7 @@ class PrecisionPlan:
     layers: Mapping[str, Precision] = field(default_factory=dict)
     tensors: Mapping[str, TensorRange] = field(default_factory=dict)
     weights: Granularity = Granularity.PER_CHANNEL
+    block_size: int = BLOCK_SIZE
     model_sha256: str = ""
     calibration: str = ""
     control_flow: Taken = field(default_factory=dict)
@@ -117,6 +136,11 @@ class BoundPlan:
         """Layers whose operands are read through Q/DQ pairs, in execution order."""
         return [layer for layer in self.layers if self.precisions[layer.name] in SCALED]
 
+    def quantized_inputs(self, layer: Layer) -> tuple[str, ...]:
+        """The activations that `layer` reads through Q/DQ pairs."""
+        precision = self.precisions[layer.name]
+        return layer.quantized_inputs if precision in RANGED else ()
+
     def format_of(self, layer: Layer) -> Format:
         """What the activations that `layer` reads are rounded to."""
         return FORMAT_OF[self.precisions[layer.name]]
@@ -127,7 +151,7 @@ class BoundPlan:
 
     def needed_ranges(self) -> list[str]:
         """Activations that quantized layers read, in execution order, each once."""
-        reads = (t for layer in self.quantized_layers() for t in layer.quantized_inputs)
+        reads = (t for layer in self.layers for t in self.quantized_inputs(layer))
         return list(dict.fromkeys(reads))
 
     def only_quantized(self, tensor: str) -> bool:
@@ -135,10 +159,7 @@ class BoundPlan:
         layers = self.layers
         readers = (layers.of_node.get(n.name) for n in layers.graph.consumers.get(tensor, ()))
         return tensor not in layers.graph.outputs and all(
-            reader is not None
-            and self.precisions[reader.name] in SCALED
-            and tensor in reader.quantized_inputs
-            for reader in readers
+            reader is not None and tensor in self.quantized_inputs(reader) for reader in readers
         )
 
     def activation_scale(self, tensor: str, form: Format = INT8) -> FloatArray:
@@ -160,7 +181,9 @@ class BoundPlan:
         """These activations by what they are quantized to: where layers of several formats read
         one, the first in the order of precisions."""
         layers = sorted(self.quantized_layers(), key=lambda x: -order_of(self.precisions[x.name]))
-        formats = {t: self.format_of(layer) for layer in layers for t in layer.quantized_inputs}
+        formats = {
+            t: self.format_of(layer) for layer in layers for t in self.quantized_inputs(layer)
+        }
         found: dict[Format, list[str]] = {}
         for tensor in tensors:
             found.setdefault(formats[tensor], []).append(tensor)
@@ -225,9 +248,14 @@ def check_control_flow(wanted: Taken, model: Model) -> None:
 
 
 def _default(plan: PrecisionPlan, layer: Layer) -> Precision:
-    if plan.precision in SCALED and not layer.quantizable:
-        return plan.fallback_precision
-    return plan.precision
+    return plan.precision if can_run_in(plan.precision, layer) else plan.fallback_precision
+
+
+def can_run_in(precision: Precision, layer: Layer) -> bool:
+    """Whether a layer has a form in a precision that a plan may ask for."""
+    if precision in WEIGHT_ONLY:
+        return layer.quantizable and layer.weight_in_blocks
+    return layer.quantizable or precision not in SCALED
 
 
 def _named_precisions(plan: PrecisionPlan, model: Model, layers: Layers) -> dict[str, Precision]:
@@ -242,12 +270,15 @@ def _named_precisions(plan: PrecisionPlan, model: Model, layers: Layers) -> dict
     named: dict[str, tuple[str, Precision]] = {}
     for text, precision in plan.layers.items():
         chosen = matching_layers(text, aliases, layers)
-        able = [layer for layer in chosen if layer.quantizable or precision not in SCALED]
+        able = [layer for layer in chosen if can_run_in(precision, layer)]
         if not able:
             operators = ", ".join(dict.fromkeys(layer.op_type for layer in chosen))
+            able_to = "Conv, ConvTranspose, Gemm and MatMul"
+            if precision in WEIGHT_ONLY:
+                able_to = "Gemm and MatMul with a constant right operand"
             raise PlanError(
                 f"layer '{text}' ({operators}) cannot run in {precision.upper()}",
-                "Only Conv, ConvTranspose, Gemm and MatMul can: set it to bf16, fp16 or fp32.",
+                f"Only {able_to} can: set it to bf16, fp16 or fp32.",
                 code="QD-PLAN-NO-INT8",
             )
         if text not in aliases:

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qdebug.errors import PlanError
-from qdebug.formats.registry import FORMAT_OF
+from qdebug.formats.registry import FORMAT_OF, WEIGHT_ONLY
 from qdebug.inmemory import InMemory, path_in
 from qdebug.inputfiles import HDF5_MAGIC, open_file
-from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange
+from qdebug.plan.plan import BLOCK_SIZE, LEAST_BLOCK, Granularity, PrecisionPlan, TensorRange
 from qdebug.plan.trtcache import is_cache
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -77,6 +77,7 @@ class _PlanFile(Strict):
     precision: _PlannedPrecision = Precision.INT8
     fallback_precision: Literal["bf16", "fp16", "fp32"] = "fp32"
     weights: Granularity = Granularity.PER_CHANNEL
+    block_size: int = Field(BLOCK_SIZE, ge=LEAST_BLOCK)
     calibration: str = ""
     control_flow: ControlFlow = {}
     layers: dict[str, _PlannedPrecision] = {}
@@ -136,6 +137,7 @@ def _plan_of(file: _PlanFile) -> PrecisionPlan:
         layers=file.layers,
         tensors={name: tensor_range(entry) for name, entry in file.tensors.items()},
         weights=file.weights,
+        block_size=file.block_size,
         model_sha256=file.model.sha256,
         calibration=file.calibration,
         control_flow=file.control_flow,
@@ -203,6 +205,10 @@ def plan_to_yaml(
     data["precision"] = str(plan.precision)
     data["fallback_precision"] = str(plan.fallback_precision)
     data["weights"] = str(plan.weights)
+    if plan.block_size != BLOCK_SIZE or not WEIGHT_ONLY.isdisjoint(
+        {plan.precision, *plan.layers.values()}
+    ):
+        data["block_size"] = plan.block_size
     if plan.calibration:
         data["calibration"] = plan.calibration
     if plan.control_flow:

@@ -16,7 +16,7 @@ from qdebug.config.bisect import PinToName
 from qdebug.config.candidate import FallbackName
 from qdebug.decide.search.problem import PinTo
 from qdebug.errors import QdebugError, UsageError
-from qdebug.formats.registry import CAST, FORMAT_OF, SCALED
+from qdebug.formats.registry import BITS, CAST, FORMAT_OF, RANGED, SCALED, WEIGHT_ONLY
 from qdebug.testing.contract import network
 from qdebug.types import Precision
 
@@ -90,7 +90,7 @@ def test_calibrate(precision: Precision, tmp_path: Path) -> None:
     def run() -> Any:
         return qdebug.calibrate(model(), calib_data={"x": X}, precision=precision)
 
-    if precision not in SCALED:
+    if precision not in RANGED:
         refused(run, precision, "QD-USAGE-CHOICE")
         return
     result = run()
@@ -113,7 +113,7 @@ def test_repair(precision: Precision, tmp_path: Path) -> None:
         given = {"inputs": {"x": X}, "calib_data": calib, "only": "bias-correction"}
         return qdebug.repair(model(), precision=precision, output=tmp_path / "r.onnx", **given)
 
-    if precision is Precision.FP32:
+    if precision is Precision.FP32 or precision in WEIGHT_ONLY:
         refused(run, precision, "QD-USAGE-NOTHING-TO-REPAIR")
         return
     assert run().precision == precision
@@ -140,9 +140,11 @@ def test_what_layers_are_pinned_to(precision: Precision, pin_to: PinTo) -> None:
             model(), inputs={"x": X}, precision=precision, target=target, pin_to=pin_to
         )
 
-    wider = FORMAT_OF[Precision(pin_to)].bits >= FORMAT_OF[precision].bits
-    ranges = Precision(pin_to) not in SCALED or precision in SCALED
-    if pin_to == precision or not wider or not ranges:
+    end = Precision(pin_to)
+    wider = BITS[end] >= BITS[precision]
+    ranges = end not in RANGED or precision in RANGED
+    blocks = end not in WEIGHT_ONLY or precision in WEIGHT_ONLY
+    if end is precision or not (wider and ranges and blocks):
         refused(run, pin_to, "QD-USAGE-NOTHING-TO-PIN")
         return
     result = run()
@@ -152,7 +154,7 @@ def test_what_layers_are_pinned_to(precision: Precision, pin_to: PinTo) -> None:
 
 def test_the_flags_name_all_of_them() -> None:
     assert get_args(PinToName) == tuple(PinTo)
-    assert {p.precision for p in PinTo} - {None} == set(FORMAT_OF)
+    assert {p.precision for p in PinTo} - {None} == FORMAT_OF.keys() - {Precision.W4}
 
 
 @pytest.mark.parametrize(("precision", "least"), [("fp8", "8.9"), ("bf16", "8.0")])

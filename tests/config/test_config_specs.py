@@ -17,7 +17,7 @@ from qdebug.network.samplespec import SampleSpec
 MADE = {"compared", "calibrates_on", "fits_remedies", "engine"}
 """Fields that are made of several settings."""
 ONE_FOR_ALL = {"backend", "strategy", "int8_kernels", "max_evaluations", "journal"} | {
-    *("allow_unquantized", "select_point", "profile", "profile_layers")
+    *("allow_unquantized", "select_point", "profile", "profile_layers", "block_size")
 }
 """Settings that `repair` does not have."""
 
@@ -27,7 +27,7 @@ ONE_FOR_ALL = {"backend", "strategy", "int8_kernels", "max_evaluations", "journa
     [
         (QuantizationSpec, CompareSettings, set()),
         (QuantizationSpec, BisectSettings, {"reference", "allow_unquantized"}),
-        (QuantizationSpec, SweepSettings, {"fallback_precision", "pin"}),
+        (QuantizationSpec, SweepSettings, {"fallback_precision", "pin", "block_size"}),
         (QuantizationSpec, RepairSettings, ONE_FOR_ALL),
         (TargetSpec, BisectSettings, set()),
         (TargetSpec, RepairSettings, set()),

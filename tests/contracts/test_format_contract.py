@@ -14,7 +14,17 @@ from onnx import TensorProto, helper
 
 from qdebug.config.candidate import FallbackName, MixName, PrecisionName
 from qdebug.formats.base import Format, Kind
-from qdebug.formats.registry import CAST, FORMAT_OF, FORMATS, FP32, INT8, PLANNED
+from qdebug.formats.registry import BITS as BITS_OF
+from qdebug.formats.registry import (
+    CAST,
+    FORMAT_OF,
+    FORMATS,
+    FP32,
+    INT8,
+    PLANNED,
+    RANGED,
+    WEIGHT_ONLY,
+)
 from qdebug.formats.registry import SCALED as SCALED_PRECISIONS
 from qdebug.types import Precision
 
@@ -226,9 +236,10 @@ def test_the_step_is_the_distance_of_neighbours(form: Format) -> None:
 def test_the_registry() -> None:
     assert len({f.name for f in FORMATS}) == len({f.onnx_type for f in FORMATS}) == len(FORMATS)
     assert {form for _, *forms in PLANNED for form in forms} <= set(FORMATS)
-    assert {f.precision for f in FORMATS} | {Precision.A16W8} == set(Precision)
-    assert all(a.needs_scale == w.needs_scale == (p in SCALED_PRECISIONS) for p, a, w in PLANNED)
-    order = [max(a.bits, w.bits) for _, a, w in PLANNED]
+    assert {f.precision for f in FORMATS} | {Precision.A16W8, *WEIGHT_ONLY} == set(Precision)
+    assert all(w.needs_scale == (p in SCALED_PRECISIONS) for p, _, w in PLANNED)
+    assert all(a.needs_scale == (p in RANGED) for p, a, _ in PLANNED)
+    order = [BITS_OF[p] for p, _, _ in PLANNED]
     assert order == sorted(order)
     planned = tuple(map(str, FORMAT_OF))
     assert get_args(PrecisionName) == planned  # a literal, since flags start without NumPy

@@ -98,7 +98,7 @@ def test_numbers_may_be_written_in_short(tmp_path: Path) -> None:
         ("schema: qdebug.plan/2\n", 1, "schema: must be 'qdebug.plan/1'"),
         (HEAD + "\nlayrs: {}\n", 3, "layrs: unknown key"),
         (HEAD + "model:\n  path: m\n  sha: x\n", 4, "model.sha: unknown key"),
-        (HEAD + "precision: int4\n", 2, "precision: must be 'int8', 'fp8', 'a16w8', 'bf16', "),
+        (HEAD + "precision: int4\n", 2, "precision: must be 'w4', 'w8', 'int8', 'fp8', "),
         (
             HEAD + "fallback_precision: int8\n",
             2,

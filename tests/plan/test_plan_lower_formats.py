@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from qdebug.formats.registry import FORMAT_OF, SCALED, WEIGHT_FORMAT_OF
+from qdebug.formats.registry import FORMAT_OF, RANGED, WEIGHT_FORMAT_OF
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.quantize import half_scale
@@ -32,7 +32,7 @@ def _ranges(kit: SimpleNamespace, proto: Any, images: Any) -> dict[str, float]:
     return {t: float(np.abs(found[t]).max()) for t in ("x", "r1", "f")}
 
 
-@pytest.mark.parametrize("precision", sorted(SCALED & FORMAT_OF.keys()))
+@pytest.mark.parametrize("precision", sorted(RANGED & FORMAT_OF.keys()))
 @pytest.mark.parametrize("rest", ["fp32", "bf16", "fp16"])
 def test_a_product_reads_what_its_formats_hold(
     kit: SimpleNamespace, precision: Precision, rest: str
@@ -59,7 +59,16 @@ def test_a_product_reads_what_its_formats_hold(
 def test_required_opset(kit: SimpleNamespace) -> None:
     """Of QuantizeLinear in FP8 and in INT16, and of Conv in BF16."""
     opsets = {p: required_opset(PrecisionPlan(p)) for p in FORMAT_OF}
-    assert opsets == {"int8": 13, "fp8": 19, "a16w8": 21, "bf16": 22, "fp16": 13, "fp32": 13}
+    assert opsets == {
+        "w4": 21,
+        "w8": 21,
+        "int8": 13,
+        "fp8": 19,
+        "a16w8": 21,
+        "bf16": 22,
+        "fp16": 13,
+        "fp32": 13,
+    }
     assert required_opset(kit.int8(fallback_precision=Precision.BF16)) == 22
     assert required_opset(kit.int8(layers={"a": Precision.A16W8})) == 21
 
@@ -84,7 +93,16 @@ def test_a_network_in_each_precision(
     exact = kit.run(model.graph, {"x": images})["out"]
     found = kit.run(low.graph, {"x": images})["out"]
     noise = np.sum((exact - found) ** 2) / np.sum(exact**2)
-    least = {"int8": 25, "fp8": 20, "a16w8": 30, "bf16": 40, "fp16": 55, "fp32": 300}
+    least = {
+        "w4": 15,
+        "w8": 40,
+        "int8": 25,
+        "fp8": 20,
+        "a16w8": 30,
+        "bf16": 40,
+        "fp16": 55,
+        "fp32": 300,
+    }
     db = 300 if noise == 0 else -10 * np.log10(noise)
     assert db >= min(least[precision], 40 if rest == "bf16" else 300), db
 

@@ -23,7 +23,7 @@ from qdebug.analyse.causes.quantization import (
     with_invalid_scale,
 )
 from qdebug.formats.base import FloatArray, Format, Kind
-from qdebug.formats.registry import CAST, FP8_E4M3, FP16, INT8, UINT8
+from qdebug.formats.registry import CAST, FP8_E4M3, FP16, INT8, UINT8, WEIGHT_ONLY
 from qdebug.metrics.sums import error_energy, signal_energy
 from qdebug.metrics.tensor import sqnr_db
 from qdebug.network.codes import format_of_codes
@@ -425,6 +425,7 @@ class IsolatedLayer:
             across=across,
             block=block,
             divisible=divisible,
+            alone=self.subject.precisions[self.layer.name] in WEIGHT_ONLY,
             saturated=saturated,
             exceeded=exceeded,
         )

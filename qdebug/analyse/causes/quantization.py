@@ -143,6 +143,7 @@ class WeightPart:
         across: the axis that its scales lie along, where that is another one.
         block: how many neighbours share a scale; 0 for a whole channel or tensor.
         divisible: it has more than one output channel, so that there could be more scales.
+        alone: no activation that the layer reads is quantized, by the plan.
     """
 
     energy: float
@@ -155,6 +156,7 @@ class WeightPart:
     across: int | None = None
     block: int = 0
     divisible: bool = True
+    alone: bool = False
     saturated: SaturatedBias | None = None
     exceeded: float = 1.0
 
@@ -611,8 +613,15 @@ def _weight(weight: WeightPart, share: float) -> Cause:
         "weight-rounding",
         share,
         rounded,
-        "Quantize the FP32 model again, with smaller blocks or 8 bits for this layer; otherwise "
-        "keep it in higher precision."
+        f"Smaller blocks ({option('block_size')}) or 8 bits ({option('precision', 'w8')}, or "
+        f"{option('pin_to', 'w8')} of `qdebug bisect`) round it less; otherwise keep it in higher "
+        "precision."
+        if weight.alone and weight.format.bits < INT8.bits
+        else f"Smaller blocks ({option('block_size')}) round it less; otherwise keep it in higher "
+        "precision."
+        if weight.alone
+        else "Quantize the FP32 model again, with smaller blocks or 8 bits for this layer; "
+        "otherwise keep it in higher precision."
         if weight.block
         else "Keep the layer in higher precision, or train the network with its weights quantized."
         if not is_planned(weight.format)

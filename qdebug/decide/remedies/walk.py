@@ -320,8 +320,10 @@ class Walk:
                 how = item.weight
                 own = graph.constant(tensor) if how.values is None else how.values
                 assert own is not None
-                fixed[tensor] = how.format.quantize(own.astype(np.float32), how.scale, how.axis)
-            else:
+                fixed[tensor] = how.format.quantize(
+                    own.astype(np.float32), *how.scale_for(own.shape)
+                )
+            elif tensor in item.activations:
                 scale = item.activations[tensor]
                 given[tensor] = streams.quantized(tensor, scale, item.format)
         shift = None

@@ -9,7 +9,7 @@ from qdebug.backends.options import SessionSettings
 from qdebug.config.repair import RepairSettings
 from qdebug.errors import UsageError
 from qdebug.execute.model_pair import explicit, open_reference, refuse_reference
-from qdebug.formats.registry import FORMAT_OF
+from qdebug.formats.registry import FORMAT_OF, WEIGHT_ONLY
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.network.prepare import Model
 from qdebug.network.samplespec import SampleSpec
@@ -86,9 +86,10 @@ def _check_planned(path: str, pair: ModelPair) -> None:
     others = (x for x in pair.layers if pair.precisions[x.name] not in FORMAT_OF)
     layer = next(others, None)
     if layer is not None:
+        able = ", ".join(p.upper() for p in FORMAT_OF if p not in WEIGHT_ONLY)
         raise UsageError(
             f"{path}: layer '{layer.name}' runs in {pair.precisions[layer.name].upper()}, and a "
-            f"repair makes layers of {', '.join(p.upper() for p in FORMAT_OF)} only",
+            f"repair makes layers of {able} only",
             "`qdebug compare` says which layers cost most and why.",
             code="QD-USAGE-REPAIR-FORMAT",
         )

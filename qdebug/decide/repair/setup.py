@@ -34,7 +34,7 @@ from qdebug.errors import UsageError
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.model_pair import load_model, plan_from, plan_ranges
-from qdebug.formats.registry import CAST
+from qdebug.formats.registry import CAST, WEIGHT_ONLY
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.prepare import Model
 from qdebug.network.samples.subset import SampleSubset, halves, open_subsets
@@ -132,7 +132,7 @@ def prepare(
     target = _target(settings.asked)
     metric = read_metric(settings.metric, settings.decode)
     plan = plan_from(settings.quantization)
-    _refuse_fp32(plan)
+    _check_repairable(plan)
     sources = given_specs(settings.calibrates_on, settings.held_out)
     sessions = session_settings(settings)
     raised = raised_to(settings.search)
@@ -229,7 +229,20 @@ def _end_of_remedies(ends_at: float, *, pins: bool) -> float:
     return now + left * (_FOR_REMEDIES if pins and left > 0 else 1)
 
 
-def _refuse_fp32(plan: PrecisionPlan) -> None:
+def _check_repairable(plan: PrecisionPlan) -> None:
+    """Refuse a plan in which there is nothing to change.
+
+    Raises:
+        UsageError: it is in FP32, or has layers whose weights alone are quantized.
+    """
+    alone = sorted(WEIGHT_ONLY & {plan.precision, *plan.layers.values()})
+    if alone:
+        raise UsageError(
+            f"{option('precision')}: no remedy is for weights in blocks ({alone[0].upper()})",
+            f"Smaller blocks round them less ({option('block_size')}); `qdebug bisect` finds the "
+            "layers to keep in 8 bits or in floating point.",
+            code="QD-USAGE-NOTHING-TO-REPAIR",
+        )
     if plan.precision is Precision.FP32:
         raise UsageError(
             f"{option('precision')}: in FP32 there is nothing to repair",

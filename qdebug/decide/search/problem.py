@@ -51,6 +51,7 @@ class PinTo(StrEnum):
     """The precision that layers are raised to; `auto` takes FP16 where it suffices, `ladder` for
     each layer the cheapest precision that does."""
 
+    W8 = "w8"
     INT8 = "int8"
     FP8 = "fp8"
     A16W8 = "a16w8"

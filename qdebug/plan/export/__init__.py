@@ -80,7 +80,7 @@ class ExportResult(Result):
         return f"{', '.join(map(str, self.files))} for {self.target}"
 
 
-_TENSORRT = ("int8", "fp8", "bf16", "fp16", "fp32")
+_TENSORRT = ("w4", "w8", "int8", "fp8", "bf16", "fp16", "fp32")
 _NO_INT16 = {"a16w8": "TensorRT multiplies no INT16"}
 
 EXPORT_TARGETS: Mapping[str, ExportTarget] = {

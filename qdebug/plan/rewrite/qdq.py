@@ -26,12 +26,21 @@ from qdebug.types import Array
 @dataclass(frozen=True)
 class WeightQuantization:
     """How a weight is quantized: `axis` is None for one scale per tensor. `values` are quantized in
-    place of the constant's own, where they are given."""
+    place of the constant's own, where they are given. With a `block`, `scale` has the rank of the
+    weight, and each is that of so many values along `axis`."""
 
     scale: FloatArray
     axis: int | None
     values: FloatArray | None = None
     format: Format = INT8
+    block: int | None = None
+
+    def scale_for(self, shape: Sequence[int]) -> tuple[FloatArray, int | None]:
+        """The scale and the axis for Format.encode, of a weight of this shape."""
+        if self.block is None or self.axis is None:
+            return self.scale, self.axis
+        each = np.repeat(self.scale, self.block, self.axis)
+        return each.take(range(shape[self.axis]), self.axis), None
 
 
 @dataclass(frozen=True)
@@ -97,7 +106,7 @@ def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Array:
             "Give the FP32 model that it was made from.",
             code="QD-PLAN-NOT-FP32",
         )
-    return how.format.encode(values, how.scale, how.axis)
+    return how.format.encode(values, *how.scale_for(values.shape))
 
 
 def bias_node(graph: Graph, layer: Layer) -> str | None:
@@ -188,13 +197,15 @@ class _Pairs:
                     np.zeros(how.scale.shape, how.format.dtype), f"{tensor}_zero_point"
                 ),
             ]
-            axis = {} if how.axis is None else {"axis": how.axis}
+            where = {} if how.axis is None else {"axis": how.axis}
+            if how.block is not None:
+                where["block_size"] = how.block
             self._weights[key] = edit.add(
                 "DequantizeLinear",
                 *operands,
                 output=edit.tensor_name(f"{tensor}_DequantizeLinear_Output"),
                 name=f"{tensor}_DequantizeLinear",
-                **axis,
+                **where,
             )
         return self._weights[key]
 
@@ -206,8 +217,9 @@ class _Pairs:
 
 
 def quantized_operands(view: Node, layer: Layer) -> tuple[str, ...]:
-    """The tensors that a node of a quantized layer reads quantized, its weight included. Only the
-    first two inputs are operands; the third of Conv and Gemm is the bias."""
+    """The tensors that a node of a quantized layer reads quantized, its weight included, where
+    activations are. Only the first two inputs are operands; the third of Conv and Gemm is the
+    bias."""
     if view.name == layer.name:
         known = {*layer.quantized_inputs, layer.weight}
     elif view.op_type == "Add":
@@ -224,7 +236,7 @@ def _quantize_operands(
     for tensor in quantized_operands(view, item.layer):
         if tensor == item.layer.weight and item.weight is not None:
             reads[tensor] = pairs.weight(tensor, item.weight)
-        else:
+        elif tensor in item.activations:
             reads[tensor] = pairs.activation(tensor, item.activations[tensor], item.format)
     bias = list(node.input[2:])
     rename_reads(node, reads)
