@@ -16,7 +16,7 @@ from typing import Any
 from common import DATA, parser_of
 
 import qdebug
-from qdebug.formats.registry import FORMAT_OF
+from qdebug.formats.registry import FORMAT_OF, WEIGHT_ONLY
 from qdebug.types import Precision
 
 ASSETS = DATA.parents[1] / "shared" / "assets"
@@ -29,7 +29,7 @@ def main() -> None:
     parser = parser_of(__doc__, samples=1000)
     parser.add_argument("--nets", nargs="+", default=[*BUNDLED, *FOLDERS], metavar="NET")
     args = parser.parse_args()
-    precisions = [p for p in FORMAT_OF if p is not Precision.FP32]
+    precisions = [p for p in FORMAT_OF if p is not Precision.FP32 and p not in WEIGHT_ONLY]
     print(f"| network | {' | '.join(p.upper() for p in precisions)} |")
     print(f"|---|{'---|' * len(precisions)}")
     for net in args.nets:
