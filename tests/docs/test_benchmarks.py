@@ -31,7 +31,7 @@ ARGUMENTS = {
     "bench_formats": "--nets digits_cnn --samples 4",
     "bench_fp16": SMALL,
     "bench_gpu_formats": "--compute-capability 8.9 --nets digits_cnn --precisions fp8 --samples 2",
-    "bench_gpu_fp16_rules": "build /dev/null --only 24->96",
+    "bench_gpu_fp16_rules": "build {tmp} --only 24->96",
     "bench_large": "--nets W3 --samples 4 --seconds 1 --commands inspect export floor",
     "bench_parts": "--nets digits_cnn --samples 4",
     "bench_pictures": f"{DATA}/digits_detector.onnx --pictures 4 --rounds 1",
@@ -110,7 +110,7 @@ def test_a_benchmark_measures(name: str, monkeypatch: pytest.MonkeyPatch, tmp_pa
         pytest.importorskip("tensorrt_rtx", reason="needs TensorRT for RTX")
     if name in NEEDS_BROWSER and (why := missing()):
         pytest.skip(why)
-    said = _run(name, *ARGUMENTS[name].split())
+    said = _run(name, *ARGUMENTS[name].replace("{tmp}", str(tmp_path / "file")).split())
     assert "failed" not in said
     for text in SHOWS[name]:
         assert text in said
