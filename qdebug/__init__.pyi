@@ -331,6 +331,7 @@ def bisect(
     | None = None,
     method: str = "minmax",
     fp16_kernels: Literal["tensorrt", "exact"] = "tensorrt",
+    framework: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     metric: str | Callable[..., float] | None = None,
     decode: str | None = None,
     worst_group: str | None = None,

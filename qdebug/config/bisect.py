@@ -8,7 +8,14 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from qdebug.backends.segmentation import DEFAULT_BUDGET
-from qdebug.config.candidate import FORCE, HTML, MEMORY_BUDGET, WORST_GROUP, CandidateSettings
+from qdebug.config.candidate import (
+    FORCE,
+    FRAMEWORK,
+    HTML,
+    MEMORY_BUDGET,
+    WORST_GROUP,
+    CandidateSettings,
+)
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.engine import EngineSettings
 from qdebug.config.option import (
@@ -95,6 +102,7 @@ class BisectSettings(CandidateSettings, ClusterSettings):
             metavar="X",
         ),
     ] = 0.3
+    framework: Annotated[DataLike | None, FRAMEWORK] = None
     target: Annotated[str | None, TARGET] = None
     max_drop: Annotated[float | None, MAX_DROP] = None
     max_rise: Annotated[float | None, MAX_RISE] = None

@@ -265,14 +265,8 @@ def _title(result: BisectResult) -> str:
 
 
 def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
+    yield from _asked(result)
     search = result.search
-    yield "target", result.target_text
-    kept = f", {result.held_out_samples} held out to check the answer"
-    yield "samples", f"{result.samples} to search on{kept}; strategy {result.strategy}"
-    if result.reference_metric is not None:
-        yield "FP32", value_of(result, result.reference_metric)
-    if result.pinned_by_plan:
-        yield "pinned by the plan", _by_plan(result)
     better = _beside_fp32(result, result.baseline, result.reference_metric, result.samples)
     yield _base(result), _measured(result, search.baseline) + better
     if search.ceiling is not None:
@@ -299,6 +293,20 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
         yield "FP16 layers", FP16_KERNELS[result.fp16_kernels]
     if result.search.history:
         yield "how", result.execution
+
+
+def _asked(result: BisectResult) -> Iterator[tuple[str, str]]:
+    """The target, and what it is searched for on and from."""
+    yield "target", result.target_text
+    kept = f", {result.held_out_samples} held out to check the answer"
+    yield "samples", f"{result.samples} to search on{kept}; strategy {result.strategy}"
+    if result.framework is not None:
+        worst = in_decibels(result.framework.worst.sqnr_db)
+        yield "export", f"agrees with {printable(result.framework.data)}, SQNR {worst}"
+    if result.reference_metric is not None:
+        yield "FP32", value_of(result, result.reference_metric)
+    if result.pinned_by_plan:
+        yield "pinned by the plan", _by_plan(result)
 
 
 def _otherwise(result: BisectResult) -> str:

@@ -34,11 +34,10 @@ def framework_blocks(result: CompareResult, *, detailed: bool) -> Iterator[Block
     yield Line()
 
 
-def unlike_export(result: CompareResult) -> str:
+def unlike_export(found: FrameworkResult) -> str:
     """How the ONNX model differs from what the framework gave, as sentences; "" where it does
     not."""
-    found = result.framework
-    if found is None or found.agrees:
+    if found.agrees:
         return ""
     worst = found.worst
     said = [
@@ -56,7 +55,6 @@ def unlike_export(result: CompareResult) -> str:
         said.append(
             f"{how} ({cause.label}): {printable(cause.evidence)}. {printable(cause.remedy)}"
         )
-    said.append("All other figures are those of this ONNX model, against itself in FP32.")
     return " ".join(said)
 
 

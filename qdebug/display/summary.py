@@ -48,7 +48,14 @@ _LARGE_SHARE = 0.2
 
 def sentence(result: CompareResult) -> str:
     """The sentences, "" where nothing was measured to say them. All figures are of all samples."""
-    return " ".join(filter(None, (unlike_export(result), _of_quantization(result))))
+    return " ".join(filter(None, (_of_export(result), _of_quantization(result))))
+
+
+def _of_export(result: CompareResult) -> str:
+    """That the export is wrong, before anything is said of the quantization."""
+    told = unlike_export(result.framework) if result.framework else ""
+    against = "All other figures are those of this ONNX model, against itself in FP32."
+    return f"{told} {against}" if told else ""
 
 
 def _of_quantization(result: CompareResult) -> str:

@@ -17,6 +17,7 @@ from qdebug.result import FailedStage, Hidden, Inline, Json, ModelRef, ReadData,
 from qdebug.results.compare import Cause
 from qdebug.results.conditions import Condition
 from qdebug.results.engine import EngineReport
+from qdebug.results.framework import FrameworkResult
 from qdebug.types import Fp16Kernels, Precision
 from qdebug.wording import counted
 
@@ -174,6 +175,8 @@ class BisectResult(Result):
         execution: how candidates were evaluated, for people.
         engine: of the answer; null without an engine's backend.
         plan: the answer as a plan.
+        framework: the training framework against the ONNX model in FP32, which agree; null where
+            its outputs are not given. Where they do not agree, nothing is searched.
         suspect: the note that FP32 itself guesses, which is to be read first; "" where it does not.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
@@ -209,6 +212,7 @@ class BisectResult(Result):
     plan: Hidden[PrecisionPlan]
     notes: tuple[str, ...] = ()
     data: tuple[ReadData, ...] = ()
+    framework: FrameworkResult | None = None
     suspect: Hidden[str] = ""
     failed: tuple[FailedStage, ...] = ()
 

@@ -16,7 +16,7 @@ from half_networks import Builder
 from onnx import numpy_helper
 
 import qdebug
-from qdebug.errors import SampleError
+from qdebug.errors import ModelError, SampleError
 from qdebug.results.compare import CompareResult
 from qdebug.results.framework import FrameworkResult
 
@@ -306,6 +306,16 @@ def test_an_array_with_other_rows_is_left_out() -> None:
     for other in (name, "output_1"):
         with pytest.raises(SampleError, match=f"'{other}': it has 20 rows for 10 samples"):
             checked(vectors(), VECTORS, {"t4": array, "t3": array, other: windows})
+
+
+def test_bisect_searches_a_right_export_only() -> None:
+    right, wrong, x = FAULTS["interpolation"]
+    asked: Any = {"inputs": {"x": x}, "framework": outputs(right, x), "target": "output.cosine>=0"}
+    result = qdebug.bisect(right, **asked, cache=False)
+    assert result.passed and result.framework is not None and result.framework.agrees
+    with pytest.raises(ModelError, match=r"interpolation.*mode=linear") as caught:
+        qdebug.bisect(wrong, **asked, cache=False)
+    assert caught.value.code == "QD-MODEL-EXPORT"
 
 
 def test_check_tells_of_the_export_too() -> None:
