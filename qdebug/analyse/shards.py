@@ -13,6 +13,7 @@ from qdebug.analyse.effect.effects import NoiseSink
 from qdebug.analyse.flips import Counted, FlipSink
 from qdebug.analyse.group_clipping import ClippingSink, Counts
 from qdebug.analyse.run_file import EvidenceSink, KeptRow, Ratings, RowKeeper
+from qdebug.analyse.sample_profiles import KeptProfiles, ProfileSink
 from qdebug.analyse.shift import KeptShifts, ShiftSink
 from qdebug.backends.sizing import Sizing, capture_groups, probe
 from qdebug.execute.context import Context
@@ -40,6 +41,7 @@ class Sinks:
     shifts: ShiftSink
     evidence: EvidenceSink | None
     keepers: tuple[OutputKeeper, ...]
+    profiles: ProfileSink
     clipping: ClippingSink | None = None
     sized: Callable[[Mapping[str, float]], None] = lambda _: None
 
@@ -52,6 +54,7 @@ class Sinks:
             self.shifts,
             *([self.evidence] if self.evidence else []),
             *self.keepers,
+            self.profiles,
             *([self.clipping] if self.clipping else []),
         ]
 
@@ -62,7 +65,7 @@ class ShardFound:
 
     Attributes:
         not_float: see Lockstep.
-        flips, noise, shifts: what their sinks found.
+        flips, noise, shifts, profiles: what their sinks found.
         ratings: how bad the outputs of each sample are, where they are rated.
         rows: of the samples, where all are kept; `unsplit` is as of EvidenceSink.
         outputs: what each keeper kept, by batch.
@@ -74,6 +77,7 @@ class ShardFound:
     flips: Counted
     noise: Mapping[int, Array] | None
     shifts: KeptShifts
+    profiles: KeptProfiles
     ratings: Mapping[int, float]
     rows: Sequence[KeptRow] = ()
     unsplit: frozenset[str] = frozenset()
@@ -117,10 +121,11 @@ def open_pass(
         rows = EvidenceSink(keeper, Keep("all"), pair.tensors)
         flips, noise, shifts = FlipSink(context, pair), NoiseSink(pair), ShiftSink(pair)
         keepers = [OutputKeeper(run, outputs) for run, outputs in kept]
+        profiles = ProfileSink(pair, subset.count)
         clipping = [ClippingSink.of(pair, grouping)] if grouping else []
         if isinstance(part, Shard):
             chosen, measured = part_of(subset, part), due
-            sinks: list[Sink] = [flips, noise, shifts, *keepers, *clipping]
+            sinks: list[Sink] = [flips, noise, shifts, profiles, *keepers, *clipping]
             sinks += [ratings] if rated else []
             sinks += [rows] if every_row else []
         else:
@@ -135,6 +140,7 @@ def open_pass(
             flips.counted,
             noise.kept,
             shifts.kept,
+            profiles.kept,
             ratings.badness,
             found,
             frozenset(rows.unsplit),
@@ -228,6 +234,7 @@ class _Merged:
         self.sinks.flips.merge(found.flips)
         self.sinks.noise.merge(found.noise)
         self.sinks.shifts.merge(found.shifts)
+        self.sinks.profiles.merge(found.profiles)
         if self.sinks.clipping:
             self.sinks.clipping.merge(found.clipped)
         self.badness |= found.ratings

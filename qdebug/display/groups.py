@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 
 from qdebug.display.blocks import Block, Column, Line, table_of
 from qdebug.metrics.tensor import noise_db
+from qdebug.results.clusters import SampleCluster, SampleClusters
 from qdebug.results.compare import CompareResult
 from qdebug.results.groups import GroupClipping, GroupResult, Groups
-from qdebug.results.words import decibel, number, score, share
+from qdebug.results.words import decibel, in_decibels, number, score, share
 from qdebug.wording import printable
 
 _MOST_ROWS = 10
+_MOST_NUMBERS = 5
 
 
 def group_blocks(result: CompareResult) -> Iterator[Block]:
@@ -67,6 +69,28 @@ def worst_group(result: CompareResult) -> str:
     if groups.calibration_samples:
         said += f"; {calibrated(worst, groups)} of the calibration samples are of them"
     return f"{said}."
+
+
+def alike(result: CompareResult) -> str:
+    """What the samples that lose most have in common, as sentences; "" where nothing is."""
+    clusters = result.clusters
+    if clusters is None:
+        return ""
+    return " ".join(_alike(cluster, clusters) for cluster in clusters.each)
+
+
+def _alike(cluster: SampleCluster, clusters: SampleClusters) -> str:
+    numbers = ", ".join(map(str, cluster.samples[:_MOST_NUMBERS]))
+    more = ", …" * (len(cluster.samples) > _MOST_NUMBERS)
+    worst = "noisiest samples" if clusters.by_noise else "samples that lose most"
+    all_of = cluster.of_worst == clusters.worst
+    which = f"All {clusters.worst}" if all_of else f"{cluster.of_worst} of the {clusters.worst}"
+    return (
+        f"{which} {worst} fail alike: after "
+        f"{printable(cluster.layer)} their SQNR is {in_decibels(cluster.sqnr_db)}, that of the "
+        f"others {in_decibels(cluster.others_sqnr_db)} (medians; {len(cluster.samples)} of "
+        f"{clusters.samples} samples: {numbers}{more})."
+    )
 
 
 def clipped_more(one: GroupClipping) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from qdebug.analyse.causes.decisions import INDEX_FLIP
 from qdebug.display.framework import unlike_export
-from qdebug.display.groups import worst_group
+from qdebug.display.groups import alike, worst_group
 from qdebug.formats.registry import RANGED
 from qdebug.results.compare import CompareResult, Shift, ShiftedValues, TaskResult
 from qdebug.results.summary import Elsewhere, Finding, Origin, Summary
@@ -68,7 +68,7 @@ def _of_quantization(result: CompareResult) -> str:
             f"{option('reference', 'FP32.onnx')} compares it with FP32."
         )
     if summary is None:
-        return ""
+        return alike(result)
     where = " in the simulation" if result.engine and result.engine.executed else ""
     suspect = _stale(result)
     said = [_chance(result), _lost(result, summary, where), _reordered(result), suspect]
@@ -83,7 +83,7 @@ def _of_quantization(result: CompareResult) -> str:
         if not suspect or summary.cause != _STALE:
             said.append(_cause(result, summary))
         said.append(_shifted(result))
-    said.append(worst_group(result))
+    said += [worst_group(result), alike(result)]
     return " ".join(filter(None, said))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,8 @@ class ErrorSums:
     channel_ref_sq: Float64 | None = None
     part_starts: tuple[int, ...] = ()
     """At which channels the parts of an output begin; () where it has none."""
+    by_sample: tuple[float, ...] = field(default=(), compare=False)
+    """Σerr²/Σref² of each sample, of a single execution; totals keep none."""
 
     def merge(self, other: ErrorSums) -> ErrorSums:
         """The totals over both. Associative up to float64 rounding; ties keep the first sample."""
@@ -287,6 +289,7 @@ def _totals(
         worst_ratio=ratios[worst],
         channel_sq_err=channels[0],
         channel_ref_sq=channels[1],
+        by_sample=tuple(ratios),
     )
 
 

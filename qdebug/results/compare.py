@@ -26,6 +26,7 @@ from qdebug.result import (
     from_json,
     in_json,
 )
+from qdebug.results.clusters import SampleClusters
 from qdebug.results.conditions import Checked
 from qdebug.results.curve import Curve
 from qdebug.results.engine import EngineReport
@@ -476,6 +477,8 @@ class CompareResult(Result):
         samples: how many were compared; `local_samples` are those of the local errors.
         metric: the end-to-end metric, null without one.
         groups: the samples by group, in the simulation; null where no groups were asked for.
+        clusters: the samples that lose most by which layer fails them, in the simulation; null
+            where they are not clearly divided, and where groups were asked for.
         framework: the training framework against the ONNX model in FP32; null where its outputs
             were not given.
         outputs: the model's float outputs; an engine's own where it was executed.
@@ -511,6 +514,7 @@ class CompareResult(Result):
     conditions: Hidden[tuple[Checked, ...]] = ()
     metric: TaskResult | None = None
     groups: Groups | None = None
+    clusters: SampleClusters | None = None
     framework: FrameworkResult | None = None
     outputs: tuple[OutputResult, ...]
     layers: tuple[LayerResult, ...]

@@ -232,6 +232,26 @@ def test_a_classifier_shows_what_each_run_took_a_picture_for(
         assert first.locator("dt").all_text_contents() == ["truth", "FP32", "INT8"]
 
 
+def test_a_picture_says_which_others_fail_alike(chromium: Any, tmp_path: Path) -> None:
+    """Half of the digits are brighter than all that calibrated."""
+    digits = dict(np.load(DATA / "digits_holdout.npz"))
+    x = digits["input"][:32].copy()
+    x[1::2] *= 0.3
+    qdebug.compare(
+        DATA / "digits_cnn.onnx",
+        inputs={"input": x, "labels": digits["labels"][:32]},
+        calib_data={"input": 0.3 * np.load(DATA / "digits_calib.npz")["input"][:40]},
+        metric="top1",
+        effect="none",
+        output=tmp_path / "run.h5",
+    )
+    qdebug.report(tmp_path / "run.h5", output=tmp_path / "page.html")
+    with opened(chromium, tmp_path / "page.html") as watched:
+        said = watched.page.locator("#samples .alike").first.text_content()
+        assert said.startswith("Fails like 15 other samples, at /stem/conv/Conv: after it")
+        watched.quiet()
+
+
 def test_selecting_is_linked(chromium: Any, pages: Callable[[str], Path]) -> None:
     with opened(chromium, pages("cnn")) as watched:
         page = watched.page

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
+from qdebug.analyse.clusters import clustered
 from qdebug.analyse.compared import (
     Compared,
     explained,
@@ -43,6 +44,7 @@ from qdebug.analyse.run_file import (
     reuse_notes,
     stored_rows,
 )
+from qdebug.analyse.sample_profiles import ProfileSink
 from qdebug.analyse.shards import Sinks, run_on_workers
 from qdebug.analyse.shift import ShiftSink
 from qdebug.analyse.shown_samples import with_shown_samples
@@ -185,6 +187,7 @@ def _analysed(prepared: _Prepared, compared: Compared) -> Compared:
         calibrated=gathered.samples if gathered else None,
     )
     compared = compared.attempt("groups of samples", by_group)
+    compared = compared.attempt("clusters of samples", clustered)
     rank = partial(ranked, mode=EffectMode(settings.effect))
     compared = compared.attempt("effects at the outputs", rank)
     compared = compared.attempt("order of the layers", curved)
@@ -251,6 +254,7 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
             ShiftSink(pair),
             evidence,
             _keepers(settings, gate, pair),
+            ProfileSink(pair, samples.count),
             ClippingSink.of(pair, grouping) if grouping else None,
             keeping or (lambda _: None),
         ),

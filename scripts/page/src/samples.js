@@ -2,7 +2,7 @@
 
 import { s } from "./charts/svg.js";
 import { h, nameOf, printable } from "./dom.js";
-import { counted, number } from "./format.js";
+import { counted, decibels, number } from "./format.js";
 import { tiles } from "./tiles.js";
 import "./style/samples.css";
 
@@ -17,7 +17,7 @@ export function mount(host, { data, store }) {
   host.append(h("h2", {}, "Samples that lose most by the task"), body);
   const fill = () => {
     const run = data.runs[store.get().run];
-    const parts = run.shown.length ? run.shown.map(shown) : [h("p", { class: "lacking" }, "This run shows none.")];
+    const parts = run.shown.length ? run.shown.map((one) => shown(one, run.result.clusters)) : [h("p", { class: "lacking" }, "This run shows none.")];
     const boxed = run.shown.some((one) => one.views.some((view) => view.boxes));
     body.replaceChildren(...(boxed ? [legend()] : []), h("div", { class: "shown-samples" }, ...parts));
   };
@@ -31,12 +31,21 @@ function legend() {
   return h("div", { class: "legend" }, found, key("wrong", "wrong: not a true box, or a true one that is lost"));
 }
 
-function shown(one) {
+function shown(one, clusters) {
   const drawn = one.picture && one.views.some((view) => view.boxes || view.mask);
   const parts = drawn
     ? [h("div", { class: "views" }, ...one.views.map((view) => figure(one, view)))]
     : [one.picture ? picture(one, [], `Sample ${one.sample}`) : null, said(one)];
-  return h("article", {}, h("h3", {}, `Sample ${one.sample} `, h("small", {}, `loses ${number(one.lost, 3)}`)), ...parts);
+  return h("article", {}, h("h3", {}, `Sample ${one.sample} `, h("small", {}, `loses ${number(one.lost, 3)}`)), ...parts, alike(one, clusters));
+}
+
+/** What the sample has in common with others that fail; null where it has nothing. */
+function alike({ sample }, clusters) {
+  const cluster = clusters?.each.find(({ samples }) => samples.includes(sample));
+  if (!cluster) return null;
+  const others = counted(cluster.samples.length - 1, "other sample");
+  const noisy = `after it their SQNR is ${decibels(cluster.sqnr_db)}, elsewhere ${decibels(cluster.others_sqnr_db)}`;
+  return h("p", { class: "alike" }, `Fails like ${others}, at `, nameOf(cluster.layer), `: ${noisy}.`);
 }
 
 /** What each run says, in words. */

@@ -1,0 +1,171 @@
+"""Samples that lose most, divided by which layer fails them.
+
+Where nobody says which samples belong together, their errors do: a picture by night whose values
+are clipped at the first convolution is noisy from there on, one by day is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdebug.analyse.compared import Compared
+from qdebug.analyse.sample_profiles import Float32
+from qdebug.metrics.tasks.base import Float64
+from qdebug.plan.pair import ModelPair
+from qdebug.results.clusters import SampleCluster, SampleClusters
+
+Rows = npt.NDArray[np.int64]
+Inside = npt.NDArray[np.bool_]
+
+_LEAST_SAMPLES = 16
+"""Fewer samples fall into clusters by chance."""
+_MOST_SAMPLES = 1000
+"""Whose distances are looked at: all pairs of them take 8 MB."""
+_MOST_CLUSTERS = 4
+_CLEAR = 0.5
+"""Silhouette from which on clusters are not weak (Kaufman and Rousseeuw, Finding Groups in Data,
+1990). Digits in which nothing is planted have 0.42, half of them dark 0.58, and 0.83 to 0.92 where
+half of them are clipped."""
+_LEAST = 3
+"""Samples of a cluster: one or two are outliers."""
+_WORST_SHARE = 1 / 4
+"""Of the samples, that count as the worst at most: where all of them do, none stands out."""
+_MOST_WORST = 16
+_CHANCE = 0.01
+_CLEARLY_DB = 3.0
+"""By which a cluster is noisier after a layer than before it: twice the noise."""
+_QUIETEST, _NOISIEST = 1e-12, 1e6
+"""Noise that is told apart: 120 dB below the signal to 60 dB above it, where it is not finite."""
+
+
+def clustered(compared: Compared) -> Compared:
+    """With the samples that lose most divided by which layer fails them: by the metric, or by noise
+    where that tells nothing. As it is where they are not clearly divided, and where groups were
+    asked for."""
+    count, result = compared.samples.count, compared.result
+    asked = compared.sinks.clipping is not None
+    if asked or count < _LEAST_SAMPLES or result.is_as_good_as_fp32:
+        return compared
+    profile, noise = compared.sinks.profiles.noise(count), compared.sinks.noise.noise
+    rankings = [[loss.sample for loss in result.metric.worst]] if result.metric else []
+    rankings += [] if noise is None else [np.argsort(-noise, kind="stable").tolist()]
+    if not profile or not rankings:
+        return compared
+    most = min(_MOST_WORST, int(count * _WORST_SHARE))
+    rankings = [ranking[:most] for ranking in rankings]
+    spread = np.linspace(0, count - 1, min(count, _MOST_SAMPLES)).astype(np.int64)
+    divided = Divided.of(profile, np.union1d(spread, np.concatenate(rankings).astype(np.int64)))
+    if divided.silhouette < _CLEAR:
+        return compared
+    for number, worst in enumerate(rankings):
+        found = divided.failing(compared.pair, worst)
+        if found:
+            is_noise = noise is not None and number == len(rankings) - 1
+            clusters = SampleClusters(
+                len(divided.samples), len(worst), is_noise, divided.silhouette, found
+            )
+            return compared.found(clusters=clusters)
+    return compared
+
+
+@dataclass(frozen=True)
+class Divided:
+    """Samples, divided by their errors.
+
+    Attributes:
+        samples: their numbers.
+        decibels: the noise of the layers' outputs, by tensor, float [samples].
+        labels: the cluster of each.
+        silhouette: how well they are divided.
+    """
+
+    samples: Rows
+    decibels: Mapping[str, Float64]
+    labels: Rows
+    silhouette: float
+
+    @classmethod
+    def of(cls, profile: Mapping[str, Float32], samples: Rows) -> Divided:
+        """Some of the samples whose noise is known by tensor."""
+        decibels = {
+            tensor: 10 * np.log10(np.clip(noise[samples].astype(np.float64), _QUIETEST, _NOISIEST))
+            for tensor, noise in profile.items()
+        }
+        return cls(samples, decibels, *clusters_of(np.stack([*decibels.values()], axis=1)))
+
+    def failing(self, pair: ModelPair, worst: Sequence[int]) -> tuple[SampleCluster, ...]:
+        """The clusters that hold more of the worst samples than chance does and in which a layer
+        stands out, the one with most of them first."""
+        from scipy.stats import hypergeom
+
+        is_worst, found = np.isin(self.samples, worst), []
+        for label in np.unique(self.labels):
+            inside = self.labels == label
+            size, both = int(inside.sum()), int((inside & is_worst).sum())
+            if min(size, both) < _LEAST:
+                continue
+            chance = float(hypergeom.sf(both - 1, len(inside), int(is_worst.sum()), size))
+            first = self._first_unlike(pair, inside) if chance < _CHANCE else None
+            if first is not None:
+                numbers = tuple(self.samples[inside].tolist())
+                found.append(SampleCluster(numbers, both, chance, *first))
+        return tuple(sorted(found, key=lambda cluster: (-cluster.of_worst, cluster.p_value)))
+
+    def _first_unlike(self, pair: ModelPair, inside: Inside) -> tuple[str, float, float] | None:
+        """The layer at which the noise of some samples grows most beyond that of the others, and
+        the SQNR of both after it; None where it grows clearly nowhere."""
+        medians = {
+            tensor: (float(np.median(noise[inside])), float(np.median(noise[~inside])))
+            for tensor, noise in self.decibels.items()
+        }
+        excess = {tensor: own - others for tensor, (own, others) in medians.items()}
+        grown = {
+            layer: excess[layer.output] - max(0.0, *(excess.get(t, 0.0) for t in reads))
+            for layer in pair.layers
+            if layer.output in excess and (reads := pair.reads(layer.name))
+        }
+        first = max(grown, key=lambda layer: grown[layer])
+        own, others = medians[first.output]
+        return (first.name, -own, -others) if grown[first] >= _CLEARLY_DB else None
+
+
+def clusters_of(profiles: Float64) -> tuple[Rows, float]:
+    """The clusters of profiles, float [samples, layers], numbered from 1, and their silhouette: as
+    many as are divided best, by average linkage."""
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import pdist, squareform
+
+    distances = pdist(profiles)
+    tree, square = linkage(distances, "average"), squareform(distances)
+    ways = [
+        fcluster(tree, count, "maxclust").astype(np.int64) for count in range(2, _MOST_CLUSTERS + 1)
+    ]
+    scores = [_silhouette(square, labels) for labels in ways]
+    best = int(np.argmax(scores))
+    return ways[best], scores[best]
+
+
+def _silhouette(distances: Float64, labels: Rows) -> float:
+    """The mean over the samples of (b - a) / max(a, b), with a the mean distance to the others of
+    the sample's cluster, b that to the nearest other cluster; 0 of a sample that is alone.
+
+    Source: Rousseeuw, Journal of Computational and Applied Mathematics 20 (1987).
+    """
+    numbers, own = np.unique(labels, return_inverse=True)
+    if len(numbers) < 2:
+        return -1.0
+    members = (labels[:, None] == numbers).astype(np.float64)
+    sizes, sums = members.sum(axis=0), distances @ members
+    rows = np.arange(len(labels))
+    others = sizes[own] - 1
+    inside = sums[rows, own] / np.maximum(1, others)
+    means = sums / sizes
+    means[rows, own] = np.inf
+    outside = means.min(axis=1)
+    widest = np.maximum(inside, outside)
+    apart = np.divide(outside - inside, widest, out=np.zeros_like(widest), where=widest > 0)
+    return float(np.where(others > 0, apart, 0.0).mean())
