@@ -71,7 +71,13 @@ def _measured(result: BisectResult, measurement: Measurement | None) -> str:
         return "not evaluated"
     if measurement.failure:
         return f"cannot be run: {printable(measurement.failure)}"
-    return _verdict_on(result, measurement)
+    return _verdict_on(result, measurement) + _decided_by(measurement)
+
+
+def _decided_by(measurement: Measurement) -> str:
+    """The group of samples that decides the figure; "" without groups."""
+    group = measurement.worst_group
+    return f" (by '{printable(group)}', the worst group)" if group else ""
 
 
 def _verdict_on(result: BisectResult, measured: Measurement | Point) -> str:
@@ -402,7 +408,7 @@ def checked_line(result: BisectResult, check: Check, base: str) -> str:
         else value_of(result, m.value, condition)
         for m in (check.answer, check.baseline)
     )
-    text = f"{check.samples} {check.on}{took}: {value}"
+    text = f"{check.samples} {check.on}{took}: {value}{_decided_by(check.answer)}"
     if (otherwise := _as_searched(result, check)) and otherwise != value:
         where = "in the search" if result.engine else "on the INT8 kernels of the search"
         text += f" ({otherwise} {where})"

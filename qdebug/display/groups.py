@@ -30,20 +30,19 @@ def group_blocks(result: CompareResult) -> Iterator[Block]:
         (Column("samples", "number"), lambda g: str(g.samples)),
     ]
     if groups.calibration_samples:
-        columns.append((Column("calibrated on", "number"), lambda g: calibrated(g, groups)))
-    columns += [
-        (Column("SQNR dB", "number"), lambda g: _noise(g)),
-        (Column("95 %", "number", 2), _noise_interval),
-    ]
+        columns.append((Column("calib.", "number"), lambda g: calibrated(g, groups)))
+    columns.append((Column("SQNR dB, 95 %", "number"), _noise_with_interval))
     if result.metric is not None:
         columns += [
             (Column(result.metric.name, "number"), _scores),
             (Column("change, 95 %", "number", 1), _change),
         ]
-    if any(group.clipping for group in groups.each):
-        columns.append((Column("clipped more than in other samples", "rest"), _clipped))
     worst = groups.each[0].name if groups.worst is not None else None
-    yield table_of(groups.each[:_MOST_ROWS], columns, lambda g: "worst" if g.name == worst else "")
+    shown = groups.each[:_MOST_ROWS]
+    yield table_of(shown, columns, lambda g: "worst" if g.name == worst else "")
+    for group in shown:
+        if group.clipping:
+            yield Line(f"{printable(group.name)}: {clipped_more(group.clipping[0])}", indent=2)
     yield Line()
 
 
@@ -113,11 +112,11 @@ def _noise(group: GroupResult) -> str:
     return decibel(None if group.noise is None else noise_db(group.noise))
 
 
-def _noise_interval(group: GroupResult) -> str:
+def _noise_with_interval(group: GroupResult) -> str:
     if group.noise_interval is None:
-        return "–"
+        return _noise(group)
     high, low = (decibel(noise_db(noise)) for noise in group.noise_interval)
-    return f"{low} to {high}"
+    return f"{_noise(group)} ({low} to {high})"
 
 
 def _scores(group: GroupResult) -> str:
@@ -130,8 +129,4 @@ def _change(group: GroupResult) -> str:
     if group.score is None or group.score.uncertainty is None:
         return "–"
     low, high = group.score.uncertainty.change
-    return f"{low:+.4f} to {high:+.4f}"
-
-
-def _clipped(group: GroupResult) -> str:
-    return clipped_more(group.clipping[0]) if group.clipping else ""
+    return f"{low:+.3f} to {high:+.3f}"

@@ -152,7 +152,9 @@ def _figures(result: RepairResult, figures: Figures) -> str:
         return f"cannot be run: {printable(figures.failure)}"
     text = f"SQNR {in_decibels(figures.sqnr_db)}"
     if figures.metric is not None:
-        text = f"{_name(result)} {score(figures.metric)}, {text}"
+        worst = figures.worst_group
+        group = f" (by '{printable(worst)}', the worst group)" if worst else ""
+        text = f"{_name(result)} {score(figures.metric)}{group}, {text}"
     return text
 
 

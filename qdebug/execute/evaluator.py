@@ -311,6 +311,10 @@ class MetricEvaluator:
         """
         return self.metric(outputs, self.labels, self.reference)
 
+    def decided(self, outputs: Mapping[str, Array]) -> tuple[float, str]:
+        """The same, and the group of samples that decides it; see TaskMetric.decided."""
+        return self.metric.decided(outputs, self.labels, self.reference)
+
     def losses(self, outputs: Mapping[str, Array]) -> Float64 | None:
         """What each sample loses, float64 [samples]; None where the metric has no loss.
 

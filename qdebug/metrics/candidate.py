@@ -23,6 +23,7 @@ class CandidateResult:
             NaN or Inf that its reference does not, NaN without float outputs.
         seconds: wall time, building the candidate included.
         tensors: metrics of the captured tensors.
+        worst_group: of samples, which decides `task`; "" where the metric has no groups.
         failure: why the runtime could not build or run it; then the rest is empty.
     """
 
@@ -31,6 +32,7 @@ class CandidateResult:
     noise: float
     seconds: float
     tensors: Mapping[str, Metrics] = field(default_factory=dict)
+    worst_group: str = ""
     failure: str = ""
 
     @property

@@ -48,6 +48,7 @@ def test_where_lower_is_better() -> None:
     reference, other = {"y": np.ones(12)}, {"y": np.where(GROUPS == "b", 3.0, 1.0)}
     assert metric(reference, labels, reference) == 1.0
     assert metric(other, labels, reference) == 3.0
+    assert metric.decided(other, labels, reference) == (3.0, "b")
 
 
 def test_it_is_another_metric() -> None:

@@ -383,9 +383,9 @@ class _Run:
             inner = self.totals[_INNER].metrics() if _INNER in self.totals else {}
             began = time.perf_counter()
             try:
-                value = task(self.outputs.joined()) if task else None
+                value, group = task.decided(self.outputs.joined()) if task else (None, "")
                 seconds = self.seconds + time.perf_counter() - began
-                return CandidateResult(outputs, value, totals.noise(), seconds, inner)
+                return CandidateResult(outputs, value, totals.noise(), seconds, inner, group)
             except MetricError as error:
                 if all(m.is_finite for m in outputs.values()):
                     raise

@@ -77,7 +77,8 @@ class Evaluator(AbstractContextManager["Evaluator"]):
         if checked.value is not None:
             slack = checked.value - self.condition.bound
             slack = slack if self.condition.operator.startswith(">") else -slack
-        return Measurement(checked.value, checked.passed, result.noise, result.seconds, slack)
+        found = checked.value, checked.passed, result.noise, result.seconds, slack
+        return Measurement(*found, worst_group=result.worst_group)
 
 
 def open_evaluator(

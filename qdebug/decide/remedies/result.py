@@ -60,11 +60,13 @@ class Figures:
         sqnr_db: of the output that is worst; null where one is broken.
         metric: the end-to-end metric; null without one.
         failure: why it cannot be run.
+        worst_group: of samples, which decides the metric; null where it has no groups.
     """
 
     sqnr_db: float
     metric: float | None
     failure: MaybeText = ""
+    worst_group: MaybeText = ""
 
 
 @dataclass(frozen=True)

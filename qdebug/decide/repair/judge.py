@@ -82,6 +82,7 @@ class Judgement:
         losses: what each sample loses by the metric's loss, float64 [samples]; empty without one.
         noise: Σerr²/Σref² of an output, averaged over the float outputs.
         failure: why it cannot be run; then there is nothing else.
+        worst_group: of samples, which decides the metric; "" where it has no groups.
     """
 
     outputs: Mapping[str, Metrics]
@@ -91,6 +92,7 @@ class Judgement:
     losses: Float64 = field(default_factory=lambda: np.zeros(0))
     noise: float = math.nan
     failure: str = ""
+    worst_group: str = ""
 
     @property
     def mean_loss(self) -> float:
@@ -106,12 +108,14 @@ class Judgement:
     @property
     def candidate(self) -> CandidateResult:
         """As a condition is checked on."""
-        return CandidateResult(self.outputs, self.metric, self.noise, 0.0, {}, self.failure)
+        return CandidateResult(
+            self.outputs, self.metric, self.noise, 0.0, {}, self.worst_group, self.failure
+        )
 
     @property
     def figures(self) -> Figures:
         """For the result."""
-        return Figures(self.sqnr_db, self.metric, self.failure)
+        return Figures(self.sqnr_db, self.metric, self.failure, self.worst_group)
 
 
 _NOTHING = Judgement({}, None, np.array([math.inf]), np.zeros(0), noise=math.inf)
@@ -251,7 +255,11 @@ class Judge:
         if mixed.metric is None:
             return mixed
         return replace(
-            found[chosen], metric=mixed.metric, left_out=mixed.left_out, losses=mixed.losses
+            found[chosen],
+            metric=mixed.metric,
+            left_out=mixed.left_out,
+            losses=mixed.losses,
+            worst_group=mixed.worst_group,
         )
 
     def _measured(self, run: Run) -> tuple[ErrorTotals, _Energies, OutputKeeper]:
@@ -276,7 +284,8 @@ class Judge:
         if reference.task is None:
             return found
         judged = self._by_metric(reference.task, kept.joined())
-        found = replace(found, metric=judged.score, left_out=judged.left_out)
+        group = judged.worst_group
+        found = replace(found, metric=judged.score, left_out=judged.left_out, worst_group=group)
         return found if judged.loss is None else replace(found, losses=judged.loss)
 
     def _by_metric(self, task: MetricEvaluator, outputs: Mapping[str, Array]) -> Judged:

@@ -281,6 +281,7 @@ def _samples(
         setting="inputs",
         share=settings.holdout_share,
         executions=(_EXECUTIONS, 2 * _EXECUTIONS),
+        parts=2,
     )
     choosing, proving = halves(held_out, "inputs" if settings.inputs else "calib_data")
     check_metric(metric, reference, held_out.samples)

@@ -123,6 +123,8 @@ class Measurement:
         seconds: wall time of the evaluation.
         slack: how far `value` is on the good side of the target's bound, in the target's unit;
             negative where it fails.
+        worst_group: of samples, which decides `value`; null without groups, and of a set that the
+            journal held.
         failure: why the candidate could not be built or run; such a candidate has not passed.
         held_out: `value` is that of the held-out samples, which decided.
     """
@@ -133,6 +135,7 @@ class Measurement:
     seconds: float = 0.0
     slack: Hidden[float | None] = None
     failure: MaybeText = ""
+    worst_group: MaybeText = ""
     held_out: bool = False
 
     @property

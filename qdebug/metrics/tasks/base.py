@@ -86,6 +86,7 @@ class Judged:
         left_out: of some of the samples each, float64 [sets].
         per_sample, loss: as of TaskMetric; None where it has none.
         boxes: of a metric of boxes, those next to the true ones; else None.
+        worst_group: of samples, which decides the score; "" of a metric without groups.
     """
 
     score: float
@@ -93,6 +94,7 @@ class Judged:
     per_sample: Float64 | None = None
     loss: Float64 | None = None
     boxes: BoxCounts | None = None
+    worst_group: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ class TaskMetric:
             None.
         judge: gives all that the metric says at once, for which the outputs are read once; None to
             ask for each.
+        by_group: the score as if all samples lost as much as those of a group, by group, where the
+            worst of them is the score; else None.
         takes: see BuiltInMetric; "" of a user's function.
         decode: as the user says how outputs are read; None where that follows from the model.
         facts: the model, where it is known.
@@ -155,6 +159,7 @@ class TaskMetric:
     loss: SampleValues | None = None
     per_sample: SampleValues | None = None
     judge: Callable[[Iterable[Rows], Outputs, Outputs, Outputs], Judged] | None = None
+    by_group: Callable[[Outputs, Outputs, Outputs], Mapping[str, float]] | None = None
     takes: str = ""
     decode: str | None = None
     facts: ModelFacts | None = None
@@ -190,12 +195,26 @@ class TaskMetric:
             judged: Judged = called(partial(self.judge, sets), named, given, None)
             return replace(judged, score=_finite(judged.score, named))
         parts = ([rows_of(arrays, rows) for arrays in given.values()] for rows in sets)
+        score, group = self.decided(outputs, labels, reference)
         return Judged(
-            self(outputs, labels, reference),
+            score,
             np.array([self(*part) for part in parts], np.float64),
             self.per_sample(outputs, labels, reference) if self.per_sample else None,
             self.loss(outputs, labels, reference) if self.loss else None,
+            worst_group=group,
         )
+
+    def decided(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> tuple[float, str]:
+        """The metric's value, and the group of samples that decides it; "" without groups.
+
+        Raises:
+            MetricError: as a call does.
+        """
+        if self.by_group is None:
+            return self(outputs, labels, reference), ""
+        scores = self.by_group(outputs, labels, reference)
+        worst = (min if self.higher_is_better else max)(scores, key=lambda group: scores[group])
+        return scores[worst], worst
 
     @property
     def _decoder_digest(self) -> str:

@@ -34,23 +34,32 @@ def of_worst_group(metric: TaskMetric, group: str) -> TaskMetric:
     return replace(
         metric,
         name=f"{metric.name} after the worst {group}'s loss",
-        compute=partial(_computed, metric, group),
+        compute=partial(_worst, metric, group),
+        by_group=partial(_by_group, metric, group),
         per_sample=None,
         judge=None,
         is_share=False,
     )
 
 
-def _computed(
+def _worst(
     metric: TaskMetric, group: str, outputs: Outputs, labels: Outputs, reference: Outputs
 ) -> float:
+    scores = _by_group(metric, group, outputs, labels, reference).values()
+    return min(scores) if metric.higher_is_better else max(scores)
+
+
+def _by_group(
+    metric: TaskMetric, group: str, outputs: Outputs, labels: Outputs, reference: Outputs
+) -> dict[str, float]:
     numbers = np.asarray(labels[group]).reshape(-1)
-    changes = list[float]()
+    whole = metric(reference, labels, reference)
+    scores = dict[str, float]()
     for name in np.unique(numbers):
         rows = np.flatnonzero(numbers == name)
         candidate, truth, own = (rows_of(arrays, rows) for arrays in (outputs, labels, reference))
         try:
-            changes.append(metric(candidate, truth, own) - metric(own, truth, own))
+            change = metric(candidate, truth, own) - metric(own, truth, own)
         except MetricError as error:  # such as a curve of samples that are all of one class
             raise MetricError(
                 f"{option('worst_group')}: {metric.name} of the {counted(len(rows), 'sample')} of "
@@ -58,5 +67,5 @@ def _computed(
                 "Add samples of that group, join it with another, or take another metric.",
                 code=error.code,
             ) from error
-    worst = min(changes) if metric.higher_is_better else max(changes)
-    return metric(reference, labels, reference) + worst
+        scores[str(name)] = whole + change
+    return scores

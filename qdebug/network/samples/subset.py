@@ -11,6 +11,7 @@ import numpy as np
 
 from qdebug.errors import SampleError, UsageError
 from qdebug.network.samples import Batch, Samples
+from qdebug.network.samples.groups import Grouping, grouping_of
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import Feeds, TensorSpec
 from qdebug.wording import counted, option
@@ -117,6 +118,7 @@ def open_subsets(
     setting: str,
     share: float,
     executions: tuple[int, int] = (1, 1),
+    parts: int = 1,
 ) -> tuple[SampleSubset, SampleSubset]:
     """The samples to work on, and those held out to evaluate the result.
 
@@ -124,6 +126,7 @@ def open_subsets(
         held_out: data of their own to hold out; None holds out a `share` of `data`.
         setting: that `held_out` is given by.
         executions: at least about this many of `data` where it is split, and of `held_out`.
+        parts: how many those held out are to be divided into.
 
     Raises:
         UsageError: `held_out` are the samples of `data`, or there are too few samples to hold
@@ -132,7 +135,7 @@ def open_subsets(
     """
     samples = data.open(inputs)
     if held_out is None:
-        return split(finely(samples, executions[0]), share, (data.setting, setting))
+        return split(finely(samples, executions[0]), share, (data.setting, setting), parts)
     others = held_out.open(inputs)
     begins = others  # as `samples` do, where those are the first of the same data
     if samples.count < others.count:
@@ -151,20 +154,31 @@ def open_subsets(
 
 
 def split(
-    samples: Samples, share: float, settings: tuple[str, str] = ("inputs", "holdout")
+    samples: Samples,
+    share: float,
+    settings: tuple[str, str] = ("inputs", "holdout"),
+    parts: int = 1,
 ) -> tuple[SampleSubset, SampleSubset]:
-    """Calibration and held-out samples, `share` of them held out, spread evenly over the data;
-    `settings` are those that the data, and others to hold out, are given by.
+    """Calibration and held-out samples, `share` of them held out, spread evenly over the data, and
+    over each group of it, where there are groups; `settings` are those that the data, and others to
+    hold out, are given by; `parts` is how many those held out are to be divided into.
 
     Raises:
         UsageError: there are too few samples to hold any out.
+        SampleError: the data has no such groups.
     """
     calibration: list[Batch] = []
     held_out: list[Batch] = []
     batches = list(samples.batches())
-    for number, batch in enumerate(batches):
-        due = int((number + 1) * share) > int(number * share)
-        (held_out if due else calibration).append(batch)
+    grouping = grouping_of(samples)
+    if grouping is None:
+        for number, batch in enumerate(batches):
+            due = int((number + 1) * share) > int(number * share)
+            (held_out if due else calibration).append(batch)
+    else:
+        shares = [*[share / parts] * parts, 1 - share]
+        for batch, part in zip(batches, _by_group(batches, grouping, shares), strict=True):
+            (held_out if part < parts else calibration).append(batch)
     if not held_out or not calibration:
         data, other = settings
         enough = max(2, math.ceil(1 / share), math.ceil(1 / (1 - share)))
@@ -182,7 +196,8 @@ def split(
 
 
 def halves(subset: SampleSubset, setting: str = "mix") -> tuple[SampleSubset, SampleSubset]:
-    """Its executions, in turns. `setting` is the one that needs them.
+    """Its executions, in turns, where there are groups those of each in turns. `setting` is the one
+    that needs them.
 
     Raises:
         UsageError: it is a single one.
@@ -196,5 +211,36 @@ def halves(subset: SampleSubset, setting: str = "mix") -> tuple[SampleSubset, Sa
             f"Give more samples, or hold out more of them ({option('holdout_share')}).",
             code="QD-USAGE-HOLDOUT",
         )
-    first, second = subset.batches[::2], subset.batches[1::2]
+    batches, grouping = subset.batches, grouping_of(subset.samples)
+    part_of = [k % 2 for k in range(len(batches))]
+    if grouping is not None:
+        part_of = _by_group(batches, grouping, (0.5, 0.5))
+    first, second = (
+        tuple(batch for batch, own in zip(batches, part_of, strict=True) if own == part)
+        for part in (0, 1)
+    )
     return SampleSubset(subset.samples, first), SampleSubset(subset.samples, second)
+
+
+def _by_group(batches: Sequence[Batch], grouping: Grouping, shares: Sequence[float]) -> list[int]:
+    """Which of several parts each batch belongs to, so that each part has its share of every group:
+    each batch, those of the rarest group first, goes where the largest part of what is due of that
+    group is missing. So no part has two samples of a group where another could have one.
+
+    Source: iterative stratification, Sechidis, Tsoumakas and Vlahavas, ECML PKDD 2011.
+    """
+    held = np.zeros((len(batches), len(grouping.groups)))
+    for row, batch in zip(held, batches, strict=True):
+        row += np.bincount(
+            grouping.numbers[batch.start : batch.start + batch.count], minlength=len(row)
+        )
+    totals = held.sum(axis=0)
+    missing = np.outer(shares, totals)
+    part_of = [-1] * len(batches)
+    for group in sorted(np.flatnonzero(totals), key=lambda group: totals[group]):
+        for number in np.flatnonzero(held[:, group]):
+            if part_of[number] < 0:
+                part = int(np.argmax(missing[:, group] / shares))
+                missing[part] -= held[number]
+                part_of[number] = part
+    return part_of
