@@ -1,9 +1,10 @@
 """Regenerate the detector of digits that is bundled in ``calib_data/``, and its pictures.
 
 A user of qdebug never needs this script: its results are committed. To run it you need ``torch``,
-``scikit-learn``, ``pillow``, ``onnx``, ``onnxruntime`` and ``numpy``; it takes some minutes::
+``scikit-learn``, ``pillow``, ``opencv-python-headless``, ``onnx``, ``onnxruntime`` and ``numpy``;
+it takes some minutes::
 
-    python scripts/make_digits_detector.py [--output calib_data]
+    python scripts/make_digits_detector.py [--output calib_data] [--only-outputs]
 
 It places scikit-learn's handwritten digits on textured canvases, trains a small detector on them
 and writes
@@ -12,6 +13,7 @@ and writes
   output [N, 4 + 10, A], with SiLU throughout, and the metadata that Ultralytics' exporter writes.
 * ``digits_detector_int8.onnx``: the same, quantized by ONNX Runtime's ``quantize_static`` with all
   of its defaults. Like many a detector it then has one scale for boxes and scores.
+* ``digits_detector_torch.npz``: what PyTorch gives for ``scenes/test``, to check the export by.
 * ``scenes/calib``: pictures to calibrate on, of digits of the training split.
 * ``scenes/test``: pictures with their boxes in COCO's format, of digits that no training step saw.
 
@@ -25,16 +27,18 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import torch
 from make_digits_model import SEED, Split, load_data
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from PIL import Image
 from torch import Tensor, nn
@@ -125,15 +129,20 @@ def scene(rng: np.random.Generator, digits: Split) -> Scene:
     return Scene(pixels, np.array(boxes).reshape(-1, 4), np.array(classes, np.int64))
 
 
-def letterboxed(one: Scene) -> Scene:
-    """As the network sees it: as a whole in the middle of SIZE x SIZE, padded with 114."""
+def letterboxed(one: Scene, *, opencv: bool = False) -> Scene:
+    """As the network sees it: as a whole in the middle of SIZE x SIZE, padded with 114; resized by
+    Pillow, whose bilinear looks at all pixels, as in training, or as Ultralytics does by OpenCV."""
     height, width = one.pixels.shape[:2]
     ratio = SIZE / max(height, width)
     rows, columns = round(height * ratio), round(width * ratio)
     top, left = round((SIZE - rows) / 2 - 0.1), round((SIZE - columns) / 2 - 0.1)
-    small = Image.fromarray(one.pixels).resize((columns, rows), Image.Resampling.BILINEAR)
+    if opencv:
+        small = cv2.resize(one.pixels, (columns, rows), interpolation=cv2.INTER_LINEAR)
+    else:
+        image = Image.fromarray(one.pixels).resize((columns, rows), Image.Resampling.BILINEAR)
+        small = np.asarray(image)
     canvas = np.full((SIZE, SIZE, 3), 114, np.uint8)
-    canvas[top : top + rows, left : left + columns] = np.asarray(small)
+    canvas[top : top + rows, left : left + columns] = small
     return Scene(canvas, one.boxes * ratio + (left, top, left, top), one.classes)
 
 
@@ -319,6 +328,42 @@ def export(model: Detector, path: Path) -> None:
     onnx.save(proto, path)
 
 
+def loaded(path: Path) -> Detector:
+    """The network with the weights of its export, in which BatchNorm is folded: here it leaves its
+    input as it is, but for the bias."""
+    graph = onnx.load(path).graph
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    model = Detector().eval()
+    modules = dict(model.named_modules())
+    with torch.no_grad():
+        for node in graph.node:
+            if node.op_type != "Conv":
+                continue
+            # /stem/stem.2/cv1/conv/Conv belongs to stem.2.cv1.conv: a scope repeats its parent's.
+            scopes = [*node.name.split("/")[1:-1], ""]
+            kept = [s for s, after in pairwise(scopes) if not after.startswith(f"{s}.")]
+            name = ".".join(kept)
+            weight, bias = (torch.from_numpy(weights[n].copy()) for n in node.input[1:])
+            modules[name].weight.copy_(weight)
+            if modules[name].bias is not None:
+                modules[name].bias.copy_(bias)
+                continue
+            norm = modules[f"{name.rpartition('.')[0]}.bn"]
+            norm.running_var.fill_(1 - norm.eps)
+            norm.bias.copy_(bias)
+    return model
+
+
+def write_outputs(model: Detector, folder: Path, target: Path) -> None:
+    """Write what PyTorch gives for the pictures of a folder, prepared as the metadata make qdebug
+    prepare them."""
+    files = sorted(folder.glob("*.jpg"))
+    pictures = [as_input(np.asarray(Image.open(file)), opencv=True) for file in files]
+    with torch.no_grad():
+        found = model(torch.from_numpy(np.concatenate(pictures)))
+    np.savez_compressed(target, output0=found.numpy())
+
+
 class LetterboxedPictures(CalibrationDataReader):
     """The pictures of a folder, one by one."""
 
@@ -331,9 +376,10 @@ class LetterboxedPictures(CalibrationDataReader):
         return None if file is None else {"images": as_input(np.asarray(Image.open(file)))}
 
 
-def as_input(pixels: Bytes) -> npt.NDArray[np.float32]:
+def as_input(pixels: Bytes, *, opencv: bool = False) -> npt.NDArray[np.float32]:
     """A picture [height, width, 3] as the network's input [1, 3, SIZE, SIZE]."""
-    seen = letterboxed(Scene(pixels, np.zeros((0, 4)), np.zeros(0, np.int64)))
+    one = Scene(pixels, np.zeros((0, 4)), np.zeros(0, np.int64))
+    seen = letterboxed(one, opencv=opencv)
     return seen.pixels.transpose(2, 0, 1)[None].astype(np.float32) / 255
 
 
@@ -379,14 +425,19 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("calib_data"))
     parser.add_argument("--scenes", type=int, default=4000)
     parser.add_argument("--epochs", type=int, default=14)
+    parser.add_argument("--only-outputs", action="store_true", help="of the network that is there")
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
+    path, outputs = (given.output / f"digits_detector{end}" for end in (".onnx", "_torch.npz"))
+    if given.only_outputs:
+        write_outputs(loaded(path), given.output / "scenes" / "test", outputs)
+        note_files(given.output, [outputs])
+        return
     torch.manual_seed(SEED)
     data = load_data(SEED)
     model = Detector()
     print(sum(p.numel() for p in model.parameters()), "parameters")
     train(model, data.train, scenes=given.scenes, epochs=given.epochs)
-    path = given.output / "digits_detector.onnx"
     export(model, path)
     rng = np.random.default_rng(SEED + 1)
     calibration = [scene(rng, data.train) for _ in range(CALIBRATION)]
@@ -395,22 +446,29 @@ def main() -> None:
     write_scenes(given.output / "scenes" / "test", iter(test), boxes=True)
     quantized = path.with_name("digits_detector_int8.onnx")
     quantize_static(path, quantized, LetterboxedPictures(given.output / "scenes" / "calib"))
-    manifest = given.output / "manifest.json"
-    known = json.loads(manifest.read_text()) if manifest.exists() else {"files": {}, "models": {}}
-    files = [path, quantized, *sorted((given.output / "scenes").rglob("*.*"))]
-    for file in files:
-        name = file.relative_to(given.output).as_posix()
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        known["files"][name] = {"sha256": digest, "bytes": file.stat().st_size}
+    write_outputs(model, given.output / "scenes" / "test", outputs)
     found = recall(path, test)
-    known["models"][path.name] = {
+    about = {
         "fp32_recall": round(found, 4),
         "opset": 17,
         "parameters": sum(p.numel() for p in model.parameters()),
         "made_by": "scripts/make_digits_detector.py",
     }
-    manifest.write_text(json.dumps(known, indent=2) + "\n")
+    files = [path, quantized, outputs, *sorted((given.output / "scenes").rglob("*.*"))]
+    note_files(given.output, files, {path.name: about})
     print(f"recall {found:.4f}")
+
+
+def note_files(folder: Path, files: list[Path], models: dict[str, Any] | None = None) -> None:
+    """Write what the files are into the manifest."""
+    manifest = folder / "manifest.json"
+    known = json.loads(manifest.read_text()) if manifest.exists() else {"files": {}, "models": {}}
+    for file in files:
+        name = file.relative_to(folder).as_posix()
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        known["files"][name] = {"sha256": digest, "bytes": file.stat().st_size}
+    known["models"] |= models or {}
+    manifest.write_text(json.dumps(known, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ A comment on the line before a block says what is special about it:
 
 - ``<!-- needs: gpu -->`` (or ``network``, ``minutes``): not run, only held to the command line;
 - ``<!-- exits: 1 -->``: its last command ends with this code;
+- ``<!-- makes: FILE -->``: Python that makes a file which commands of the page name;
 - ``<!-- output: qdebug … -->``: the block is what this command prints, written by
   ``scripts/update_docs.py``; ``| from: … | to: …`` selects lines by the text that they start with,
   ``| varies: …`` names figures that differ from one run to the next.
@@ -218,6 +219,10 @@ def prepare_files(folder: Path) -> None:
         ):
             _must(command)
         shutil.copy("build.log", "other.log")
+        for page in documents():
+            for block in blocks(page.read_text("utf-8")):
+                if "makes" in block.notes:
+                    exec(compile(block.body, str(page), "exec"), {})
         _prepare_upscaler()
 
 

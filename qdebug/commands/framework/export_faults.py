@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.types import Array
 from qdebug.wording import counted
 
@@ -198,11 +199,14 @@ def half_of(values: Array) -> str:
 
 def rounded_weights(proto: onnx.ModelProto) -> str:
     """Which weights are numbers of a half type, though they are stored in FP32, for people; ""
-    where none are. Those that a normalization was folded into are not any more."""
+    where none are. Those that a normalization was folded into are not any more; constants that no
+    product reads, such as the corners of a grid, are no weights."""
+    products = (n for n in proto.graph.node if n.op_type in QUANTIZABLE_OPS)
+    read = {name for node in products for name in node.input}
     weights = (
         numpy_helper.to_array(t)
         for t in proto.graph.initializer
-        if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) > 1
+        if t.name in read and t.data_type == onnx.TensorProto.FLOAT and len(t.dims) > 1
     )
     halves = [half_of(weight) for weight in weights if weight.size >= _ENOUGH_VALUES]
     counts = Counter(filter(None, halves))

@@ -16,6 +16,7 @@ from half_networks import Builder
 from onnx import numpy_helper
 
 import qdebug
+from qdebug.commands.framework.export_faults import rounded_weights
 from qdebug.errors import ModelError, SampleError
 from qdebug.results.compare import CompareResult
 from qdebug.results.framework import FrameworkResult
@@ -157,6 +158,16 @@ def test_a_branch_that_was_frozen() -> None:
     right[name][[1, 4, 5]] *= 2
     found = checked(model, VECTORS, right)
     assert [c.label for c in found.causes] == ["frozen"] and "7 of 10" in found.causes[0].evidence
+
+
+def test_constants_that_no_product_reads_are_no_half_weights() -> None:
+    """Numbers such as the corners of a grid are numbers of BF16 in every network."""
+    b = Builder(7)
+    grid = b.constant(np.arange(96).reshape(12, 8))
+    model = b.model(
+        {"x": ["n", 12]}, [b.add("Mul", b.linear("x", 12, 8), b.add("ReduceMax", grid))]
+    )
+    assert rounded_weights(model) == "" and rounded_weights(rounded(model))
 
 
 @pytest.mark.parametrize("kind", ["epsilon", "batch-norm"])
