@@ -36,7 +36,7 @@ KEYS = {
     "baseline", "ceiling", "reference_metric", "pinned", "layers", "candidates", "evaluations",
     "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks", "execution",
     "notes", "engine", "selected_point", "fp16_kernels", "pinned_by_plan", "target_text", "metric",
-    "held_out_samples", "grain", "earlier_evaluations", "failed", "data",
+    "held_out_samples", "grain", "earlier_evaluations", "failed", "data", "framework",
 }  # fmt: skip
 
 
@@ -72,6 +72,7 @@ def test_the_contract_and_the_plan(desk: Any, found: Any) -> None:
                 "noise",
                 "verdict",
                 "held_out",
+                "worst_group",
             }
         )
     }

@@ -75,6 +75,7 @@ def test_keys_and_types(desk: Any) -> None:
             "remedy_metric": type(None),
             "correspondence": type(None),
             "groups": type(None),
+            "clusters": type(None),
             "framework": type(None),
             "stages": list,
             "notes": list,
