@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from qdebug.backends.sizing import parallelism
+from qdebug.commands.check.suspicions import suspicions
 from qdebug.commands.framework.framework_check import framework_result
 from qdebug.config.bisect import BisectSettings
 from qdebug.decide.bisect.search import search_from
-from qdebug.decide.bisect.setup import prepare
+from qdebug.decide.bisect.setup import Setup, prepare
 from qdebug.decide.search.outcome import BisectResult
 from qdebug.decide.search.pareto import check_select_point
 from qdebug.display.framework import unlike_export
@@ -34,8 +35,18 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     started = time.monotonic()
     framework = _right_export(settings, progress)
     with ExitStack() as stack, time_limit_told(settings.time_limit):
-        found = search_from(settings.search, prepare(settings, progress, stack), started)
-        return replace(found, framework=framework)
+        setup = prepare(settings, progress, stack)
+        suspicious = _suspicions(settings, setup)
+        found = search_from(settings.search, setup, started)
+        return replace(found, framework=framework, notes=(*suspicious, *found.notes))
+
+
+def _suspicions(settings: BisectSettings, setup: Setup) -> tuple[str, ...]:
+    """What is wrong with the samples, as far as that is seen at once."""
+    calibrates_on = settings.quantization.calibrates_on
+    samples, graph = setup.searched.samples, setup.model.graph
+    calibration = calibrates_on.open(graph.inputs) if calibrates_on else None
+    return suspicions(setup.context, graph, samples, setup.target.metric, calibration)
 
 
 def _right_export(settings: BisectSettings, progress: ProgressCallback) -> FrameworkResult | None:

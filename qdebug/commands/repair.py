@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from qdebug.commands.check.suspicions import suspicions
 from qdebug.config.repair import RepairSettings
 from qdebug.decide.bisect.grain import Coarse, coarse, told
 from qdebug.decide.remedies.quantized import Quantized
@@ -62,6 +63,8 @@ def _repair(
     sequence = _sequence(settings)
     setup = prepare(settings, progress, stack, ends_at)
     judge, baseline = setup.judge, setup.baseline
+    judged = setup.context, setup.reference.graph, setup.choosing.samples, setup.metric
+    suspicious = suspicions(*judged)
     condition = _condition(setup, judge)
     too_coarse = setup.coarse or _coarse(setup, judge)
     kept = checkpoints(setup, sequence, settings.cache)
@@ -87,7 +90,7 @@ def _repair(
     result = _found(settings, setup, state, proven)
     notes = (*result.notes, too_coarse.note) if too_coarse else result.notes
     suspect = judge.guessing_note()
-    notes = (*notes, suspect) if suspect else notes
+    notes = (*suspicious, *notes, suspect) if suspect else (*suspicious, *notes)
     fewest = None
     if setup.target is not None and settings.pin and not (result.holds and proven.suffices):
         fewest = fewest_pins(setup, result.network, ends_at, state.steps)

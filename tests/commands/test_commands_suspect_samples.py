@@ -191,3 +191,42 @@ def test_a_search_and_a_repair_say_that_fp32_guesses(right: bool) -> None:
     for shown in screens:
         assert ("no better than guessing" in shown[1]) is not right
         assert sum("no better than guessing" in block for block in shown) == (not right)
+
+
+def searched(**given: Any) -> Any:
+    return qdebug.bisect(MODEL, max_drop=0.9, metric="top1", cache=False, **given)
+
+
+def repaired(inputs: Any, calib_data: Any) -> Any:
+    how: dict[str, Any] = {"metric": "top1", "only": ["ranges"], "pin": False, "cache": False}
+    return qdebug.repair(MODEL, inputs=inputs, calib_data=calib_data, **how)
+
+
+def calibrated(inputs: Any, calib_data: Any) -> Any:
+    how: dict[str, Any] = {"metric": "top1", "method": ["minmax"], "cache": False}
+    return qdebug.calibrate(MODEL, calib_data=calib_data, holdout=inputs, **how)
+
+
+def plainly(inputs: Any, calib_data: Any) -> Any:
+    return compared(inputs, calib_data)
+
+
+COMMANDS = [plainly, calibrated, searched, repaired]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_looks_at_the_samples_first(command: Any) -> None:
+    data, calib = some(40), {"input": CALIB["input"][:20]}
+    off = data | {"labels": data["labels"] + 1}
+    both = {"input": np.concatenate([calib["input"], data["input"][:20][::-1]])}
+    wrong = command(inputs=off, calib_data=both)
+    (note,) = [n for n in wrong.notes if n.startswith("Look at the samples first")]
+    assert "no class of the network" in note and "off by one" in note
+    assert sum("20 of 40 samples" in n or "also among those" in n for n in wrong.notes) == 1
+    right = command(inputs=data, calib_data=calib)
+    assert notes(right, "Look at the samples") == 0
+
+
+def test_values_on_which_fp32_is_right_are_named() -> None:
+    note = next(n for n in compared(some(64, 255)).notes if "Look at the samples" in n)
+    assert "FP32 is at chance level" in note and "with values / 255" in note

@@ -20,6 +20,7 @@ from qdebug.commands.calibrate.balance import BALANCED, balanced_histograms, sha
 from qdebug.commands.calibrate.cache_difference import compare_with_cache
 from qdebug.commands.calibrate.quantizable import read_quantizable
 from qdebug.commands.calibrate.trial import evaluated
+from qdebug.commands.check.suspicions import suspicions
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError, given_by
 from qdebug.execute.cluster.machines import open_executor
@@ -102,6 +103,9 @@ def _calibrate(
         parallelism(), progress, sessions, settings.batch_size, kernels, executor
     )
     graph = pair.model.graph
+    others = calibration.samples if settings.held_out else None
+    judged = context, graph, held_out.samples, metric, others
+    suspicious = suspicions(*judged, says_chance=True)
     executor.share_model(pair.model, settings.model, required_opset(pair.plan))
     needed, cached = pair.needed, settings.cache
     given = _Given.read(settings.from_cache, pair.model) if settings.from_cache else None
@@ -151,7 +155,7 @@ def _calibrate(
         from_cache=gathered.from_cache,
         source=settings.calib_data,
         control_flow=pair.model.taken,
-        notes=(*pair.model.notes, *range_notes(gathered.histograms, needed)),
+        notes=(*suspicious, *pair.model.notes, *range_notes(gathered.histograms, needed)),
         grouped_by=settings.group or "",
         groups=tuple(
             replace(group, reference=trials.by_group.get(group.name))

@@ -160,9 +160,19 @@ class Tried:
 
 
 def try_variants(
-    context: Context, graph: Graph, subset: SampleSubset, judge: Judged, inputs_setting: str
+    context: Context,
+    graph: Graph,
+    subset: SampleSubset,
+    judge: Judged,
+    inputs_setting: str,
+    *,
+    always: bool = True,
 ) -> Tried:
     """FP32 on the samples as they are, and prepared in other ways.
+
+    Args:
+        always: try the other ways whatever FP32 does on the samples as they are; else only where it
+            does badly.
 
     Raises:
         QdebugError: it does not run on them as they are.
@@ -170,9 +180,11 @@ def try_variants(
     given = execute(context, graph, subset, None)
     ranges = tuple(_ranges(given.first, inputs_setting))
     value = judge.value(given)
-    labels = tuple(_label_findings(given, judge))
+    labels = tuple(_label_findings(subset.samples, given, judge))
     if value is None:
         return Tried("", (), labels, ranges)
+    if not always and value > _UNSURE:
+        return Tried(judge.name, (TriedVariant(_GIVEN, value),), labels, ranges)
     tried = [TriedVariant(_GIVEN, value)]
     better: list[tuple[float, Variant, float | None]] = []
     for variant, others in _ways(subset, graph, given):
@@ -292,14 +304,15 @@ def _ranges(first: Feeds, setting: str) -> Iterator[ValueRange]:
             yield ValueRange(setting, name, *map(float, figures))
 
 
-def _label_findings(given: Executed, judge: Judged) -> Iterator[Finding]:
-    """Labels that are no class of the network, or are off by one."""
+def _label_findings(samples: Samples, given: Executed, judge: Judged) -> Iterator[Finding]:
+    """Labels that are no class of the network, or are off by one: all of them, by what FP32 makes
+    of a few samples."""
     if judge.metric is None or judge.metric.name != "top1":
         return
     name = next((n for n in LABEL_NAMES if n in given.labels), None)
     if name is None or given.labels[name].dtype.kind not in "iu":
         return
-    labels = given.labels[name].reshape(-1)
+    labels = samples.extras[name].reshape(-1)
     classes = first_output(given.outputs)[0].size
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
@@ -322,7 +335,7 @@ def _label_findings(given: Executed, judge: Judged) -> Iterator[Finding]:
             continue
         right = [per_sample(x.outputs, x.labels, x.outputs) > 0 for x in (given, shifted)]
         p = chance_of_gain(list(right[0]), list(right[1]))
-        if p < _CERTAIN and better_than_chance(after, len(labels), 1 / max(2, classes)):
+        if p < _CERTAIN and better_than_chance(after, len(right[0]), 1 / max(2, classes)):
             yield Finding(
                 "error",
                 "labels-off-by-one",
@@ -374,20 +387,11 @@ def _wilson(share: float, samples: int) -> float:
 
 def set_findings(compared: Samples, calibration: Samples) -> Iterator[Finding]:
     """Whether two sets share samples, or have values of unlike size."""
-    ours, theirs = (_hashes(each) for each in (compared, calibration))
-    shared = sum(each in set(theirs) for each in ours)
-    if shared:
-        all_of = shared == len(ours)
-        yield Finding(
-            "error" if all_of else "warning",
-            "shared-samples",
-            f"{shared} of {counted(len(ours), 'sample')} of {option('inputs')} are in "
-            f"{option('calib_data')}, too: ranges that are fitted to what is compared flatter the "
-            "result.",
-            f"Give {option('calib_data')} other samples of the same kind.",
-        )
-    if shared == len(ours):
-        return
+    shared = shared_samples(compared, calibration, _HASHED)
+    if shared is not None:
+        yield shared
+        if shared.severity == "error":
+            return
     first, second = (_values(each) for each in (compared, calibration))
     for name, one in first.items():
         other = second.get(name)
@@ -407,11 +411,28 @@ def set_findings(compared: Samples, calibration: Samples) -> Iterator[Finding]:
             )
 
 
-def _hashes(samples: Samples) -> list[bytes]:
-    """Of each sample; feeds that are executed together count as one."""
+def shared_samples(compared: Samples, calibration: Samples, most: int) -> Finding | None:
+    """Whether samples that are compared are among those that calibrate, by content; of the first
+    `most` of each set."""
+    ours, theirs = _hashes(compared, most), set(_hashes(calibration, most))
+    shared = sum(each in theirs for each in ours)
+    if not shared:
+        return None
+    return Finding(
+        "error" if shared == len(ours) else "warning",
+        "shared-samples",
+        f"{shared} of {counted(len(ours), 'sample')} of {option(compared.spec.setting)} are in "
+        f"{option(calibration.spec.setting)}, too: ranges that are fitted to what is compared "
+        "flatter the result.",
+        f"Give {option(calibration.spec.setting)} other samples of the same kind.",
+    )
+
+
+def _hashes(samples: Samples, most: int) -> list[bytes]:
+    """Of each of the first samples; feeds that are executed together count as one."""
     found: list[bytes] = []
     for batch in samples.batches():
-        if batch.start >= _HASHED:
+        if batch.start >= most:
             break
         feeds = samples.feeds(batch.start, batch.count)
         rows = batch.count if samples.is_stacked else 1

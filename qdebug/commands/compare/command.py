@@ -51,6 +51,7 @@ from qdebug.analyse.shown_samples import with_shown_samples
 from qdebug.analyse.summary import begin_restoration, summarized
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.sizing import parallelism
+from qdebug.commands.check.suspicions import suspicions
 from qdebug.commands.compare.keeping import DEFAULT, Keeping
 from qdebug.commands.compare.remedies import with_remedies
 from qdebug.commands.framework.framework_check import framework_result
@@ -79,7 +80,7 @@ from qdebug.metrics.effect import EffectMode
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
 from qdebug.network.samples.groups import grouping_of
-from qdebug.network.samples.subset import whole
+from qdebug.network.samples.subset import same_samples, whole
 from qdebug.outputfiles import write_text
 from qdebug.plan.description import describe
 from qdebug.plan.lower import required_opset
@@ -143,7 +144,8 @@ def compare(
     with ExitStack() as stack:
         prepared = _prepared(stack, settings, progress)
         framework = _framework(prepared)
-        compared = _measured(prepared).found(framework=framework)
+        suspicious = _suspicions(prepared)
+        compared = _measured(prepared).found(*suspicious, framework=framework)
         # The tensors are measured: whatever fails from here on, they are shown and written.
         compared = _analysed(prepared, compared)
         if prepared.engine is not None:
@@ -172,6 +174,16 @@ def _framework(prepared: _Prepared) -> FrameworkResult | None:
         return None
     graph = prepared.built.pair.reference
     return framework_result(data, context, graph, samples, prepared.gate.metric)
+
+
+def _suspicions(prepared: _Prepared) -> tuple[str, ...]:
+    """What is wrong with the samples, as far as that is seen at once."""
+    calibrates_on = prepared.settings.quantization.calibrates_on
+    samples, graph = prepared.samples, prepared.built.pair.reference
+    calibration = calibrates_on.open(graph.inputs) if calibrates_on else None
+    if calibration is not None and same_samples(calibration, samples):  # which a note says
+        calibration = None
+    return suspicions(prepared.context, graph, samples, prepared.gate.metric, calibration)
 
 
 def _analysed(prepared: _Prepared, compared: Compared) -> Compared:
