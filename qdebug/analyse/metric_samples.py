@@ -3,7 +3,7 @@ lose most."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,14 @@ import numpy.typing as npt
 from qdebug.errors import MetricError
 from qdebug.execute.evaluator import MetricEvaluator
 from qdebug.metrics.tasks.base import Judged, TaskMetric
-from qdebug.metrics.uncertainty import Uncertainty, groups_of, of_groups, of_mean, of_share
+from qdebug.metrics.uncertainty import (
+    Interval,
+    Uncertainty,
+    groups_of,
+    of_groups,
+    of_mean,
+    of_share,
+)
 from qdebug.results.compare import SampleLoss
 from qdebug.types import Array
 
@@ -32,6 +39,9 @@ class JudgedPair:
     def uncertainty(self, metric: TaskMetric) -> Uncertainty | None:
         """What may be chance; None of one sample, and where nothing says it."""
         found = self._uncertainty(is_share=metric.is_share)
+        if found and metric.takes == "boxes":  # the jackknife knows of no bounds
+            low, high = found.interval
+            found = replace(found, interval=(max(0.0, low), min(1.0, high)))
         is_truth = bool(metric.takes) and not metric.needs_labels
         return replace(found, p_value=None, test="") if found and is_truth else found
 
@@ -84,17 +94,35 @@ def judged_pair(task: MetricEvaluator, outputs: Mapping[str, Array], samples: in
     Raises:
         MetricError: the metric raised.
     """
+    return JudgedPair(*_judged(task, (task.reference, outputs), samples))
+
+
+def score_interval(
+    task: MetricEvaluator, outputs: Mapping[str, Array], samples: int
+) -> Interval | None:
+    """The 95 % interval of the metric of some outputs, [samples, …]; None where nothing says it, or
+    the metric raises."""
+    try:
+        (judged,) = _judged(task, (outputs,), samples)
+    except MetricError:
+        return None
+    found = JudgedPair(judged, judged).uncertainty(task.metric)
+    return found.interval if found else None
+
+
+def _judged(
+    task: MetricEvaluator, each: Sequence[Mapping[str, Array]], samples: int
+) -> list[Judged]:
+    """What the metric says of several outputs, and without each group of samples."""
     metric, labels, kept = task.metric, task.labels, task.reference
     # Where every sample has its score, that says how they vary.
     sets = [] if metric.per_sample else groups_of(samples, _GROUPS)
-    if any(len(array) != samples for array in (*kept.values(), *outputs.values())):
+    if any(len(array) != samples for arrays in (kept, *each) for array in arrays.values()):
         sets = []
     try:
-        return JudgedPair(
-            metric.judged(kept, labels, kept, sets), metric.judged(outputs, labels, kept, sets)
-        )
+        return [metric.judged(outputs, labels, kept, sets) for outputs in each]
     except MetricError:
         if not sets:
             raise
     # It cannot be computed of some of the samples, such as those without a box.
-    return JudgedPair(metric.judged(kept, labels, kept), metric.judged(outputs, labels, kept))
+    return [metric.judged(outputs, labels, kept) for outputs in each]

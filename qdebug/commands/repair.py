@@ -286,6 +286,7 @@ class _Proving:
             if len(compared) > 1
             else (),
             cross_validated=validated is not None,
+            reference_interval=judge.reference_interval(),
         )
         return _Proven(proof, answer, answer is start and len(compared) > 1, suffices)
 

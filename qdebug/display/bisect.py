@@ -24,6 +24,7 @@ from qdebug.results.words import (
     decibel,
     first_names,
     in_decibels,
+    interval,
     number,
     score,
     share,
@@ -310,7 +311,8 @@ def _asked(result: BisectResult) -> Iterator[tuple[str, str]]:
         worst = in_decibels(result.framework.worst.sqnr_db)
         yield "export", f"agrees with {printable(result.framework.data)}, SQNR {worst}"
     if result.reference_metric is not None:
-        yield "FP32", value_of(result, result.reference_metric)
+        within = interval(result.reference_interval)
+        yield "FP32", f"{value_of(result, result.reference_metric)}{within}"
     if result.pinned_by_plan:
         yield "pinned by the plan", _by_plan(result)
 
@@ -416,7 +418,8 @@ def checked_line(result: BisectResult, check: Check, base: str) -> str:
     if of_drop and check.bound is not None:
         text += f", needs {condition.operator} {value_of(result, check.bound, condition)}"
     if check.reference_metric is not None:
-        text += f", FP32 {value_of(result, check.reference_metric, condition)}"
+        within = interval(check.reference_interval)
+        text += f", FP32 {value_of(result, check.reference_metric, condition)}{within}"
     text += _beside_fp32(result, check.answer.value, check.reference_metric, check.samples)
     return f"{text}, with {base} {before}" if result.layers else text
 

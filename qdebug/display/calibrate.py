@@ -45,6 +45,10 @@ def view(result: CalibrateResult) -> list[Block]:
         text = f"mix: each tensor's method was chosen on {result.mix.samples} other samples"
         blocks.append(Line(text))
     blocks.append(_methods(result))
+    if result.metric and result.metric.interval:
+        low, high = result.metric.interval
+        text = f"FP32: 95% {score(low)} to {score(high)} on so many samples"
+        blocks.append(Line(text, "fine", 2))
     blocks += _better_than_fp32(result)
     blocks += _groups(result)
     blocks += _differing(result)

@@ -21,7 +21,7 @@ from qdebug.display.blocks import (
 )
 from qdebug.display.names import shorten
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.results.words import apart, decibel, first_names, in_decibels, score, share
+from qdebug.results.words import apart, decibel, first_names, in_decibels, interval, score, share
 from qdebug.wording import counted, option, printable
 
 _MOST_NAMED = 3
@@ -116,7 +116,8 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
         f"them by, {proof.samples} held out for the figures below{searched}",
     )
     if proof.reference_metric is not None:
-        yield "FP32", f"{_name(result)} {score(proof.reference_metric)}"
+        within = interval(proof.reference_interval)
+        yield "FP32", f"{_name(result)} {score(proof.reference_metric)}{within}"
     before = f"{_figures(result, proof.start)}{_beside_fp32(proof, proof.start)}"
     yield "before", before
     if result.applied:
@@ -154,7 +155,7 @@ def _figures(result: RepairResult, figures: Figures) -> str:
     if figures.metric is not None:
         worst = figures.worst_group
         group = f" (by '{printable(worst)}', the worst group)" if worst else ""
-        text = f"{_name(result)} {score(figures.metric)}{group}, {text}"
+        text = f"{_name(result)} {score(figures.metric)}{interval(figures.interval)}{group}, {text}"
     return text
 
 

@@ -13,7 +13,7 @@ from qdebug.display.tables import csv_text
 from qdebug.metrics.tensor import OUTPUT_METRICS, Metric
 from qdebug.results.conditions import Checked
 from qdebug.results.sweep import EngineFacts, OutputErrors, SweepResult, SweepRow
-from qdebug.results.words import figure, number
+from qdebug.results.words import figure, interval, number
 from qdebug.wording import counted, option, printable
 
 
@@ -91,7 +91,8 @@ def _title(result: SweepResult) -> Iterator[tuple[str, Style]]:
             "",
         )
     if result.metric and result.metric.reference is not None:
-        yield f"{printable(result.metric.name)} in FP32: {result.metric.reference:.4f}", ""
+        within = interval(result.metric.interval)
+        yield f"{printable(result.metric.name)} in FP32: {result.metric.reference:.4f}{within}", ""
 
 
 def _table(result: SweepResult) -> Table:
@@ -122,6 +123,7 @@ def _table(result: SweepResult) -> Table:
     if result.metric:
         head = shorten(printable(result.metric.name), _LONGEST_METRIC)
         columns.append((Column(head, "number"), _of_errors(_metric)))
+        columns.append((Column("95 %", "number", drop=3), _of_errors(_interval)))
     if any(row.latency_ms is not None for row in result.combinations):
         columns.append(
             (
@@ -289,3 +291,8 @@ def _output_figure(metric: Metric) -> Callable[[OutputErrors], str]:
 
 def _metric(errors: OutputErrors) -> str:
     return "–" if errors.metric is None else f"{errors.metric:.4f}"
+
+
+def _interval(errors: OutputErrors) -> str:
+    found = errors.interval
+    return "–" if found is None else f"{found[0]:.3f} to {found[1]:.3f}"

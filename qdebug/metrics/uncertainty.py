@@ -52,7 +52,7 @@ def of_share(reference: Float64, candidate: Float64) -> Uncertainty:
     won = int(((reference == 0) & (candidate == 1)).sum())
     before, after = float(reference.mean()), float(candidate.mean())
     p_value = min(1.0, 2 * float(bdtr(min(lost, won), lost + won, 0.5)))
-    own, first = _wilson(after, n), _wilson(before, n)
+    own, first = share_interval(after, n), share_interval(before, n)
     agreed = _correlation(reference, candidate)
 
     def side(up: float, down: float) -> float:
@@ -75,6 +75,14 @@ def of_mean(reference: Float64, candidate: Float64) -> Uncertainty:
     extreme = min((changes <= 0).sum(), (changes >= 0).sum())
     p_value = min(1.0, 2 * (float(extreme) + 1) / (_RESAMPLES + 1))
     return Uncertainty(_middle(drawn[:, 0]), _middle(changes), p_value, "paired bootstrap")
+
+
+def share_interval(share: float, n: int) -> Interval:
+    """The 95 % score interval of a share of `n` samples (Wilson 1927)."""
+    z = NormalDist().inv_cdf((1 + _LEVEL) / 2)
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def of_groups(
@@ -138,13 +146,6 @@ def _jackknife(left_out: Float64) -> float:
     count = len(left_out)
     spread = left_out - left_out.mean()
     return math.sqrt((count - 1) / count * float(spread @ spread))
-
-
-def _wilson(share: float, n: int) -> Interval:
-    z = NormalDist().inv_cdf((1 + _LEVEL) / 2)
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _correlation(one: Float64, other: Float64) -> float:

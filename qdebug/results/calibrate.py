@@ -12,6 +12,7 @@ import numpy as np
 from qdebug.calibrators.coverage import Excess, Growth, Stretch
 from qdebug.formats.registry import FORMAT_OF
 from qdebug.metrics.tensor import OUTPUT_METRICS, Metrics
+from qdebug.metrics.uncertainty import Interval
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rangesfile import scales_to_yaml
@@ -233,12 +234,14 @@ class ReferenceMetric:
     Attributes:
         higher_is_better: as declared, else as seen; null where neither tells.
         is_share: it is a share of the samples, each of which counts as one.
+        interval: of what FP32 reaches, 95 %; null where nothing says it.
     """
 
     name: str
     reference: float | None
     higher_is_better: bool | None = None
     is_share: bool = False
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from qdebug.engine_info.summary import GATE_NAMES
 from qdebug.metrics.tensor import METRIC, OUTPUT_METRICS, Metrics
+from qdebug.metrics.uncertainty import Interval
 from qdebug.result import (
     FailedStage,
     Hidden,
@@ -74,12 +75,15 @@ class OutputErrors:
         metric: the end-to-end metric, None without one.
         reference_metric: that of FP32.
         failure: why it did not run; then the rest is empty.
+        interval: of the metric, 95 %; null where nothing says it. reference_interval: that of FP32.
     """
 
     outputs: Mapping[str, Metrics]
     metric: float | None
     reference_metric: Hidden[float | None]
     failure: MaybeText = ""
+    interval: Interval | None = None
+    reference_interval: Hidden[Interval | None] = None
 
     @property
     @in_json

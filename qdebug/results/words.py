@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 
+from qdebug.metrics.uncertainty import Interval
 from qdebug.results.conditions import Condition
 from qdebug.types import Fp16Kernels
 from qdebug.wording import counted, printable
@@ -30,6 +31,11 @@ def number(value: float | None, digits: int = 4) -> str:
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return f"{value:.{digits}g}"
+
+
+def interval(found: Interval | None) -> str:
+    """Of a score, as it stands behind it: " (95% 0.6453 to 0.7652)"; "" where it is not known."""
+    return f" (95% {score(found[0])} to {score(found[1])})" if found else ""
 
 
 def score(value: float | None, decimals: int = 4) -> str:

@@ -37,6 +37,7 @@ KEYS = {
     "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks", "execution",
     "notes", "engine", "selected_point", "fp16_kernels", "pinned_by_plan", "target_text", "metric",
     "held_out_samples", "grain", "earlier_evaluations", "failed", "data", "framework",
+    "reference_interval",
 }  # fmt: skip
 
 
@@ -47,7 +48,8 @@ def found(desk: Any) -> Any:
     def search(*flags: str) -> Any:
         done = desk.run("bisect", *DIGITS, *flags, "--json", "-")
         assert done.code in (0, 1), done.err
-        assert not done.err
+        # At 0.01, what a search may lose on 150 held-out samples is a single one.
+        assert all("which may be chance" in line for line in done.err.splitlines())
         return done.json
 
     return search

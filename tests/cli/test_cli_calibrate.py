@@ -44,6 +44,8 @@ def test_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(found["methods"]) == METHODS
     assert (found["calibration_samples"], found["held_out_samples"]) == (128, 500)
     declared = {"higher_is_better": True, "is_share": True}
+    low, high = found["metric"].pop("interval")
+    assert low < 0.986 < high
     assert found["metric"] == {"name": "top1", "reference": 0.986, **declared}
     for method in found["methods"].values():
         assert set(method) >= {"tensors", "outputs", "metric", "sqnr_db"}

@@ -85,9 +85,37 @@ def test_a_share_is_judged_by_its_smallest_set(
     sets = [(counts[0], "samples searched"), (counts[1], "held-out samples")]
     found = coarse_share(target, sets)
     assert (found and found.grain) == (grain and pytest.approx(grain))
-    if found is not None:
+    if found is not None and grain is not None:
         needed = int(np.ceil(1 / allowed - 1e-6))
         assert f"{needed} samples" in found.note and f"{5 * needed} to tell" in found.note
+
+
+@pytest.mark.parametrize(
+    ("allowed", "counts", "told"),
+    [
+        (
+            0.2,
+            (14, 6),
+            "1 sample on the 6 held-out samples, which may be chance. It takes about 25",
+        ),
+        (0.01, (500, 300), "3 samples on the 300 held-out samples"),
+        (0.01, (500, 500), ""),  # five that are lost, with none won, are hardly chance
+        (0.0, (14, 6), ""),
+    ],
+)
+def test_a_loss_of_few_samples_may_be_chance(
+    allowed: float, counts: tuple[int, int], told: str
+) -> None:
+    target = AccuracyTarget(None, load_metric("top1"), allowed)
+    found = coarse_share(target, list(zip(counts, ("searched", "held-out samples"), strict=True)))
+    assert (found is not None) == bool(told)
+    assert found is None or (told in found.note and found.grain is None)
+
+
+def test_few_steps_of_another_metric_may_be_chance() -> None:
+    target = AccuracyTarget(None, own(recall), 0.3)
+    found = coarse(target, 1.0, lambda: 1 / 7, [(9, "samples searched")])
+    assert found is not None and found.grain is None and "2 steps as small as seen" in found.note
 
 
 def test_it_is_said_before_the_work_begins(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from qdebug.analyse.metric_direction import direction_of
+from qdebug.analyse.metric_samples import score_interval
 from qdebug.backends.base import Session
 from qdebug.commands.calibrate.quantizable import Candidate, Quantizable, Ranges
 from qdebug.errors import MetricError
@@ -140,7 +141,8 @@ def _score(task: MetricEvaluator, outputs: Outputs, rows: Array) -> float | None
 
 def _of_reference(task: MetricEvaluator, samples: int) -> ReferenceMetric:
     metric, higher = task.metric, direction_of(task, samples)
-    return ReferenceMetric(metric.name, task.of_reference(), higher, metric.is_share)
+    interval = score_interval(task, task.reference, samples)
+    return ReferenceMetric(metric.name, task.of_reference(), higher, metric.is_share, interval)
 
 
 def open_candidates(

@@ -54,7 +54,7 @@ from qdebug.plan.plan import PrecisionPlan
 from qdebug.result import ModelRef
 from qdebug.results.calibrate import ReferenceMetric
 from qdebug.results.conditions import Condition
-from qdebug.results.sweep import Failure, SweepResult, SweepRow
+from qdebug.results.sweep import Failure, OutputErrors, SweepResult, SweepRow
 from qdebug.types import Fp16Kernels, Progress, ProgressCallback, ignore_progress
 
 
@@ -71,9 +71,10 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
         return _sweep(stack, settings, progress)
 
 
-def _reference_metric(metric: TaskMetric, value: float | None) -> ReferenceMetric:
+def _reference_metric(metric: TaskMetric, errors: OutputErrors) -> ReferenceMetric:
     direction = metric.higher_is_better if metric.is_declared else None
-    return ReferenceMetric(metric.name, value, direction, metric.is_share)
+    found = errors.reference_metric, direction, metric.is_share, errors.reference_interval
+    return ReferenceMetric(metric.name, *found)
 
 
 def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback) -> SweepResult:
@@ -144,7 +145,7 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
         library=library,
         device=fit[0].runtime.device_name if runs else "",
         samples=samples.count,
-        metric=_reference_metric(metric, rows[0].simulation.reference_metric) if metric else None,
+        metric=_reference_metric(metric, rows[0].simulation) if metric else None,
         combinations=tuple(rows),
         notes=(*all_notes, *idle_note(rows, library)),
         timings_s={"total": time.perf_counter() - started},

@@ -13,6 +13,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from qdebug import __version__
+from qdebug.analyse.metric_samples import score_interval
 from qdebug.backends.base import Session
 from qdebug.backends.engine import BuiltEngine, EngineRuntime, EngineSession
 from qdebug.engine_info.audit import Audit
@@ -140,10 +141,15 @@ class OutputEvaluator:
         task = self._reference(pair.reference).task
         kept = OutputKeeper(CANDIDATE, pair.reference.outputs)
         total = self._run(session, pair, [kept] if task else [])
+        if task is None:
+            return OutputErrors(total.metrics(), None, None)
+        outputs, count = kept.joined(), self._reference(pair.reference).subset.count
         return OutputErrors(
             total.metrics(),
-            task(kept.joined()) if task else None,
-            task.of_reference() if task else None,
+            task(outputs),
+            task.of_reference(),
+            interval=score_interval(task, outputs, count),
+            reference_interval=score_interval(task, task.reference, count),
         )
 
     def _run(self, session: Session, pair: ModelPair, sinks: Sequence[Sink]) -> ErrorTotals:

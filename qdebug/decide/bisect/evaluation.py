@@ -8,8 +8,10 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from qdebug import __version__
+from qdebug.analyse.metric_samples import score_interval
 from qdebug.decide.bisect.candidates import (
     IN_SIMULATION,
     CandidateRunner,
@@ -22,6 +24,7 @@ from qdebug.decide.bisect.target import check_target
 from qdebug.decide.search.outcome import Check
 from qdebug.decide.search.problem import Measurement, Pins
 from qdebug.metrics.candidate import CandidateResult
+from qdebug.metrics.uncertainty import Interval
 from qdebug.network.layers import Layers
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.network.weights import model_digest
@@ -54,6 +57,12 @@ class Evaluator(AbstractContextManager["Evaluator"]):
     def how(self) -> str:
         """What runs the candidates, for people."""
         return self.runner.reason if self.literal == self.runner.literal else IN_SIMULATION
+
+    @cached_property
+    def reference_interval(self) -> Interval | None:
+        """Of FP32's metric, 95 %; None without a metric, and where nothing says it."""
+        task = self.runner.task
+        return score_interval(task, task.reference, self.runner.subset.count) if task else None
 
     def literally(self) -> Evaluator:
         """The same on literal Q/DQ; what it is compared with is run once for both."""
@@ -159,6 +168,7 @@ class Verifier:
             known[self._always],
             runner.reference_task,
             bound=self._evaluator.condition.bound,
+            reference_interval=self._evaluator.reference_interval,
         )
 
     def measure(self, sets: Sequence[Pins]) -> dict[Pins, Measurement]:

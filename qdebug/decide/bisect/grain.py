@@ -14,25 +14,28 @@ from dataclasses import dataclass
 from qdebug.decide.bisect.target import AccuracyTarget
 from qdebug.metrics.tasks.base import is_share
 from qdebug.results.words import score
-from qdebug.wording import printable
+from qdebug.wording import counted, printable
 
 _LOG = logging.getLogger(__name__)
 
 _SURELY_LOST = 5
 """Samples that are lost, with none won, which chance gives in 1 of 32 cases: McNemar's test, exact
 and one-sided."""
+_UP = 1 - 1e-9
+"""A share of samples is no exact number."""
 
 
 @dataclass(frozen=True)
 class Coarse:
-    """A metric whose steps are larger than what the target allows.
+    """A metric whose steps are too large for what the target allows.
 
     Attributes:
-        grain: the largest of its steps on any of the sample sets.
+        grain: the largest of its steps on any of the sample sets, where a single one is more than
+            that; None where it takes a few, which chance gives, too.
         note: that it is so, and how many samples it takes.
     """
 
-    grain: float
+    grain: float | None
     note: str
 
 
@@ -42,7 +45,8 @@ def coarse(
     grain: Callable[[], float | None],
     sets: Sequence[tuple[int, str]],
 ) -> Coarse | None:
-    """Whether a step of the metric is more than the target allows; None where it is not.
+    """Whether a few steps of the metric are more than the target allows, or a single one; None
+    where they are not.
 
     Args:
         reference: FP32's metric; None where it is not known yet.
@@ -55,16 +59,24 @@ def coarse(
         return None
     first = sets[0][0]
     steps = [(step_down * first / count, count, what) for count, what in sets]
-    larger = [one for one in steps if allowed < one[0] * (1 - 1e-9)]
-    if not larger:
-        return None
-    name = printable(target.metric_name)
-    step = "one sample is" if is_share(target.metric) else "its smallest step seen is about"
-    on = " and ".join(f"{score(size)} on the {count} {what}" for size, count, what in larger)
+    name, shared = printable(target.metric_name), is_share(target.metric)
+    larger = [one for one in steps if allowed < one[0] * _UP]
     needed = math.ceil(step_down * first / allowed - 1e-6)
-    sure = ""
-    if is_share(target.metric):
-        sure = f", and {_SURELY_LOST * needed} to tell it from chance"
+    if not larger:
+        size, count, what = max(steps)
+        if allowed >= _SURELY_LOST * size * _UP:
+            return None
+        lost = math.floor(allowed / size + 1e-6)
+        about = counted(lost, "sample") if shared else f"{counted(lost, 'step')} as small as seen"
+        return Coarse(
+            None,
+            f"The target lets {name} be worse by {score(allowed)}: {about} on the {count} {what}, "
+            f"which may be chance. It takes about {_SURELY_LOST * needed} samples to tell such a "
+            "loss from it.",
+        )
+    step = "one sample is" if shared else "its smallest step seen is about"
+    on = " and ".join(f"{score(size)} on the {count} {what}" for size, count, what in larger)
+    sure = f", and {_SURELY_LOST * needed} to tell it from chance" if shared else ""
     return Coarse(
         max(size for size, _, _ in larger),
         f"The target lets {name} be worse by {score(allowed)}, but {step} {on}: a single one "

@@ -43,6 +43,7 @@ from qdebug.decide.search.strategies import load_strategy
 from qdebug.errors import StoreError, UsageError, given_by
 from qdebug.execute.context import emulates_fp16
 from qdebug.execute.executor import workers_note
+from qdebug.metrics.uncertainty import Interval
 from qdebug.results.conditions import Condition
 from qdebug.store.cache import cache_folder
 from qdebug.types import Precision, Progress
@@ -143,6 +144,7 @@ class Answered:
         taken: the point that was taken in place of the search's own answer.
         earlier: how many sets were evaluated by other searches alone.
         coarse: see there.
+        interval: of FP32's metric on the samples searched.
         suspect: a note that FP32 itself guesses; "" where it does not.
     """
 
@@ -152,6 +154,7 @@ class Answered:
     taken: SelectedPoint | None = None
     earlier: int = 0
     coarse: Coarse | None = None
+    interval: Interval | None = None
     suspect: str = ""
 
 
@@ -190,8 +193,9 @@ def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> A
         found = setup.coarse or (_coarse(setup, first) if options.tells_coarse else None)
         suspect = _suspect(first)
         answer = _answered(setup, engines, options, stack, first, tried)
+        interval = first.reference_interval
     earlier = len(tried) - len(answer.searched.result.history)
-    return replace(answer, earlier=earlier, coarse=found, suspect=suspect)
+    return replace(answer, earlier=earlier, coarse=found, suspect=suspect, interval=interval)
 
 
 def _coarse(setup: Setup, first: Evaluator) -> Coarse | None:

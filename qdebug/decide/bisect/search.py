@@ -106,6 +106,7 @@ def _result(
         strategy=how.strategy,
         candidates=len(setup.space.problem.items),
         reference_metric=task,
+        reference_interval=answer.interval,
         search=search,
         earlier_evaluations=answer.earlier,
         found=found,

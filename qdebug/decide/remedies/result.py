@@ -12,6 +12,7 @@ import onnx
 
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.search.outcome import BisectResult
+from qdebug.metrics.uncertainty import Interval
 from qdebug.network.weights import serialized, write_model
 from qdebug.outputfiles import check_new
 from qdebug.plan.plan import PrecisionPlan
@@ -61,12 +62,14 @@ class Figures:
         metric: the end-to-end metric; null without one.
         failure: why it cannot be run.
         worst_group: of samples, which decides the metric; null where it has no groups.
+        interval: of the metric, 95 %; null where nothing says it.
     """
 
     sqnr_db: float
     metric: float | None
     failure: MaybeText = ""
     worst_group: MaybeText = ""
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,7 @@ class Proof:
         metric_is_share: the metric is a share of the samples, so that a difference is a number of
             samples.
         answers: the networks between which these samples chose.
+        reference_interval: of FP32's metric, 95 %; null where nothing says it.
         cross_validated: for the metric of `repaired`, or without one its SQNR, each sample was run
             in that of `answers` which the other samples choose, so that the choice does not
             flatter it; what the chosen one makes of the samples that chose it is in `answers`.
@@ -177,6 +181,7 @@ class Proof:
     metric_is_share: Hidden[bool] = False
     answers: tuple[Answer, ...] = ()
     cross_validated: bool = False
+    reference_interval: Interval | None = None
 
     @property
     @in_json

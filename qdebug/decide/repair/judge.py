@@ -34,8 +34,9 @@ from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.effect import output_energies
-from qdebug.metrics.tasks.base import Judged, Rows, TaskMetric
+from qdebug.metrics.tasks.base import Judged, Rows, TaskMetric, is_share
 from qdebug.metrics.tensor import Metrics
+from qdebug.metrics.uncertainty import Interval, of_groups, share_interval
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layers
 from qdebug.network.outputparts import OutputParts, output_parts
@@ -83,6 +84,7 @@ class Judgement:
         noise: Σerr²/Σref² of an output, averaged over the float outputs.
         failure: why it cannot be run; then there is nothing else.
         worst_group: of samples, which decides the metric; "" where it has no groups.
+        interval: of the metric, 95 %; None where nothing says it.
     """
 
     outputs: Mapping[str, Metrics]
@@ -93,6 +95,7 @@ class Judgement:
     noise: float = math.nan
     failure: str = ""
     worst_group: str = ""
+    interval: Interval | None = None
 
     @property
     def mean_loss(self) -> float:
@@ -115,7 +118,7 @@ class Judgement:
     @property
     def figures(self) -> Figures:
         """For the result."""
-        return Figures(self.sqnr_db, self.metric, self.failure, self.worst_group)
+        return Figures(self.sqnr_db, self.metric, self.failure, self.worst_group, self.interval)
 
 
 _NOTHING = Judgement({}, None, np.array([math.inf]), np.zeros(0), noise=math.inf)
@@ -260,6 +263,7 @@ class Judge:
             left_out=mixed.left_out,
             losses=mixed.losses,
             worst_group=mixed.worst_group,
+            interval=mixed.interval,
         )
 
     def _measured(self, run: Run) -> tuple[ErrorTotals, _Energies, OutputKeeper]:
@@ -284,9 +288,31 @@ class Judge:
         if reference.task is None:
             return found
         judged = self._by_metric(reference.task, kept.joined())
-        group = judged.worst_group
-        found = replace(found, metric=judged.score, left_out=judged.left_out, worst_group=group)
+        found = replace(
+            found,
+            metric=judged.score,
+            left_out=judged.left_out,
+            worst_group=judged.worst_group,
+            interval=self._interval(judged),
+        )
         return found if judged.loss is None else replace(found, losses=judged.loss)
+
+    def _interval(self, judged: Judged) -> Interval | None:
+        task = self._reference.task
+        if task is None:
+            return None
+        if is_share(task.metric):
+            return share_interval(judged.score, self.count)
+        found = of_groups(judged.score, 0.0, judged.left_out, judged.left_out)
+        return found.interval if found else None
+
+    def reference_interval(self) -> Interval | None:
+        """Of FP32's metric, 95 %; None where nothing says it, and where the time is over."""
+        task = self._reference.task
+        try:
+            return self._interval(self._by_metric(task, task.reference)) if task else None
+        except OutOfTimeError:
+            return None
 
     def _by_metric(self, task: MetricEvaluator, outputs: Mapping[str, Array]) -> Judged:
         """What the metric says of some outputs, [samples, …], and without each group of samples:

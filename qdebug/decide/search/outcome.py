@@ -12,6 +12,7 @@ from qdebug.decide.search.find import SearchResult
 from qdebug.decide.search.oracle import Evaluation
 from qdebug.decide.search.pareto import Point
 from qdebug.decide.search.problem import Measurement, Pinned
+from qdebug.metrics.uncertainty import Interval
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.result import FailedStage, Hidden, Inline, Json, ModelRef, ReadData, Result, in_json
 from qdebug.results.compare import Cause
@@ -57,6 +58,7 @@ class Check:
         on: which samples, for people; `samples` is their number.
         baseline: the same samples with nothing pinned.
         reference_metric: the end-to-end metric of FP32 on them, None without one.
+        reference_interval: of that, 95 %; null where nothing says it.
         used_in_search: these held-out samples were searched on too, after a cheaper set had failed
             on them.
         bound: the target's number on these samples: that of a largest drop depends on FP32's
@@ -70,6 +72,7 @@ class Check:
     reference_metric: float | None
     used_in_search: bool = False
     bound: float | None = None
+    reference_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ class BisectResult(Result):
         target_text: the same for people.
         metric: the end-to-end metric's name; null without one.
         reference_metric: the end-to-end metric of FP32, None without one.
+        reference_interval: of that on these samples, 95 %; null where nothing says it.
         grain: by how much one sample changes the metric, where that is more than the target allows
             it to change; null elsewhere, and where it is not known.
         metric_is_share: the metric is a share of the samples, so that a difference is a number of
@@ -195,6 +199,7 @@ class BisectResult(Result):
     condition: Hidden[Condition]
     metric: Annotated[str, Json(empty_is_null=True)] = ""
     reference_metric: float | None
+    reference_interval: Interval | None = None
     grain: float | None = None
     metric_is_share: Hidden[bool] = False
     search: Hidden[SearchResult]
