@@ -165,7 +165,7 @@ FORMATS = (
         "huggingface",
         "a saved Hugging Face dataset",
         "a folder that `Dataset.save_to_disk` wrote: a column of pictures, of texts, or of arrays "
-        "under the name of an input, and columns of labels",
+        "under the name of an input, and columns of labels, or objects with `bbox` and `category`",
         in_folders=True,
         beside_others=True,
         raw=True,
@@ -181,9 +181,9 @@ FORMATS = (
     ),
     DataFormat(
         "recordings",
-        "recordings (.wav)",
+        "recordings (.wav, .flac, .ogg, .mp3, .aiff)",
         "for a model that takes waveforms: one, a folder of them, or one folder for each class",
-        (".wav",),
+        (".wav", ".flac", ".ogg", ".mp3", ".aiff"),
         in_folders=True,
         beside_others=True,
         raw=True,

@@ -1,19 +1,20 @@
-"""Recordings of sound, WAV files, and what becomes of them for a network that takes waveforms:
-samples of -1 to 1, one channel, at one rate."""
+"""Recordings of sound, and what becomes of them for a network that takes waveforms: samples of -1
+to 1, one channel, at one rate. WAV files are read by SciPy, all others by soundfile."""
 
 from __future__ import annotations
 
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from qdebug.errors import SampleError, is_about_memory
+from qdebug.errors import SampleError, is_about_memory, required
 from qdebug.inputfiles import read_text
 from qdebug.network.dataformats import FORMATS
 from qdebug.network.samples.arrays import ArrayInMemory
@@ -27,18 +28,17 @@ from qdebug.wording import counted, option
 SUFFIXES = frozenset(next(f for f in FORMATS if f.name == "recordings").endings)
 _NAMED = 3
 """Files that a message names."""
-_AXES = 2, 3
 _VARIANCE = 1e-7
 """That Hugging Face's Wav2Vec2FeatureExtractor adds to the variance."""
 
 
 def is_recording(path: Path) -> bool:
-    """Whether its name ends as that of a WAV file."""
+    """Whether its name ends as that of a recording."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
 class UnreadableRecordingError(Exception):
-    """A WAV file cannot be decoded; says why."""
+    """A recording cannot be decoded; says why."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class Recordings:
         rate = how.rate or _only(rates, used.files, spec.data)
         how = replace(how, rate=rate)
         sizes = [math.ceil(n * rate / own) for n, own in zip(lengths, rates, strict=True)]
-        length = taken.shape[-1] if isinstance(taken.shape[-1], int) else None
+        wanted = taken.shape[_axis_of_values(taken)]
+        length = wanted if isinstance(wanted, int) else None
         told = f"{self.holds}{left_out}; {_told(how, rates, length, sizes)}"
         if length is None and len(set(sizes)) > 1:
             return PreparedSamples(_RecordingFeeds(used, taken, how), spec, told)
@@ -114,22 +115,27 @@ class Recordings:
 
 
 def _waveform_input(inputs: Sequence[TensorSpec], where: str) -> TensorSpec:
-    """The only input, [samples, values] or [samples, 1, values].
+    """The only input, [samples, values], [samples, 1, values] or [samples, values, 1].
 
     Raises:
         SampleError: it is something else.
     """
     taken = inputs[0]
-    is_wave = len(taken.shape) in _AXES and taken.shape[1:-1] in ((), (1,))
+    is_wave = len(taken.shape) == 2 or (len(taken.shape) == 3 and 1 in taken.shape[1:])
     if len(inputs) == 1 and taken.dtype.kind == "f" and is_wave:
         return taken
     raise SampleError(
-        f"{where}: holds recordings, and the model does not take a waveform, [samples, values] or "
-        f"[samples, 1, values]: {inputs_text(inputs)}.",
+        f"{where}: holds recordings, and the model does not take a waveform, [samples, values], "
+        f"[samples, 1, values] or [samples, values, 1]: {inputs_text(inputs)}.",
         "Features such as spectrograms are given as arrays by input name (.npz), or by a function "
         "that computes them: script.py:function.",
         code="QD-SAMPLES-RECORDING-INPUT",
     )
+
+
+def _axis_of_values(taken: TensorSpec) -> int:
+    """Where the values of a waveform are: last, unless one channel is."""
+    return 1 if len(taken.shape) == 3 and taken.shape[1] != 1 else len(taken.shape) - 1
 
 
 def _listening_beside(model: str) -> Listening:
@@ -199,11 +205,11 @@ def _surveyed(files: Sequence[Path]) -> tuple[list[int], list[int], dict[int, st
     lengths, rates, bad = [], [], {}
     for number, file in enumerate(files):
         try:
-            values, rate = decoded(file)
+            length, rate = _measured(file)
         except UnreadableRecordingError as error:
             bad[number] = str(error)
             continue
-        lengths.append(len(values))
+        lengths.append(length)
         rates.append(rate)
     return lengths, rates, bad
 
@@ -218,30 +224,46 @@ def _refuse(files: Sequence[Path], bad: Mapping[int, str], where: str) -> NoRetu
     more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
     raise SampleError(
         f"{where}: {len(bad)} of {counted(len(files), 'recording')} cannot be read: {first}{more}.",
-        f"Repair or remove them, or leave them out with {option('skip_bad')}. Only WAV is read.",
+        f"Repair or remove them, or leave them out with {option('skip_bad')}.",
         code="QD-SAMPLES-RECORDING",
     )
 
 
+def _measured(file: Path) -> tuple[int, int]:
+    """The length of a recording, in values, and its rate, by its header where that tells them.
+
+    Raises:
+        UnreadableRecordingError: it is none.
+        SampleError: soundfile is needed, and not installed.
+    """
+    if _is_wav(file):
+        with suppress(Exception):  # such as values of 24 bits, which cannot be mapped into memory
+            rate, values = _wav(file, mapped=True)
+            if values.size and rate:
+                return len(values), rate
+        whole, rate = decoded(file)
+        return len(whole), rate
+    with _readable():
+        about = _soundfile().info(file)
+    if not about.frames or not about.samplerate:
+        raise UnreadableRecordingError("it holds no sound")
+    return int(about.frames), int(about.samplerate)
+
+
 def decoded(file: Path) -> tuple[Array, int]:
-    """The values of a WAV file, float32 [values], -1 to 1, the mean of its channels; and its rate.
+    """The values of a recording, float32 [values], -1 to 1, the mean of its channels; and its rate.
 
     Whole numbers are divided by the largest magnitude of their type: 2^15 of 16 bits.
 
     Raises:
         UnreadableRecordingError: it is none.
+        SampleError: soundfile is needed, and not installed.
     """
-    from scipy.io import wavfile
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks without sound
-            rate, values = wavfile.read(file)
-    except Exception as error:  # SciPy raises what a damaged header leads it to
-        if is_about_memory(error):
-            raise
-        why = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise UnreadableRecordingError(why) from error
+    with _readable():
+        if _is_wav(file):
+            rate, values = _wav(file)
+        else:
+            values, rate = _soundfile().read(file, dtype="float32")
     if not values.size or not rate:
         raise UnreadableRecordingError("it holds no sound")
     if values.dtype.kind in "iu":
@@ -250,6 +272,43 @@ def decoded(file: Path) -> tuple[Array, int]:
         values = (values.astype(np.float64) - middle) / half
     mono = values.mean(axis=1) if values.ndim > 1 else values
     return mono.astype(np.float32), int(rate)
+
+
+def _is_wav(file: Path) -> bool:
+    return file.suffix.lower() == ".wav"
+
+
+def _wav(file: Path, *, mapped: bool = False) -> tuple[int, Array]:
+    from scipy.io import wavfile
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks without sound
+        rate, values = wavfile.read(file, mmap=mapped)
+    return int(rate), values
+
+
+def _soundfile() -> Any:
+    user = "a recording that is no WAV file"
+    return required("soundfile", user, code="QD-SAMPLES-EXTRA", error=SampleError)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Errors within say that a recording is unreadable.
+
+    Raises:
+        UnreadableRecordingError: it is.
+        SampleError: as within.
+    """
+    try:
+        yield
+    except SampleError:
+        raise
+    except Exception as error:  # SciPy raises what a damaged header leads it to
+        if is_about_memory(error):
+            raise
+        why = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UnreadableRecordingError(why) from error
 
 
 def waveform(file: Path, how: Listening) -> Array:
@@ -279,7 +338,10 @@ class DecodedRecordings:
     def __init__(
         self, files: Sequence[Path], how: Listening, taken: TensorSpec, length: int
     ) -> None:
-        self.shape: tuple[int, ...] = (len(files), *(1,) * (len(taken.shape) - 2), length)
+        shape = [len(files), *(1,) * (len(taken.shape) - 1)]
+        shape[_axis_of_values(taken)] = length
+        self.shape: tuple[int, ...] = tuple(shape)
+        self._length = length
         self.dtype: np.dtype[np.generic] = taken.dtype
         self._files, self._how = files, how
 
@@ -292,8 +354,8 @@ class DecodedRecordings:
         files = self._files[start:stop]
         found = np.zeros((len(files), *self.shape[1:]), self.dtype)
         for row, file in zip(found, files, strict=True):
-            values = waveform(file, self._how)[: self.shape[-1]]
-            row[..., : len(values)] = values
+            values = waveform(file, self._how)[: self._length]
+            row.reshape(-1)[: len(values)] = values
         return found
 
 
@@ -312,9 +374,10 @@ class _RecordingFeeds:
         if index >= len(self._recordings.files):
             return None
         values = waveform(self._recordings.files[index], self._how)
-        shape = (1,) * (len(self._taken.shape) - 1)
+        shape = [1] * len(self._taken.shape)
+        shape[_axis_of_values(self._taken)] = -1
         labels = {n: a[index : index + 1] for n, a in self._recordings.labels.items()}
-        return {self._taken.name: values.reshape(*shape, -1).astype(self._taken.dtype), **labels}
+        return {self._taken.name: values.reshape(shape).astype(self._taken.dtype), **labels}
 
     def where(self, index: int) -> str:
         """The file."""

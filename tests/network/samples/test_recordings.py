@@ -1,8 +1,9 @@
-"""WAV files as the inputs of a network."""
+"""Recordings as the inputs of a network."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from refusals import refused
 from scipy.io import wavfile
 
-from qdebug.network.samples import open_samples
+from qdebug.network.samples import open_samples, recordings
 from qdebug.network.samples.opening import opened
 from qdebug.network.samplespec import SampleSpec
 
@@ -61,6 +62,46 @@ def test_where_any_length_is_taken_each_has_its_own(tmp_path: Path, make_spec: A
         assert samples.feeds(k, 1)["x"].tolist() == [[wave.tolist()]]
     assert samples.extras["labels"].tolist() == [0, 1]
     assert "2 recordings in 2 classes by folder" in samples.told
+
+
+@pytest.mark.parametrize("length", [3, None])
+def test_one_channel_may_come_last(tmp_path: Path, make_spec: Any, length: int | None) -> None:
+    wave = write(tmp_path / "a.wav", ramp(3))
+    samples = open_samples(str(tmp_path), [make_spec("x", None, length, 1)])
+    assert samples.feeds(0, 1)["x"].tolist() == [[[x] for x in wave.tolist()]]
+
+
+def test_looking_at_them_decodes_none(
+    tmp_path: Path, make_spec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wave = write(tmp_path / "a.wav", (2**14 * ramp(4)).astype(np.int16), rate=16000)
+    decode, seen = recordings.decoded, []
+    monkeypatch.setattr(recordings, "decoded", lambda file: seen.append(file) or decode(file))
+    samples = open_samples(str(tmp_path), [make_spec("x", None, None)])
+    assert "16000 Hz" in samples.told and not seen
+    assert samples.feeds(0, 1)["x"].tolist() == [(wave / 2**15).tolist()] and seen
+
+
+@pytest.mark.parametrize("kind", ["flac", "ogg", "aiff", "wav"])
+def test_other_formats_by_soundfile(tmp_path: Path, make_spec: Any, kind: str) -> None:
+    """FLAC and AIFF of 24 bits, as many recordings have; a WAV file of these is read by SciPy."""
+    soundfile = pytest.importorskip("soundfile")
+    wave = np.sin(np.arange(4000) / 20).astype(np.float32) / 2
+    coded = {"subtype": "PCM_24"} if kind != "ogg" else {}
+    soundfile.write(tmp_path / f"a.{kind}", wave, 16000, **coded)
+    samples = open_samples(str(tmp_path), [make_spec("x", None, 4000)])
+    assert "1 recording; 16000 Hz" in samples.told
+    error = np.abs(samples.feeds(0, 1)["x"][0] - wave)
+    assert error.max() < (0.05 if kind == "ogg" else 2**-22)
+
+
+def test_without_soundfile_it_says_what_to_install(
+    tmp_path: Path, make_spec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    (tmp_path / "a.flac").write_bytes(b"fLaC")
+    with refused("QD-SAMPLES-EXTRA", "soundfile", "pip install"):
+        open_samples(str(tmp_path), [make_spec("x", None, 4)])
 
 
 def test_what_lies_beside_the_model_is_done(tmp_path: Path, make_spec: Any) -> None:
