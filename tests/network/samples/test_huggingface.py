@@ -76,6 +76,48 @@ def test_pictures_within_and_beside_the_dataset(saved: Saved, tmp_path: Path) ->
     assert samples.told.startswith("3 pictures with labels, light (Hugging Face dataset data)")
 
 
+BOX = {"_type": "List", "feature": {"_type": "Value", "dtype": "float32"}, "length": 4}
+RECORDS = {"_type": "List", "feature": {"bbox": BOX, "category": CLASSES}}
+LISTS = {
+    "bbox": {"_type": "List", "feature": BOX},
+    "category": {"_type": "List", "feature": CLASSES},
+}
+
+
+@pytest.mark.parametrize("kind", [RECORDS, LISTS, {"_type": "Sequence", "feature": LISTS}])
+def test_boxes_of_objects(saved: Saved, kind: Any) -> None:
+    """Lists of records, or records of lists, as versions of datasets differ."""
+    rows: list[Any] = [
+        [
+            {"bbox": [0.0, 2.0, 4.0, 6.0], "category": 1},
+            {"bbox": [1.0, 1.0, 2.0, 3.0], "category": 0},
+        ],
+        [],
+    ]
+    if kind is not RECORDS:
+        rows = [{name: [one[name] for one in row] for name in ("bbox", "category")} for row in rows]
+        box = pa.list_(pa.list_(pa.float32()))
+        column = pa.array(rows, pa.struct([("bbox", box), ("category", pa.list_(pa.int64()))]))
+    else:
+        one = pa.struct([("bbox", pa.list_(pa.float32())), ("category", pa.int64())])
+        column = pa.array(rows, pa.list_(one))
+    cells = [{"bytes": encoded(k), "path": None} for k in range(2)]
+    features = {"image": {"_type": "Image"}, "objects": kind}
+    samples = opened(saved(features, {"image": cells, "objects": column}))
+    assert samples.extras["boxes"].tolist() == [[[0, 2, 4, 8], [1, 1, 3, 4]], [[0] * 4] * 2]
+    assert samples.extras["classes"].tolist() == [[1, 0], [-1, -1]]
+    assert "2 boxes, x, y, width and height of 'objects'" in samples.told
+
+
+def test_objects_that_are_no_boxes(saved: Saved) -> None:
+    cells = [{"bytes": encoded(0), "path": None}]
+    objects = pa.array([[{"bbox": [1.0, 2.0, np.nan, 4.0], "category": 0}]])
+    features = {"image": {"_type": "Image"}, "objects": RECORDS}
+    with pytest.raises(SampleError, match="'objects' holds no boxes") as caught:
+        opened(saved(features, {"image": cells, "objects": objects}))
+    assert caught.value.code == "QD-SAMPLES-DAMAGED"
+
+
 def test_arrays_under_the_name_of_an_input(saved: Saved) -> None:
     rng = np.random.default_rng(0)
     arrays = rng.normal(size=(3, 3, 8, 8)).astype(np.float32)

@@ -1,6 +1,6 @@
 """A Hugging Face dataset on the disk, as `Dataset.save_to_disk` writes it: Arrow files with
-pictures, texts or arrays, and labels. The files are mapped into memory, so that pictures are read
-as they are needed."""
+pictures, texts or arrays, and labels or boxes. The files are mapped into memory, so that pictures
+are read as they are needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from qdebug.errors import SampleError, required
 from qdebug.inputfiles import read_bytes, read_text
 from qdebug.network.samples.arrays import ArrayInMemory
-from qdebug.network.samples.picture_set import PictureSet
+from qdebug.network.samples.picture_set import Boxes, PictureSet
 from qdebug.network.samples.readers.file_list import LABEL_COLUMNS
 from qdebug.network.samples.readers.texts import PAIR_COLUMNS, TEXT_COLUMNS
 from qdebug.network.samples.samples import Source
@@ -23,6 +23,8 @@ from qdebug.network.samples.texts import Texts
 from qdebug.types import Array, TensorSpec
 from qdebug.wording import counted
 
+_CATEGORIES = "category", "category_id", "label", "labels", "class"
+"""What the class of an object is called beside its `bbox`."""
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
 
@@ -96,12 +98,84 @@ def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source | None:
 def _pictures(path: Path, table: Any, features: Mapping[str, Any], column: str) -> PictureSet:
     labels, classes = _labels(table, features, {column})
     cells = table.column(column)
+    found = _objects(path, table, features)
+    told = _told(table, "picture", labels, path)
+    if found is not None:
+        classes = found.classes or classes
+        told += f"; {found.count} boxes, x, y, width and height of '{found.column}'"
     return PictureSet(
         tuple(EncodedCell(cells, row, f"{path}: row {row}") for row in range(len(cells))),
-        _told(table, "picture", labels, path),
+        told,
         labels,
+        boxes=None if found is None else found.boxes,
         classes=classes,
     )
+
+
+@dataclass(frozen=True)
+class _Objects:
+    """The boxes of each row; `column` holds them, `classes` are the names of theirs, if it says."""
+
+    column: str
+    boxes: tuple[Boxes, ...]
+    classes: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(len(one.classes) for one in self.boxes)
+
+
+def _objects(path: Path, table: Any, features: Mapping[str, Any]) -> _Objects | None:
+    """The first column of objects with a `bbox` as COCO has it and a class each, which is a list of
+    objects or lists of what they have; None without one.
+
+    Raises:
+        SampleError: a box is not four finite numbers, or has no class.
+    """
+    for column, kind in features.items():
+        parts = _parts(kind)
+        category = next((name for name in _CATEGORIES if name in parts), None)
+        if "bbox" not in parts or category is None:
+            continue
+        try:
+            rows = [_boxes(cell, category) for cell in table.column(column).to_pylist()]
+        except (ValueError, TypeError, KeyError) as error:
+            _refuse(path, f"'{column}' holds no boxes and classes: {error}", error)
+        return _Objects(column, tuple(rows), _names(parts[category]))
+    return None
+
+
+def _parts(kind: Any) -> Mapping[str, Any]:
+    """What the objects of a column have, by name: of a list of records, or a record of lists."""
+    inner = kind.get("feature", kind) if isinstance(kind, Mapping) else {}
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _names(kind: Any) -> tuple[str, ...]:
+    """Of the classes, however deep in lists; () where only numbers are known."""
+    while _type(kind) != "ClassLabel":
+        if not isinstance(kind, Mapping) or "feature" not in kind:
+            return ()
+        kind = kind["feature"]
+    return tuple(map(str, kind.get("names") or ()))
+
+
+def _boxes(cell: Any, category: str) -> Boxes:
+    """Those of a row, as corners.
+
+    Raises:
+        ValueError: they are no boxes with classes; so say TypeError and KeyError.
+    """
+    if isinstance(cell, Mapping):
+        corners, classes = cell["bbox"], cell[category]
+    else:
+        corners, classes = ([one[name] for one in cell or ()] for name in ("bbox", category))
+    found = np.array(corners or [], np.float64).reshape(-1, 4)
+    numbers = np.array(classes or [], np.int64)
+    if not np.isfinite(found).all() or numbers.shape != found.shape[:1]:
+        raise ValueError(f"{len(found)} boxes and {len(numbers)} classes, or some not finite")
+    found[:, 2:] += found[:, :2]
+    return Boxes(found, numbers)
 
 
 def _told(table: Any, what: str, labels: Mapping[str, Array], path: Path) -> str:
