@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -72,3 +73,5 @@ def test_the_action_runs_what_it_prints(desk: Any, repository: Path) -> None:
 def test_the_hook_names_a_command_that_there_is(repository: Path) -> None:
     (hook,) = yaml.safe_load((repository / ".pre-commit-hooks.yaml").read_text())
     assert hook["entry"].split()[:2] == ["qdebug", "compare"] and not hook["pass_filenames"]
+    extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    assert hook["additional_dependencies"] == extras["optional-dependencies"]["vision"]
