@@ -119,7 +119,7 @@ def test_what_is_quantized_anew_is_not_called_unchanged(repaired: tuple[Any, Pat
 
 def test_what_no_remedy_gives_is_pinned(desk: Any) -> None:
     done = desk.run("repair", *CNN, "--max-drop", "0.01", "--only", "fp16-rewrites", "--json", "-")
-    assert done.code == 0 and not done.err
+    assert done.code == 0 and "2 samples on the 250" in done.err  # of a drop of 0.01
     found = done.json
     assert found["passed"] and found["pinned"] and found["proof"]["passed"] is False
     assert found["pinning"]["pinned"] == found["pinned"] and len(found["pinned"]) <= 3
