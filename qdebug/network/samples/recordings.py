@@ -244,7 +244,7 @@ def _measured(file: Path) -> tuple[int, int]:
         whole, rate = decoded(file)
         return len(whole), rate
     with _readable():
-        about = _soundfile().info(file)
+        about = _soundfile(file).info(file)
     if not about.frames or not about.samplerate:
         raise UnreadableRecordingError("it holds no sound")
     return int(about.frames), int(about.samplerate)
@@ -263,7 +263,7 @@ def decoded(file: Path) -> tuple[Array, int]:
         if _is_wav(file):
             rate, values = _wav(file)
         else:
-            values, rate = _soundfile().read(file, dtype="float32")
+            values, rate = _soundfile(file).read(file, dtype="float32")
     if not values.size or not rate:
         raise UnreadableRecordingError("it holds no sound")
     if values.dtype.kind in "iu":
@@ -287,8 +287,8 @@ def _wav(file: Path, *, mapped: bool = False) -> tuple[int, Array]:
     return int(rate), values
 
 
-def _soundfile() -> Any:
-    user = "a recording that is no WAV file"
+def _soundfile(file: Path) -> Any:
+    user = f"{file}: a recording that is no WAV file"
     return required("soundfile", user, code="QD-SAMPLES-EXTRA", error=SampleError)
 
 
