@@ -23,10 +23,11 @@ def summary(result: dict[str, Any]) -> str:
     """The verdict, both precisions, the conditions, and the worst layers."""
     verdict, metric = result["verdict"], result.get("metric") or {}
     model = Path(result["model"]["path"]).name
-    sqnr = [o["sqnr_db"] for o in result["outputs"] if o["sqnr_db"] is not None]
+    parts = [part for output in result["outputs"] for part in output["parts"] or [output]]
+    sqnr = [part["sqnr_db"] for part in parts if part["sqnr_db"] is not None]
     lines = [
         *(f"### qdebug: {model} {'passed' if verdict['passed'] else 'failed'}", ""),
-        f"| precision | {metric.get('name', 'metric')} | SQNR of the worst output, dB |",
+        f"| precision | {metric.get('name', 'metric')} | SQNR of the worst output or part, dB |",
         "|---|---|---|",
         f"| FP32 | {figure(metric.get('reference'))} | |",
         f"| {result['precision'].upper()} | {figure(metric.get('candidate'))} | "
@@ -37,7 +38,7 @@ def summary(result: dict[str, Any]) -> str:
     for stage in result["stages"]:
         state = stage["state"].replace("-", " ")
         shown = f"**{state}**" if state == "failed" else state
-        told = " ".join(filter(None, (stage["told"], stage["next_step"])))
+        told = ": ".join(filter(None, (stage["told"], stage["next_step"])))
         lines.append(f"| {stage['between']} | {shown} | {told.replace('|', chr(92) + '|')} |")
     lines.append("")
     if verdict["conditions"]:

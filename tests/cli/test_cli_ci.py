@@ -64,6 +64,7 @@ def test_the_action_runs_what_it_prints(desk: Any, repository: Path) -> None:
     assert "exit-code=1" in Path("output.txt").read_text()
     table = Path("summary.md").read_text()
     assert "### qdebug: net.onnx failed" in table and "| `output.cosine>=2` |" in table
+    assert "its outputs are not given: --framework DATA" in table
     kept = {file.name for file in Path("qdebug-report").iterdir()}
     assert kept == {"result.json", "report.html", "junit.xml", "summary.md"}
     Path("qdebug.yaml").write_text("command: compare\nmodel: none.onnx\ninputs: data.npz\n")
