@@ -45,7 +45,7 @@ def small_cases() -> Iterator[Case]:
     """The networks that every run records, the most wanted first."""
     narrow = (_narrow(precision) for precision in (Precision.BF16, Precision.FP8))
     return chain(
-        _scalar_scales(), _masks(), _long_kernels(), _steps(), _pixels(), _long_sums(),
+        _pools_of_words(), _scalar_scales(), _masks(), _long_kernels(), _steps(), _pixels(), _long_sums(),
         _convolutions(), _depthwise_ones(), _gated(), _activations(), _sequences(), *narrow,
     )  # fmt: skip
 
@@ -66,6 +66,17 @@ def _scalar_scales() -> Iterator[Case]:
                 f"fp8 scalar scale, {name}, {kind}",
                 make, Precision.FP8, weights=Granularity.PER_TENSOR, raw=raw,
             )  # fmt: skip
+
+
+def _pools_of_words() -> Iterator[Case]:
+    """The mean over the words of a sentence, whose number is kept from 0 by a Clip."""
+    rng = np.random.default_rng(8)
+    words = (np.arange(16) < np.array([16, 9])[:, None]).astype(np.float32)
+    feeds = {"x": rng.normal(size=(2, 16, 64)).astype(np.float32), "words": words}
+    for precision in (Precision.BF16, Precision.FP16):
+        for least in (1e-9, 1e-3, 0.0):
+            name = f"{precision} mean of words, at least {least:g}"
+            yield Case(name, partial(_mean_of_words, least), precision, feeds)
 
 
 def _masks() -> Iterator[Case]:
@@ -113,7 +124,7 @@ def _long_sums() -> Iterator[Case]:
         for rows in (16, 40, 64, 128, 256, 512):
             for columns in (64, 96, 256, 384, 768, 1536):
                 name = f"split? {rows}x{terms}x{columns}"
-                yield Case(name, partial(_matmul, rows, terms, columns, bias=False), corner=True)
+                yield Case(name, partial(_matmul, rows, terms, columns), corner=True)
     for channels, outputs, kernel, size in (
         (128, 128, 3, 14), (256, 256, 3, 7), (256, 256, 3, 14), (512, 512, 3, 7), (512, 512, 3, 4),
         (512, 128, 1, 14), (1024, 256, 1, 7), (1024, 256, 1, 14), (2048, 512, 1, 7),
@@ -295,6 +306,16 @@ def _patches(channels: int, outputs: int, size: int) -> onnx.ModelProto:
     return b.model({"x": [1, channels, 4 * size, 4 * size]}, [y])
 
 
+def _mean_of_words(least: float) -> onnx.ModelProto:
+    b = Builder(32)
+    words = b.add("Unsqueeze", "words", b.constant([-1], np.int64))
+    one = b.constant([1], np.int64)
+    total = b.add("ReduceSum", b.add("Mul", "x", words), one, keepdims=0)
+    count = b.add("ReduceSum", words, one, keepdims=0)
+    count = b.add("Clip", count, b.constant(least)) if least else count
+    return b.model({"x": [2, 16, 64], "words": [2, 16]}, [b.add("Div", total, count)])
+
+
 def _masked(low: float) -> onnx.ModelProto:
     """Scores of two sentences, of which the second has fewer words."""
     b = Builder(31)
@@ -362,10 +383,9 @@ def _pointwise(shape: tuple[int, ...], kernel: tuple[int, int] = (1, 1)) -> onnx
     return b.model({"x": shape}, [_conv(b, "x", 64, shape[1], *kernel, pads=pads)])
 
 
-def _matmul(rows: int, terms: int, columns: int, *, bias: bool = True) -> onnx.ModelProto:
+def _matmul(rows: int, terms: int, columns: int) -> onnx.ModelProto:
     b = Builder(21)
-    y = b.linear("x", terms, columns) if bias else b.add("MatMul", "x", b.weight(terms, columns))
-    return b.model({"x": [1, rows, terms]}, [y])
+    return b.model({"x": [1, rows, terms]}, [b.linear("x", terms, columns)])
 
 
 def _gemm_row(terms: int, columns: int) -> onnx.ModelProto:
