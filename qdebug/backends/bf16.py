@@ -83,8 +83,8 @@ def in_fp32(proto: onnx.ModelProto, kernels: Fp16Kernels = Fp16Kernels.EXACT) ->
 
 def _with_wide_ends(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` with the biases added in FP32 behind whose sum of products comes a Cast to FP32:
-    TensorRT's kernels of MatMul and Gemm take in both, and round the product alone. Itself where
-    there is none."""
+    TensorRT's kernels of MatMul and Gemm take in both, and round the product alone; those of a
+    stack of matrices do not. Itself where there is none."""
     graph = Graph(shape_inference.infer_shapes(proto))
     ends = {n.name for n in graph.nodes if _is_wide_end(graph, n)}
     if not ends:
@@ -126,7 +126,8 @@ def _is_wide_end(graph: Graph, node: Node) -> bool:
         return usual and len(node.inputs) > 2 and node.inputs[2] in graph.initializers
     makers = [graph.producers.get(t) for t in node.inputs]
     summed = any(m is not None and m.op_type == "MatMul" for m in makers)
-    return summed and any(t in graph.initializers for t in node.inputs)
+    stacked = any(n != 1 for n in (graph.shapes.get(output) or ())[:-2])
+    return summed and not stacked and any(t in graph.initializers for t in node.inputs)
 
 
 def mentions_bf16(proto: onnx.ModelProto) -> bool:

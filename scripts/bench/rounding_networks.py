@@ -45,7 +45,8 @@ def small_cases() -> Iterator[Case]:
     """The networks that every run records, the most wanted first."""
     narrow = (_narrow(precision) for precision in (Precision.BF16, Precision.FP8))
     return chain(
-        _pools_of_words(), _scalar_scales(), _masks(), _long_kernels(), _steps(), _pixels(), _long_sums(),
+        _pools_of_words(), _scalar_scales(), _masks(), _long_kernels(), _steps(), _pixels(),
+        _long_sums(),
         _convolutions(), _depthwise_ones(), _gated(), _activations(), _sequences(), *narrow,
     )  # fmt: skip
 

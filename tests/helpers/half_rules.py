@@ -159,16 +159,28 @@ def conv(
         total = block((p, c) for p in seen for c in range(channels))
         depthwise = channels == outputs == 1
         return half((total if depthwise else half(total)) + offset)
+    if group == 1 and rounds_once(pixels, channels, outputs, kernel):
+        return half(block((p, c) for p in seen for c in range(channels)) + offset)
     order = conv_blocks(list(seen), channels, outputs, group)
     with np.errstate(invalid="ignore"):
         return half(rounded_sum(block(terms) for terms in order) + offset)
+
+
+def rounds_once(pixels: Array, channels: int, outputs: int, kernel: Sequence[int]) -> bool:
+    positions = math.prod(kernel)
+    if len(kernel) == 1 and positions > 1:
+        return channels * positions <= 5 or (channels == 1 and 64 < positions < 256)
+    pixel = pixels[:, :1].size == 1 and positions == 1
+    return pixel and channels >= 256 and outputs >= 256
 
 
 def conv_blocks(
     positions: Sequence[Any], channels: int, outputs: int, group: int
 ) -> list[list[tuple[Any, int]]]:
     """The terms of each block, (position, channel), in the order in which blocks are added."""
-    few = outputs <= 32 or len(positions) > 64
+    few = outputs <= 32
+    if len(positions) > 64:
+        few = len(positions[0]) == 1
     if few and channels < 32 and channels != 16:
         span = channels + (channels % 2 if group == 1 else 0)
         tiles = chunks([(p, c) for p in positions for c in range(span)], 32)

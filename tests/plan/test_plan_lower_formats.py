@@ -146,3 +146,13 @@ def test_layers_of_every_precision_in_one_plan(
     exact = kit.run(residual_net(22), {"x": images})["out"]
     found = kit.run(low.graph, {"x": images})["out"]
     assert np.sum((exact - found) ** 2) < 0.01 * np.sum(exact**2)
+
+
+def test_a_mask_stays_finite_in_bf16(kit: SimpleNamespace) -> None:
+    """The largest number of FP32 would round to Inf; Inf itself stays."""
+    ends = np.float32([-3.4028235e38, 3.4028235e38, np.inf, 1.0])
+    proto = kit.make([kit.node("Add", ["x", "c"], ["y"], "a")], {"x": (4,)}, ["y"], {"c": ends})
+    low = kit.lowered(kit.prepare(proto, 22), PrecisionPlan(Precision.BF16))
+    found = kit.run(low.graph, {"x": np.zeros(4, F32)})["y"]
+    largest = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)
+    np.testing.assert_array_equal(found, F32([-largest, largest, np.inf, 1.0]))

@@ -9,8 +9,11 @@ Observed on an H100 and an H200 with TensorRT for RTX 1.6.1: over 99 % of the el
   from one position to the next without a gap; an odd number of channels is padded by one.
 - With at most 32 output channels, 24 or 32 input channels are summed in another order: alternately
   4 in one block and 4 in the next.
-- Kernels of many positions (256, not 64: lengths in between were not tried) do the same as with at
-  most 32 output channels.
+- Kernels of more than 64 positions do the same, whatever the number of output channels, in one
+  dimension (seen at 256), and never in two (9 x 9 to 16 x 16).
+- Rounded once, with the bias: in one dimension sums of at most 5 products over 2 positions or more,
+  and kernels of 66 to 192 positions of one channel; a single pixel with at least 256 channels and
+  256 outputs.
 - With up to 8 channels per group, sums are computed in FP32 and rounded before the bias is added;
   depthwise convolutions omit even that rounding. ConvTranspose sums in FP32 as well.
 """
@@ -34,7 +37,10 @@ from qdebug.plan.rewrite.edit import attributes_of
 _TILE = 32
 _FEW_OUTPUTS = 32
 _FP32_CHANNELS = 8
-_FEW_POSITIONS = 64
+FEW_POSITIONS = 64
+MANY_POSITIONS = 256
+_SHORT = 5
+_FULL = 256
 _INTERLEAVED = (24, 32)
 _END = np.iinfo(np.int64).max
 
@@ -44,6 +50,8 @@ def conv(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str |
     where the window is not known beforehand."""
     window = _window_of(node, shapes)
     if window is None or (window.groups > 1 and window.channels == window.outputs == 1):
+        return None
+    if _rounds_once(window, shapes[0]):
         return None
     pixels, weights = sketch.wide(node.input[0]), sketch.wide(node.input[1])
     narrow = window.groups > 1 and window.channels <= _FP32_CHANNELS
@@ -57,9 +65,23 @@ def conv(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str |
     return total
 
 
+def _rounds_once(window: _Window, shape: Shape) -> bool:
+    """Whether a kernel sums in FP32 and adds the bias before it rounds."""
+    if window.groups > 1:
+        return False
+    if len(window.kernel) == 1 and window.positions > 1:
+        short = window.channels * window.positions <= _SHORT
+        between = FEW_POSITIONS < window.positions < MANY_POSITIONS
+        return short or (between and window.channels == 1)
+    pixel = shape is not None and all(n == 1 for n in (shape[0], *shape[2:]))
+    return pixel and window.positions == 1 and min(window.channels, window.outputs) >= _FULL
+
+
 def _summed(sketch: Sketch, pixels: str, weights: str, window: _Window) -> str:
     """The convolution of padded pixels, rounded after each block of terms."""
-    few = window.outputs <= _FEW_OUTPUTS or window.positions > _FEW_POSITIONS
+    few = window.outputs <= _FEW_OUTPUTS
+    if window.positions > FEW_POSITIONS:
+        few = len(window.kernel) == 1
     interleaved = few and window.channels in _INTERLEAVED
     span = window.channels
     if few and span < _TILE and span % BLOCK:

@@ -7,11 +7,13 @@ worse than an engine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
 
+from qdebug.backends.fp16_emulation.conv import FEW_POSITIONS, MANY_POSITIONS
 from qdebug.backends.fp16_emulation.recurrent import RECURRENT, is_usual
 from qdebug.backends.fp16_emulation.rounding import SELECTING, WRITTEN_OUT, is_written_out
 from qdebug.network.graph import Graph, Node
@@ -87,10 +89,25 @@ def _known_product(graph: Graph, node: Node) -> bool:
     return not (lifted and left[-2] == 1 and graph.constant(node.inputs[1]) is not None)
 
 
+def _known_window(graph: Graph, node: Node) -> bool:
+    """Not a long sum over one pixel of the input, and in one dimension no kernel of a length that
+    was not tried."""
+    shape = graph.shapes.get(node.inputs[1])
+    sizes = [n for n in shape or () if isinstance(n, int)]
+    if not shape or len(sizes) != len(shape):
+        return False
+    positions = math.prod(sizes[2:])
+    if positions == 1:
+        return sizes[1] < _LONG_SUM
+    between = FEW_POSITIONS < positions < MANY_POSITIONS
+    return not (len(sizes) == 3 and between and sizes[1] > 1)
+
+
 _EXACT_TOO = frozenset({"Conv", "Gemm"})
 """Operators that also have kernels which round once, in sizes that are known."""
 
 _LIMITS: Mapping[str, Callable[[Graph, Node], bool]] = {
+    "Conv": _known_window,
     "Gemm": _short_sum,
     "MatMul": _known_product,
 }

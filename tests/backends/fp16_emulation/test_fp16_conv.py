@@ -73,6 +73,22 @@ def test_kernels_of_many_positions(channels: int, length: int) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize(
+    ("channels", "outputs", "kernel"),
+    [
+        *((1, 40, (5,)), (1, 40, (6,)), (2, 40, (2,)), (1, 40, (100,)), (2, 40, (100,))),
+        *((256, 256, (1, 1)), (256, 40, (1, 1)), (40, 256, (1, 1)), (3, 4, (9, 9))),
+    ],
+)
+def test_what_is_rounded_once(channels: int, outputs: int, kernel: tuple[int, ...]) -> None:
+    """And their neighbours, which are not."""
+    rng = np.random.default_rng(channels)
+    sizes = kernel if channels > 20 else [n + 2 for n in kernel]
+    weights = codes(rng, (outputs, channels, *kernel))
+    found, expected = compared(codes(rng, (1, channels, *sizes)), weights, codes(rng, (outputs,)))
+    np.testing.assert_array_equal(found, expected)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.integers(2, 3),
