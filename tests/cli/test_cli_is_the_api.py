@@ -20,6 +20,7 @@ VALUES = {  # where any text will not do
     "preprocess": "yolo",
     "shape": "x:1x3x8x8",
     "backend": "tensorrt",
+    "block_size": "64",
     "cluster": "local:3",
     "holdout_share": "0.45",
     "keep": "all",
