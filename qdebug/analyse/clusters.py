@@ -128,9 +128,11 @@ class Divided:
             for layer in pair.layers
             if layer.output in excess and (reads := pair.reads(layer.name))
         }
-        first = max(grown, key=lambda layer: grown[layer])
+        first = max(grown, key=lambda layer: grown[layer], default=None)
+        if first is None or grown[first] < _CLEARLY_DB:
+            return None
         own, others = medians[first.output]
-        return (first.name, -own, -others) if grown[first] >= _CLEARLY_DB else None
+        return first.name, -own, -others
 
 
 def clusters_of(profiles: Float64) -> tuple[Rows, float]:

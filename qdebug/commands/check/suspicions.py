@@ -14,7 +14,7 @@ from qdebug.network.graph import Graph
 from qdebug.network.layers import find_layers
 from qdebug.network.macs import macs_per_sample
 from qdebug.network.samples import Samples
-from qdebug.network.samples.subset import finely, spread, whole
+from qdebug.network.samples.subset import finely, same_samples, spread, whole
 from qdebug.results.check import Finding
 
 _SAMPLES, _LEAST = 32, 8
@@ -41,13 +41,14 @@ def suspicions(
     Args:
         graph: in FP32.
         metric: on that model; without one FP32 is not run.
-        calibration: None where `compared` calibrate, or nothing does.
+        calibration: None where `compared` calibrate, or nothing does. Where they are the same
+            samples, one by one, the calibration says it.
         says_chance: that FP32 is at chance level is said where no other values mend it, too:
             most commands say that themselves, of all samples.
     """
     found: list[Finding] = []
     try:
-        if calibration is not None:
+        if calibration is not None and not same_samples(calibration, compared):
             shared = shared_samples(compared, calibration, _HASHED)
             found += [shared] if shared else []
         if metric is not None and metric.needs_labels and _is_between_0_and_1(metric):

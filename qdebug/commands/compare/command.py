@@ -80,7 +80,7 @@ from qdebug.metrics.effect import EffectMode
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
 from qdebug.network.samples.groups import grouping_of
-from qdebug.network.samples.subset import same_samples, whole
+from qdebug.network.samples.subset import whole
 from qdebug.outputfiles import write_text
 from qdebug.plan.description import describe
 from qdebug.plan.lower import required_opset
@@ -181,8 +181,6 @@ def _suspicions(prepared: _Prepared) -> tuple[str, ...]:
     calibrates_on = prepared.settings.quantization.calibrates_on
     samples, graph = prepared.samples, prepared.built.pair.reference
     calibration = calibrates_on.open(graph.inputs) if calibrates_on else None
-    if calibration is not None and same_samples(calibration, samples):  # which a note says
-        calibration = None
     return suspicions(prepared.context, graph, samples, prepared.gate.metric, calibration)
 
 
