@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from qdebug.analyse.diagnose import diagnosed, input_amax
-from qdebug.analyse.effect.effects import Effects, measure_effects
+from qdebug.analyse.effect.effects import Effects, Known, measure_effects
 from qdebug.analyse.flips import with_comparisons, with_flips
 from qdebug.analyse.gate import Gate, checked_conditions, metric_notes, task_result
 from qdebug.analyse.layer_results import effect_notes, ranked_by_effect
@@ -128,8 +128,8 @@ def ranked(compared: Compared, mode: EffectMode) -> Compared:
         mode,
         metric=compared.metric,
         memory_budget=compared.memory_budget,
-        known_noise=compared.sinks.noise.noise,
-        every_layer=compared.gate.judges_effects,
+        known=Known(compared.sinks.noise.energies, compared.sinks.keepers[0].by_batch),
+        literally=compared.gate.judges_effects,
     )
     if found is None:
         return compared.found(effect=None)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from operator import itemgetter
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -32,7 +33,7 @@ from qdebug.metrics.accumulate import (
     ExecutedBatch,
     compare_batch,
 )
-from qdebug.metrics.tasks.base import Float64, TaskMetric, check_shapes, join_outputs
+from qdebug.metrics.tasks.base import Float64, TaskMetric, by_sample, join_outputs
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.subset import SampleSubset, is_whole, whole
@@ -56,6 +57,33 @@ def run_of(session: Session | ResumedSession, names: Mapping[str, str] | None = 
     if names is None:
         return lambda executed: session.run(executed.feeds)
     return lambda executed: renamed(session.run(executed.feeds), names)
+
+
+def reusing(known: Mapping[Batch, Tensors], names: Collection[str], run: Run) -> Run:
+    """A run that gives what is `known` of these tensors for the samples of a batch, in whatever
+    batches they were; `run` gives the rest. Tensors of which the first axis is not the samples are
+    known for equal batches alone."""
+    equal = {
+        (b.start, b.count): tensors for b, tensors in known.items() if tensors.keys() >= {*names}
+    }
+    rows = {
+        batch.start + row: (tensors, row)
+        for batch, tensors in known.items()
+        for row in range(batch.count)
+        if all(t in tensors and tensors[t].shape[:1] == (batch.count,) for t in names)
+    }
+
+    def known_or_run(executed: ExecutedBatch) -> Tensors:
+        batch = executed.batch
+        if (batch.start, batch.count) in equal:
+            return equal[batch.start, batch.count]
+        each = [rows.get(row) for row in range(batch.start, batch.start + batch.count)]
+        of_rows = [one for one in each if one is not None]
+        if len(of_rows) < len(each):
+            return run(executed)
+        return {t: np.stack([tensors[t][row] for tensors, row in of_rows]) for t in names}
+
+    return known_or_run
 
 
 def renamed(found: Tensors, names: Mapping[str, str]) -> Tensors:
@@ -220,7 +248,7 @@ class OutputKeeper:
 
     Attributes:
         room: for so many bytes; where that is exceeded, nothing is kept.
-        for_metric: what is kept will be joined, so that other shapes are refused at once.
+        for_metric: what is kept will be joined, so that what cannot be is refused at once.
         by_batch: what was kept of each batch, in order.
     """
 
@@ -240,13 +268,13 @@ class OutputKeeper:
         """Keep what `run` gave for a batch, if there is room.
 
         Raises:
-            MetricError: it is for a metric, and has another shape than that of the first batch.
+            MetricError: it is for a metric, and cannot be joined with the first batch.
         """
         if self.for_metric and self.by_batch:
             before, first = next(iter(self.by_batch.items()))
             for name, array in kept.items():
                 if name in first:
-                    _ = check_shapes(name, [first[name], array], (before.count, batch.count))
+                    _ = by_sample(name, [first[name], array], (before.count, batch.count))
         if batch not in self.by_batch:
             self.room -= sum(array.nbytes for array in kept.values())
         if self.room >= 0:
@@ -365,9 +393,10 @@ class KeptReference:
         stage: str = "reference",
         *,
         resize: bool = True,
+        known: Mapping[Batch, Tensors] = MappingProxyType({}),
     ) -> None:
         """Runs `session`, which is `graph`; `stage` is what progress is reported as, "" for none.
-        Without `resize` the batches are taken as they are.
+        Without `resize` the batches are taken as they are. What is `known` it does not run again.
 
         Raises:
             QdebugError: the samples cannot be read, the model does not run, or (with a metric) an
@@ -381,7 +410,7 @@ class KeptReference:
         self._feeds: dict[int, Feeds] = {}
         self._room = _FEEDS_BYTES
         sinks: list[Sink] = [self.outputs, self._keep_feeds]
-        runs = {REFERENCE: run_of(session)}
+        runs = {REFERENCE: reusing(known, outputs, run_of(session))}
         evaluate(subset, runs, {}, context, sinks=sinks, stage=stage)
         self.task = MetricEvaluator.of(metric, subset.samples, self.outputs) if metric else None
 

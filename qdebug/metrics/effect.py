@@ -93,6 +93,9 @@ class EffectSummary:
         group_share: what the noisiest such group makes alone, as a part of the outputs' noise on
             the `alone_samples`; +inf where that alone gives NaN or Inf; null where there is none,
             or the outputs hold NaN or Inf.
+        on_kernels: layers were left out on ONNX Runtime's INT8 kernels, where the noise was that of
+            the simulation within 1 dB: a share may be off by some hundredths, beside its standard
+            error.
     """
 
     noise: float
@@ -103,6 +106,7 @@ class EffectSummary:
     certain_ranks: int
     grouped_layers: int = 0
     group_share: float | None = None
+    on_kernels: bool = False
 
 
 def output_energies(

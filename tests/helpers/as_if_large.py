@@ -52,6 +52,8 @@ SMALLEST: dict[str, Any] = {
 LEAST_WORK: dict[str, Any] = {
     "qdebug.analyse.effect.effects:_PASSES": 1,
     "qdebug.analyse.effect.effects:_PASSES_OF_COMPARE": 0,
+    "qdebug.analyse.effect.effects:_PASSES_ON_KERNELS": 1,
+    "qdebug.analyse.effect.effects:_OF_COMPARE_ON_KERNELS": 0,
     "qdebug.analyse.effect.effects:_MOST_MACS": 1.0,
     "qdebug.analyse.effect.effects:CHEAP_MACS": 1.0,
     "qdebug.analyse.effect.effects:_LEAST_LEADERS": 1,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,7 +30,7 @@ from qdebug.analyse.effect.effects import (
     spread,
 )
 from qdebug.analyse.effect.leave_out import High, candidates_of
-from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
+from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned, pinned_work
 from qdebug.analyse.layer_results import ranked_by_effect
 from qdebug.errors import MetricError
 from qdebug.execute.evaluator import KeptReference, joined_batches
@@ -56,6 +56,8 @@ _RUNS_PER_LAYER, _LEAST_RUNS = 2, 8
 """Of few layers there are few sets: the runs are more samples instead."""
 _OF_EFFECTS = 1 / 3
 """Of the work of the effects, what all of it may take, ..."""
+_ON_KERNELS = 0.45
+"""What a sample takes on INT8 kernels with a few layers in FP32, in FP32 passes, about."""
 _OF_THEIR_TIME, _ANY_TIME_S = 1 / 2, 10.0
 """... and of their time, where that is more than some seconds: a busy machine changes no answer."""
 _LEAST_SAMPLES = 4
@@ -122,16 +124,27 @@ class _Trials:
     """Runs of sets of layers in FP32 on some samples, each done once, so many at most."""
 
     def __init__(
-        self, compared: Compared, reference: KeptReference, outputs: Sequence[str]
+        self,
+        compared: Compared,
+        reference: KeptReference,
+        outputs: Sequence[str],
+        stack: ExitStack,
     ) -> None:
-        """`compared` has the context to run in."""
+        """`compared` has the context to run in; `stack` closes what is opened."""
         self._context, self._reference = compared.context, reference
         keep = tuple(reference.outputs.outputs) if reference.task else ()
         known = reference.outputs.by_batch
         cache = int(compared.memory_budget * CACHE_SHARE)
         self._task = PinnedTask(
-            compared.pair, reference.subset, known, tuple(outputs), keep, cache_bytes=cache
+            compared.pair,
+            reference.subset,
+            known,
+            tuple(outputs),
+            keep,
+            cache_bytes=cache,
+            on_kernels=compared.effects is not None and compared.effects.summary.on_kernels,
         )
+        self._work = pinned_work(self._context, self._task, stack)
         self.samples = reference.subset.count
         self.metric = compared.metric
         self.known: dict[High, _Value] = {}
@@ -153,7 +166,7 @@ class _Trials:
         """
         due = [h for h in dict.fromkeys(map(frozenset, sets)) if h not in self.known]
         due = due[: max(0, self.most - len(self.known))]
-        runs = begin_pinned(self._context, self._task, due) if due else iter(())
+        runs = begin_pinned(self._context, self._task, due, self._work) if due else iter(())
         try:
             for high, run in zip(due, runs, strict=True):
                 self.known[high] = _Value(math.inf) if run is None else self._value(run)
@@ -190,27 +203,37 @@ def curved(compared: Compared) -> Compared:
     ends_at = min(compared.context.ends_at, time.monotonic() + took_s)
     timed = replace(compared, context=replace(compared.context, ends_at=ends_at))
     trials = None
-    with suppress(OutOfTimeError):
-        trials = _trials(timed, effects, len(orders[Order.EFFECT]))
-    return compared if trials is None else _curved(compared, trials, orders)
+    with ExitStack() as stack:
+        with suppress(OutOfTimeError):
+            trials = _trials(timed, effects, len(orders[Order.EFFECT]), stack)
+        return compared if trials is None else _curved(compared, trials, orders)
 
 
-def _trials(compared: Compared, effects: Effects, layers: int) -> _Trials | None:
+def _trials(compared: Compared, effects: Effects, layers: int, stack: ExitStack) -> _Trials | None:
     """What runs sets of so many layers on as many samples as the work pays for; None where that is
     too little."""
     most = min(_MOST_RUNS, _RUNS_PER_LAYER * layers + _LEAST_RUNS)
     context, pair = compared.context, compared.pair
     macs = max(1.0, macs_per_sample(pair.layers, compared.subset))
     cheap = min(_OF_EFFECTS * CHEAP_MACS / macs, most * _ENOUGH_SAMPLES)
-    passes = max(_OF_EFFECTS * effects.passes, cheap)
+    passes = max(_OF_EFFECTS * effects.passes, cheap) / (
+        _ON_KERNELS if effects.summary.on_kernels else 1
+    )
     count = min(compared.samples.count, max(_LEAST_SAMPLES, int(passes / most)))
     with closing(context.backend.open(pair.reference.proto, ())) as session:
         outputs = float_outputs(pair, session)
         subset = spread(sized(context, session, compared.subset), count)
         reference = KeptReference(
-            context, pair.reference, session, subset, compared.metric, stage="", resize=False
+            context,
+            pair.reference,
+            session,
+            subset,
+            compared.metric,
+            stage="",
+            resize=False,
+            known=compared.sinks.keepers[0].by_batch,
         )
-    trials = _Trials(compared, reference, outputs)
+    trials = _Trials(compared, reference, outputs, stack)
     trials.most = min(most, int(passes / subset.count))
     return trials if trials.most >= _LEAST_RUNS else None
 

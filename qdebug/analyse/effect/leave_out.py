@@ -86,6 +86,7 @@ class Candidates:
         names: the layers that may be in FP32 or not, in execution order.
         everything: the candidate without any rounding.
         notes: what the reader of a result must know.
+        on_kernels: whether layers that may compute on INT8 kernels: else as they are written down.
     """
 
     def __init__(
@@ -97,11 +98,14 @@ class Candidates:
         segments: Callable[[], Mapping[str, int]],
         open_whole: Callable[[High], Session],
         notes: tuple[str, ...] = (),
+        *,
+        on_kernels: bool = False,
     ) -> None:
         """`assemble` makes candidates from parts, which `sessions` open, the layers of its second
         argument with a switch; where that is not possible, it is None, and `open_whole` opens
         them. `segments` gives the number of places to start from before each layer."""
         self.names, self.everything, self.notes = tuple(names), everything, notes
+        self.on_kernels = on_kernels
         self._sessions = sessions
         self._assemble, self._segments, self._open_whole = assemble, segments, open_whole
 
@@ -135,8 +139,9 @@ class Candidates:
 
     def groups(self, base: High, sets: Sequence[High]) -> list[dict[High, str]]:
         """Of those candidates in `sets` that differ from `base` in one layer, with that layer,
-        those that can share a session. What one gives depends, in the last bits, on with whom."""
-        if self._assemble is None:
+        those that can share a session. What one gives depends, in the last bits, on with whom.
+        None share one on INT8 kernels, which have no switch."""
+        if self._assemble is None or self.on_kernels:
             return []
         segments = self._segments()
         groups: dict[int, dict[High, str]] = {}
@@ -147,21 +152,39 @@ class Candidates:
         return list(groups.values())
 
 
-def candidates_of(context: Context, pair: ModelPair) -> Candidates | None:
+def candidates_of(
+    context: Context, pair: ModelPair, *, on_kernels: bool = False
+) -> Candidates | None:
     """The candidates of a pair; None where no layer can be left out.
+
+    Args:
+        on_kernels: on ONNX Runtime's INT8 kernels; then None too where there are none, as in models
+            that another tool has quantized. They are two to three times as fast as the model as it
+            is written down, and round sums elsewhere: see KernelAgreement.
 
     Raises:
         PlanError: a rewritten model is not valid.
     """
-    if pair.plan is not None:
-        bound = bind_plan(pair.plan, pair.model, pair.layers)
-        names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
-        return _of_plan(context, bound, names) if names else None
-    return _of_quantized(context, pair)
-
-
-def _of_plan(context: Context, bound: BoundPlan, names: Sequence[str]) -> Candidates:
+    if pair.plan is None:
+        return None if on_kernels else _of_quantized(context, pair)
+    bound = bind_plan(pair.plan, pair.model, pair.layers)
+    names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
+    if not names:
+        return None
     assembler = Assembler(bound, context.fp16_kernels)
+    if on_kernels and not assembler.has_kernels(bound.precisions):
+        return None
+    return _of_plan(context, bound, names, assembler, on_kernels=on_kernels)
+
+
+def _of_plan(
+    context: Context,
+    bound: BoundPlan,
+    names: Sequence[str],
+    assembler: Assembler,
+    *,
+    on_kernels: bool,
+) -> Candidates:
 
     def pinned(high: High) -> BoundPlan:
         pins = dict.fromkeys(high, Precision.FP32)
@@ -171,7 +194,7 @@ def _of_plan(context: Context, bound: BoundPlan, names: Sequence[str]) -> Candid
     def assemble(high: High, either: Sequence[str]) -> Assembled:
         planned = bound.precisions
         others = {n: planned[n] if n in high else Precision.FP32 for n in either}
-        return assembler.assemble(pinned(high).precisions, kernels=False, others=others)
+        return assembler.assemble(pinned(high).precisions, kernels=on_kernels, others=others)
 
     def whole(high: High) -> Session:
         return context.simulation.open(lower(pinned(high)).graph.proto, ())
@@ -185,6 +208,7 @@ def _of_plan(context: Context, bound: BoundPlan, names: Sequence[str]) -> Candid
         assemble=assemble if takes else None,
         segments=lambda: assembler.segments,
         open_whole=whole,
+        on_kernels=on_kernels,
     )
 
 

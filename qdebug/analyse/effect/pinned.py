@@ -12,7 +12,7 @@ from qdebug.backends.ort_fast.prefix_cache import ResumedSession
 from qdebug.errors import BackendError, ModelError
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import OutputKeeper, evaluate, run_of
-from qdebug.execute.executor import part_of
+from qdebug.execute.executor import Work, part_of
 from qdebug.execute.lockstep import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.network.samples import Batch
@@ -30,6 +30,7 @@ class PinnedTask:
         outputs: to compare; `keep` are those to return.
         cache_bytes: memory for activations that a set starts from where an earlier one has the same
             first layers in FP32; with workers none is kept.
+        on_kernels: see `candidates_of`.
     """
 
     pair: ModelPair
@@ -38,6 +39,7 @@ class PinnedTask:
     outputs: tuple[str, ...]
     keep: tuple[str, ...]
     cache_bytes: int = 0
+    on_kernels: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,16 +59,24 @@ class PinnedPart:
     batches: Mapping[Batch, Tensors | None]
 
 
-def begin_pinned(
-    context: Context, task: PinnedTask, sets: Sequence[Collection[str]]
-) -> Iterator[PinnedRun | None]:
-    """What the model gives with the layers of each set in FP32, in order; None where the runtime
-    does not take it. Other processes begin at once, this one when it is asked for a result.
+def pinned_work(
+    context: Context, task: PinnedTask, stack: ExitStack
+) -> Work[PinnedPart, PinnedRun | None]:
+    """What `begin_pinned` does with each set, for several calls: what this process opens for it
+    stays open until `stack` closes, activations to start from too.
 
     Raises:
-        QdebugError, OutOfTimeError: as Executor.map, when asked for a result.
+        QdebugError: the FP32 model is to run, and does not open.
     """
-    work = partial(
+    work = _work(context, task)
+    if context.executor.workers:
+        return work
+    run = work(stack)
+    return lambda _: run
+
+
+def _work(context: Context, task: PinnedTask) -> Work[PinnedPart, PinnedRun | None]:
+    return partial(
         open_pinned,
         context=context,
         pair=task.pair,
@@ -75,7 +85,25 @@ def begin_pinned(
         keep=task.keep,
         runs_reference=not task.known,
         cache_bytes=0 if context.executor.workers else task.cache_bytes,
+        on_kernels=task.on_kernels,
     )
+
+
+def begin_pinned(
+    context: Context,
+    task: PinnedTask,
+    sets: Sequence[Collection[str]],
+    work: Work[PinnedPart, PinnedRun | None] | None = None,
+) -> Iterator[PinnedRun | None]:
+    """What the model gives with the layers of each set in FP32, in order; None where the runtime
+    does not take it. Other processes begin at once, this one when it is asked for a result.
+
+    Args:
+        work: of `pinned_work`, for further sets of the same task.
+
+    Raises:
+        QdebugError, OutOfTimeError: as Executor.map, when asked for a result.
+    """
     shards = context.executor.shards(len(task.subset.batches))
     shares = [part_of(task.subset, shard).batches for shard in shards]
     parts = [
@@ -83,7 +111,7 @@ def begin_pinned(
         for names in sets
         for share in shares
     ]
-    results = context.executor.map(work, parts)
+    results = context.executor.map(work or _work(context, task), parts)
     return _joined_runs(results, len(sets), len(shares))
 
 
@@ -115,10 +143,11 @@ def open_pinned(
     keep: tuple[str, ...],
     runs_reference: bool,
     cache_bytes: int,
+    on_kernels: bool,
 ) -> Callable[[PinnedPart], PinnedRun | None]:
     """Runs with some layers in FP32, for an executor. The arguments are those of PinnedTask;
     `runs_reference`: FP32 runs again."""
-    candidates = candidates_of(context, pair)
+    candidates = candidates_of(context, pair, on_kernels=on_kernels)
     assert candidates is not None  # whoever asks has some
     session = None
     if runs_reference:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import product
 from typing import NamedTuple
@@ -47,6 +47,9 @@ from qdebug.types import Array, Progress, Tensors
 ALONE, LEFT_OUT = 0.5, 0.8
 """What a sample takes in one run, in FP32 passes, about: the layers before the one in question,
 half of all on average, are as in another run, and known."""
+LEFT_OUT_ON_KERNELS = 0.3
+"""The same on INT8 kernels, whole 0.4 to 0.62 of an FP32 pass on the three networks of
+scripts/bench/nets.py."""
 PREPARING_MACS = 1e9
 """What it takes per layer to prepare candidates and to open their sessions, as work. Measured: 7e8
 to 8e8."""
@@ -96,17 +99,26 @@ class Energies(NamedTuple):
 @dataclass(frozen=True)
 class Reference:
     """The FP32 model of a pair, which its session runs on samples as they are needed; `outputs` are
-    those to compare."""
+    those to compare, `known` what it gave already."""
 
     pair: ModelPair
     session: Session
     outputs: Sequence[str]
     metric: TaskMetric | None = None
+    known: Mapping[Batch, Tensors] = field(default_factory=dict)
 
     def on(self, context: Context, subset: SampleSubset) -> KeptReference:
         """What it gives. Raises as KeptReference."""
-        graph, session, metric = self.pair.reference, self.session, self.metric
-        return KeptReference(context, graph, session, subset, metric, stage="", resize=False)
+        return KeptReference(
+            context,
+            self.pair.reference,
+            self.session,
+            subset,
+            self.metric,
+            stage="",
+            resize=False,
+            known=self.known,
+        )
 
 
 @dataclass(frozen=True)
@@ -126,7 +138,7 @@ class Runs:
     """Candidates on some samples.
 
     Attributes:
-        count: how many samples.
+        subset: the samples, `count` of them.
         names, everything: see Candidates.
         known: what others started from.
     """
@@ -150,7 +162,7 @@ class Runs:
         self._apart = are_apart(pair, subset) if apart is None else apart
         self._context, self._candidates = context, candidates
         self._cache_bytes, self._preparing = cache_bytes, _preparing(context, pair, subset)
-        self._drawn, self._subset = drawn, subset
+        self._drawn, self.subset = drawn, subset
         self._of, self._outputs = reference, reference.outputs
         self._keeps_outputs = keeps_outputs
         self._prefixes = candidates.prefixes(cache_bytes)
@@ -177,7 +189,7 @@ class Runs:
     @cached_property
     def _reference(self) -> KeptReference:
         """FP32 is run here only if this process needs it."""
-        return self._of.on(self._context, self._subset)
+        return self._of.on(self._context, self.subset)
 
     def run(
         self, sets: Sequence[High], beside: High, counted: tuple[int, int] | None = None
@@ -238,13 +250,14 @@ class Runs:
             beside=beside,
             apart=self._apart,
             keeps_outputs=self._is_judged,
+            on_kernels=self._candidates.on_kernels,
         )
         groups = [tuple(group) for group in self._candidates.groups(beside, sets)]
         grouped = {high for group in groups for high in group}
         groups += [(high,) for high in sets if high not in grouped]
         parts = self._parts(groups, beside, preparing)
         found: dict[High, list[Energies | None]] = {}
-        done, executions = 0, len(self._subset.batches)
+        done, executions = 0, len(self.subset.batches)
         with closing(self._context.executor.map(work, parts)) as results:
             for part, energies in zip(parts, results, strict=True):
                 for high, one in zip(part.sets, energies, strict=True):
@@ -265,7 +278,7 @@ class Runs:
         self, groups: Sequence[Sequence[High]], beside: High, preparing: float
     ) -> list[EffectPart]:
         """The shards of the samples in order, and of each what to do in how many bundles."""
-        executions, workers = len(self._subset.batches), self._context.executor.workers
+        executions, workers = len(self.subset.batches), self._context.executor.workers
         shards, bundles = 1, len(groups)
         if math.isinf(self._ends_at):  # else each part is to be short
             sizes = executions, self.count, len(groups), sum(map(len, groups))
@@ -326,7 +339,7 @@ class Runs:
         with self._opened(high, keep=keep) as run:
             runs = {REFERENCE: self._reference.run, CANDIDATE: run}
             evaluate(
-                self._subset,
+                self.subset,
                 runs,
                 {},
                 self._context,
@@ -421,10 +434,11 @@ def open_effects(
     beside: High,
     apart: bool,
     keeps_outputs: bool,
+    on_kernels: bool,
 ) -> Callable[[EffectPart], list[Energies | None]]:
     """Candidates on some samples, for an executor. See Runs; the sets start from `beside`."""
     graph = pair.reference
-    candidates = candidates_of(context, pair)
+    candidates = candidates_of(context, pair, on_kernels=on_kernels)
     assert candidates is not None  # there are sets of them
     session = stack.enter_context(closing(context.backend.open(graph.proto, ())))
 

@@ -149,6 +149,10 @@ class Assembler:
         known = all(n in items and p is Precision.INT8 for n, p in scaled.items())
         return known and not mixed and not self._mentions_narrow
 
+    def has_kernels(self, precisions: Mapping[str, Precision]) -> bool:
+        """Whether candidates of these precisions are assembled, with layers in INT8."""
+        return not SCALED.isdisjoint(precisions.values()) and self.takes(precisions)
+
     @cached_property
     def segments(self) -> Mapping[str, int]:
         """How many places lie before each layer."""
