@@ -218,7 +218,8 @@ def _confirmed(
 def _cure(
     chosen: Sequence[_Change[State]], before: _Measured, after: _Measured, samples: int
 ) -> Cure:
-    fell = before.by_sample - after.by_sample
+    with np.errstate(invalid="ignore"):  # both hold NaN or Inf, or other shapes than FP32's
+        fell = before.by_sample - after.by_sample
     certain = True
     if len(fell) > 1 and np.isfinite(fell).all():
         certain = bool(fell.mean() > _SURELY * fell.std(ddof=1) / math.sqrt(len(fell)))

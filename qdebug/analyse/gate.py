@@ -15,7 +15,7 @@ from qdebug.analyse.metric_samples import judged_pair
 from qdebug.errors import MetricError, SampleError, UsageError
 from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper
 from qdebug.metrics.chance import no_better_than_chance
-from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tasks.base import TaskMetric, is_ragged
 from qdebug.metrics.tasks.classes import classes_of
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.kinds import check_labels
@@ -217,10 +217,11 @@ def task_result(
     """The metric of both runs over all samples.
 
     Raises:
-        MetricError: the metric raised, or an output has another shape for some samples.
+        MetricError: the metric raised, or it is not known what of an output is which sample's.
     """
     evaluator = MetricEvaluator.of(metric, samples, reference)
-    judged = judged_pair(evaluator, candidate.joined(), samples.count)
+    outputs = candidate.joined()
+    judged = judged_pair(evaluator, outputs, samples.count)
     higher = direction_of(evaluator, samples.count)
     result = TaskResult(
         metric.name,
@@ -232,6 +233,7 @@ def task_result(
         boxes=judged.candidate.boxes,
         worst=judged.worst(higher),
         described=metric.described,
+        by_sample=is_ragged(evaluator.reference, outputs),
     )
     if not metric.is_share:
         step = (
@@ -262,6 +264,11 @@ def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str
         )
     if task is None:
         return tuple(notes)
+    if task.by_sample:
+        notes.append(
+            f"Outputs differ in shape between samples: {task.name} was computed of each sample by "
+            "itself, and is the mean."
+        )
     if task.reference_is_chance(samples):
         notes.append(_guessing(task.name))
     elif task.reference_classes == 1 and samples >= _ENOUGH_FOR_CLASSES:

@@ -368,6 +368,8 @@ class TaskResult:
         worst: the samples that lose most, by the metric's per-sample loss or else its per-sample
             score, the worst first; none of a metric that has neither.
         described: how the outputs were read; null where nothing was chosen.
+        by_sample: outputs differ in shape between samples, and the score is the mean of those of
+            single samples.
     """
 
     name: str
@@ -384,6 +386,7 @@ class TaskResult:
     boxes: BoxCounts | None = None
     worst: tuple[SampleLoss, ...] = ()
     described: MaybeText = ""
+    by_sample: bool = False
 
     @property
     def gained(self) -> float | None:

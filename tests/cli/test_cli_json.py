@@ -103,6 +103,7 @@ def test_keys_and_types(desk: Any) -> None:
             "step": (float, type(None)),
             "higher_is_better": bool,
             "is_share": bool,
+            "by_sample": bool,
             "uncertainty": dict,
             "lost": int,
             "won": int,

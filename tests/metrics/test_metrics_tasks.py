@@ -12,6 +12,7 @@ from refusals import refused
 
 from qdebug.metrics.tasks.base import join_outputs
 from qdebug.metrics.tasks.load import load_metric, metric_in_memory
+from qdebug.metrics.tasks.worst_group import of_worst_group
 
 FUNCTION = "QD-METRIC-FUNCTION"
 SCORES = {"out": np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]], np.float32)}
@@ -270,3 +271,40 @@ def test_names_of_a_module_declare_the_direction(
     monkeypatch.delitem(sys.modules, "sklearn_like", raising=False)
     metric = load_metric(spec)
     assert (metric.higher_is_better, metric.is_declared) == (higher, declared)
+
+
+def test_outputs_of_unlike_shapes_are_scored_sample_by_sample() -> None:
+    """As [1, …] each, with a loss and a score of the whole; boxes of one sample differ in number
+    between both runs."""
+
+    def count(outputs: Any, labels: Any, reference: Any) -> float:
+        (found,), (true,) = outputs["y"], labels["labels"]
+        assert outputs["z"].shape == (1, 3) and reference["y"].shape[0] == 1
+        return float(len(found) / true)
+
+    def lost(outputs: Any, labels: Any, reference: Any) -> Any:
+        return np.array([len(reference["y"][0]) - len(outputs["y"][0])], float)
+
+    count.loss, count.higher_is_better = lost, True  # type: ignore[attr-defined]
+    metric = load_metric(metric_in_memory(count))
+    pieces = [np.zeros((1, n, 2)) for n in (2, 3, 3, 6)]
+    outputs = join_outputs({"y": pieces, "z": [np.zeros((1, 3))] * 4}, [1] * 4)
+    true = [np.zeros((1, n, 2)) for n in (4, 4, 4, 5)]
+    truth = join_outputs({"y": true, "z": [np.zeros((1, 3))] * 4}, [1] * 4)
+    labels = {"labels": np.array([2, 2, 4, 4])}
+    assert outputs["z"].shape == (4, 3) and outputs["y"].shape == (4,)
+    scores = [1.0, 1.5, 0.75, 1.5]
+    assert metric(outputs, labels, truth) == pytest.approx(np.mean(scores))
+    judged = metric.judged(outputs, labels, truth, [np.array([0, 1]), np.array([3])])
+    assert judged.per_sample is not None and judged.loss is not None
+    assert judged.per_sample.tolist() == scores and judged.loss.tolist() == [2.0, 1.0, 1.0, -1.0]
+    assert judged.left_out.tolist() == [1.25, 1.5]
+    groups = {**labels, "group": np.array([0, 0, 1, 1])}
+    worst = of_worst_group(metric, "group")
+    before = metric(truth, labels, truth)
+    assert worst(outputs, groups, truth) == pytest.approx(before + min(1.25 - 2, 1.125 - 1.125))
+
+
+def test_samples_of_one_execution_whose_rows_are_not_known_are_refused() -> None:
+    with refused("QD-METRIC-SHAPES", "'y'", "batch_size=1"):
+        join_outputs({"y": [np.zeros((5, 2, 7)), np.zeros((6, 3, 7))]}, [4, 4])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from qdebug.wording import option
 
 Float64 = npt.NDArray[np.float64]
 Outputs = Mapping[str, Array]
-"""Arrays [samples, …] by name."""
+"""Arrays [samples, …] by name; of an output whose shape differs between samples, an array of
+objects [samples], which are the samples' arrays. See `is_ragged`."""
 Rows = npt.NDArray[np.int64]
 """Numbers of samples."""
 Compute = Callable[[Outputs, Outputs, Outputs], Any]
@@ -55,6 +56,9 @@ class SampleValues:
         Raises:
             MetricError: it raised, or gave something else.
         """
+        if is_ragged(outputs, reference):
+            each = _single_samples(outputs, labels, reference)
+            return np.concatenate([self(*single) for single in each])
         named = f"{self.what} of {option('metric', self.of)}"
         returned = called(self.compute, named, _arguments(outputs, labels, reference), self.file)
         samples = len(next(iter((outputs or reference).values())))
@@ -133,6 +137,8 @@ class TaskMetric:
         is_declared: `higher_is_better` was said by whoever wrote the metric, and is not the
             default: without that, analyse/metric_direction.py looks.
         is_share: the score is a share of the samples, each of which counts as one.
+        takes_ragged: `compute` splits samples whose outputs differ in shape itself.
+        bounds: the least and the largest score that there is; None where that is not known.
         loss: what each sample loses: float64 [samples], smooth, lower is better, comparable only
             between networks on the same samples; None where there is none.
         per_sample: the score of each sample, float64 [samples], where the score is their mean; else
@@ -156,6 +162,8 @@ class TaskMetric:
     higher_is_better: bool = True
     is_declared: bool = False
     is_share: bool = False
+    takes_ragged: bool = False
+    bounds: tuple[float, float] | None = None
     loss: SampleValues | None = None
     per_sample: SampleValues | None = None
     judge: Callable[[Iterable[Rows], Outputs, Outputs, Outputs], Judged] | None = None
@@ -190,6 +198,9 @@ class TaskMetric:
         Raises:
             MetricError: it raised, or gave something else than it should.
         """
+        if is_ragged(outputs, reference):
+            each = _single_samples(outputs, labels, reference)
+            return _of_samples([self.judged(*single) for single in each], sets)
         named, given = option("metric", self.name), _arguments(outputs, labels, reference)
         if self.judge is not None:
             judged: Judged = called(partial(self.judge, sets), named, given, None)
@@ -223,14 +234,54 @@ class TaskMetric:
         return hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
 
     def __call__(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
-        """The metric's value.
+        """The metric's value: where an output's shape differs between samples, the mean of those
+        of single samples.
 
         Raises:
             MetricError: it raised, or gave no finite number.
         """
+        if is_ragged(outputs, reference) and not self.takes_ragged:
+            return float(np.mean([self(*x) for x in _single_samples(outputs, labels, reference)]))
         named = option("metric", self.name)
         given = _arguments(outputs, labels, reference)
         return _finite(called(self.compute, named, given, self.file, self.hint), named)
+
+
+def is_ragged(*outputs: Outputs) -> bool:
+    """Whether the shape of some output differs between samples."""
+    return any(array.dtype == object for arrays in outputs for array in arrays.values())
+
+
+def _single_samples(
+    outputs: Outputs, labels: Outputs, reference: Outputs
+) -> list[tuple[Outputs, Outputs, Outputs]]:
+    """What a metric gets for each sample by itself, as [1, …]."""
+
+    def single(arrays: Outputs, k: int) -> Outputs:
+        return {
+            name: array[k][np.newaxis] if array.dtype == object else array[k : k + 1]
+            for name, array in arrays.items()
+        }
+
+    count = len(next(iter((outputs or reference).values())))
+    return [
+        (single(outputs, k), rows_of(labels, np.array([k])), single(reference, k))
+        for k in range(count)
+    ]
+
+
+def _of_samples(each: Sequence[Judged], sets: Iterable[Rows]) -> Judged:
+    """What is said of all samples, from what is said of each by itself."""
+    scores = np.array([judged.score for judged in each])
+    losses = [judged.loss for judged in each if judged.loss is not None]
+    boxes = [astuple(judged.boxes) for judged in each if judged.boxes is not None]
+    return Judged(
+        score=float(scores.mean()),
+        left_out=np.array([scores[rows].mean() for rows in sets], np.float64),
+        per_sample=scores,
+        loss=np.concatenate(losses) if losses else None,
+        boxes=BoxCounts(*map(sum, zip(*boxes, strict=True))) if boxes else None,
+    )
 
 
 def _arguments(outputs: Outputs, labels: Outputs, reference: Outputs) -> dict[str, Outputs]:
@@ -345,40 +396,57 @@ def labels_of(extras: Outputs) -> Array:
 
 
 def join_outputs(parts: Mapping[str, Sequence[Array]], counts: Sequence[int]) -> dict[str, Array]:
-    """Outputs of several executions, by name, as one array [samples, …] each.
+    """Outputs of several executions, by name, as one array each; see Outputs.
 
     Args:
         counts: the samples of each execution.
 
     Raises:
-        MetricError: an output has another shape for some samples.
+        MetricError: as `by_sample`.
     """
-    return {
-        name: np.concatenate(check_shapes(name, pieces, counts)) for name, pieces in parts.items()
-    }
+    return {name: _joined(by_sample(name, pieces, counts)) for name, pieces in parts.items()}
 
 
-def check_shapes(name: str, pieces: Sequence[Array], counts: Sequence[int]) -> list[Array]:
-    """An output of several executions, as arrays [samples, …] that can be joined; `counts` are the
-    samples of each.
+def _joined(arrays: Sequence[Array]) -> Array:
+    if len({array.shape[1:] for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    return _separate([row.copy() for array in arrays for row in array])
+
+
+def _separate(rows: Sequence[Array]) -> Array:
+    """An array of objects, each the array of a sample."""
+    joined = np.empty(len(rows), object)
+    for k, row in enumerate(rows):
+        joined[k] = row
+    return joined
+
+
+def separated(outputs: Outputs) -> Outputs:
+    """The same, as if their shapes differed between samples: to be scored sample by sample beside
+    others whose shapes do."""
+    return {name: _separate([*array]) for name, array in outputs.items()}
+
+
+def by_sample(name: str, pieces: Sequence[Array], counts: Sequence[int]) -> list[Array]:
+    """An output of several executions, as arrays [samples, …]; `counts` are the samples of each.
 
     Raises:
-        MetricError: their shapes differ beyond the samples.
+        MetricError: their shapes differ, and it is not known what belongs to which sample.
     """
     arrays = [np.atleast_1d(piece) for piece in pieces]
     axis = _sample_axis(arrays, counts)
     if axis is not None:
         arrays = [np.moveaxis(array, axis, 0) for array in arrays]
-    elif set(counts) == {1} and len({array.shape for array in arrays}) == 1:
+    elif set(counts) == {1}:
         arrays = [array[np.newaxis] for array in arrays]
     shapes = {array.shape[1:] for array in arrays}
-    if len(shapes) > 1:
+    if len(shapes) > 1 and axis is None and set(counts) != {1}:
         rows = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
         raise MetricError(
             f"{option('metric')}: the shape of output '{name}' differs between samples "
-            f"(rows of {rows})",
-            f"Leave {option('metric')} out: it takes one array per output. Or give the model a "
-            "fixed number of rows, for example by cutting off its non-maximum suppression.",
+            f"(rows of {rows}), and no axis is as long as there are samples in an execution",
+            f"Give {option('batch_size', '1')}, so that each execution has one sample, or leave "
+            f"{option('metric')} out.",
             code="QD-METRIC-SHAPES",
         )
     return arrays

@@ -39,6 +39,8 @@ def of_worst_group(metric: TaskMetric, group: str) -> TaskMetric:
         per_sample=None,
         judge=None,
         is_share=False,
+        takes_ragged=True,
+        bounds=None,
     )
 
 
