@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from qdebug.errors import MetricError
 from qdebug.execute.evaluator import MetricEvaluator
-from qdebug.metrics.tasks.base import Judged, TaskMetric
+from qdebug.metrics.tasks.base import Judged, TaskMetric, is_ragged, separated
 from qdebug.metrics.uncertainty import (
     Interval,
     Uncertainty,
@@ -38,23 +38,21 @@ class JudgedPair:
 
     def uncertainty(self, metric: TaskMetric) -> Uncertainty | None:
         """What may be chance; None of one sample, and where nothing says it."""
-        found = self._uncertainty(is_share=metric.is_share)
-        if found and metric.takes == "boxes":  # the jackknife knows of no bounds
-            low, high = found.interval
-            found = replace(found, interval=(max(0.0, low), min(1.0, high)))
-        is_truth = bool(metric.takes) and not metric.needs_labels
+        found = self._uncertainty(metric)
+        is_truth = metric.takes_reference_as_truth
         return replace(found, p_value=None, test="") if found and is_truth else found
 
-    def _uncertainty(self, *, is_share: bool) -> Uncertainty | None:
+    def _uncertainty(self, metric: TaskMetric) -> Uncertainty | None:
         before, after = self.reference.per_sample, self.candidate.per_sample
         if before is not None and after is not None:
             if len(after) < 2 or not (np.isfinite(before).all() and np.isfinite(after).all()):
                 return None
+            is_share = metric.is_share and {*before, *after} <= {0.0, 1.0}
             return (of_share if is_share else of_mean)(before, after)
         change = self.candidate.score - self.reference.score
-        return of_groups(
-            self.candidate.score, change, self.candidate.left_out, self.reference.left_out
-        )
+        sets = self.candidate.left_out, self.reference.left_out
+        is_truth = metric.takes_reference_as_truth
+        return of_groups(self.candidate.score, change, *sets, metric.bounds, is_truth=is_truth)
 
     @property
     def exchanged(self) -> tuple[int | None, int | None]:
@@ -115,6 +113,8 @@ def _judged(
 ) -> list[Judged]:
     """What the metric says of several outputs, and without each group of samples."""
     metric, labels, kept = task.metric, task.labels, task.reference
+    if is_ragged(*each) and not is_ragged(kept):
+        kept = separated(kept)
     # Where every sample has its score, that says how they vary.
     sets = [] if metric.per_sample else groups_of(samples, _GROUPS)
     if any(len(array) != samples for arrays in (kept, *each) for array in arrays.values()):

@@ -53,15 +53,8 @@ def of_share(reference: Float64, candidate: Float64) -> Uncertainty:
     before, after = float(reference.mean()), float(candidate.mean())
     p_value = min(1.0, 2 * float(bdtr(min(lost, won), lost + won, 0.5)))
     own, first = share_interval(after, n), share_interval(before, n)
-    agreed = _correlation(reference, candidate)
-
-    def side(up: float, down: float) -> float:
-        return math.sqrt(max(0.0, up**2 - 2 * agreed * up * down + down**2))
-
-    change = after - before
-    low = change - side(after - own[0], first[1] - before)
-    high = change + side(own[1] - after, before - first[0])
-    return Uncertainty(own, (low, high), p_value, "McNemar's test")
+    change = _of_difference((before, first), (after, own), _correlation(reference, candidate))
+    return Uncertainty(own, change, p_value, "McNemar's test")
 
 
 def of_mean(reference: Float64, candidate: Float64) -> Uncertainty:
@@ -77,23 +70,38 @@ def of_mean(reference: Float64, candidate: Float64) -> Uncertainty:
     return Uncertainty(_middle(drawn[:, 0]), _middle(changes), p_value, "paired bootstrap")
 
 
-def share_interval(share: float, n: int) -> Interval:
-    """The 95 % score interval of a share of `n` samples (Wilson 1927)."""
-    z = NormalDist().inv_cdf((1 + _LEVEL) / 2)
+def share_interval(share: float, n: float, z: float | None = None) -> Interval:
+    """The 95 % score interval of a share of `n` samples (Wilson 1927); `z` is another quantile than
+    that of the normal distribution."""
+    z = NormalDist().inv_cdf((1 + _LEVEL) / 2) if z is None else z
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def of_groups(
-    score: float, change: float, left_out: Float64, reference_left_out: Float64
+    score: float,
+    change: float,
+    left_out: Float64,
+    reference_left_out: Float64,
+    bounds: Interval | None = None,
+    *,
+    is_truth: bool = False,
 ) -> Uncertainty | None:
     """Of any score: the jackknife over groups of samples (Efron and Tibshirani 1993, 11.5), with
     Student's t.
 
+    A score within bounds has the interval of a share (Wilson 1927) of as many samples as would have
+    the jackknife's standard error (Korn and Graubard 1998, Survey Methodology 24, 193), and a
+    change that of a difference of such (Zou and Donner 2008, Statistics in Medicine 27, 1693): they
+    stay within the bounds, however few samples there are.
+
     Args:
         left_out: the score without each group in turn, float64 [groups].
         reference_left_out: the reference's likewise.
+        bounds: the least and the largest score that there is, where that is known.
+        is_truth: the reference is the truth, so that its score has no error, nor has one that is
+            the same whatever is left out.
     """
     from scipy.special import stdtr, stdtrit
 
@@ -107,12 +115,20 @@ def of_groups(
         p_value = float(2 * stdtr(groups - 1, -abs(change) / of_change))
     else:
         p_value = 1.0 if change == 0 else 0.0
-    return Uncertainty(
-        (score - within * error, score + within * error),
-        (change - within * of_change, change + within * of_change),
-        p_value,
-        "paired jackknife",
-    )
+    if bounds is None:
+        own = score - within * error, score + within * error
+        of_both = change - within * of_change, change + within * of_change
+    else:
+        before = score - change
+        own = score, score
+        if error or not is_truth:
+            own = _bounded(score, error, groups, within, bounds)
+        first = before, before
+        if not is_truth:
+            first = _bounded(before, _jackknife(reference_left_out), groups, within, bounds)
+        agreed = _correlation(reference_left_out, left_out)
+        of_both = _of_difference((before, first), (score, own), agreed)
+    return Uncertainty(own, of_both, p_value, "paired jackknife")
 
 
 def of_noise(energies: Float64) -> Interval | None:
@@ -146,6 +162,30 @@ def _jackknife(left_out: Float64) -> float:
     count = len(left_out)
     spread = left_out - left_out.mean()
     return math.sqrt((count - 1) / count * float(spread @ spread))
+
+
+def _of_difference(
+    one: tuple[float, Interval], other: tuple[float, Interval], agreed: float
+) -> Interval:
+    """Of `other` minus `one`, each with its own interval, whose errors correlate by `agreed`."""
+    (before, first), (after, own) = one, other
+
+    def side(up: float, down: float) -> float:
+        return math.sqrt(max(0.0, up**2 - 2 * agreed * up * down + down**2))
+
+    change = after - before
+    low = change - side(after - own[0], first[1] - before)
+    return low, change + side(own[1] - after, before - first[0])
+
+
+def _bounded(score: float, error: float, groups: int, within: float, bounds: Interval) -> Interval:
+    """Of a score with that standard error; of one without as of as many samples as groups."""
+    least, width = bounds[0], bounds[1] - bounds[0]
+    share, deviation = min(1.0, max(0.0, (score - least) / width)), error / width
+    variance = share * (1 - share)
+    samples = variance / deviation**2 if deviation > 0 and variance > 0 else groups
+    low, high = share_interval(share, samples, within)
+    return least + width * low, least + width * high
 
 
 def _correlation(one: Float64, other: Float64) -> float:

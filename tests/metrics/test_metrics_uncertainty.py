@@ -77,6 +77,38 @@ def test_the_jackknife_of_a_mean_is_its_standard_error() -> None:
     assert of_groups(0, 0, np.zeros(0), np.zeros(0)) is None
 
 
+@pytest.mark.parametrize("scores", [(0.4, 0.9), (0.02, 0.3), (0.98, 0.7), (1.0, 1.0), (0.0, 0.5)])
+def test_an_interval_stays_within_the_bounds_of_a_score(scores: tuple[float, float]) -> None:
+    """Of two boxes, each left out in turn: Student's t has one degree of freedom there."""
+    before, after = np.array([0.3, 0.9]), np.array(scores)
+    whole, reference = float(after.mean()), float(before.mean())
+    found = of_groups(whole, whole - reference, after, before, (0.0, 1.0))
+    assert found is not None
+    low, high = found.interval
+    assert 0 <= low <= whole <= high <= 1 and high - low > 0.05
+    assert -1 <= found.change[0] <= whole - reference <= found.change[1] <= 1
+    truth = of_groups(whole, whole - 1, after, np.ones(2), (0.0, 1.0), is_truth=True)
+    assert truth is not None
+    assert truth.change == pytest.approx([x - 1 for x in truth.interval])
+    assert truth.interval == ((1, 1) if scores == (1.0, 1.0) else found.interval)
+
+
+def test_an_interval_within_bounds_is_the_jackknifes_where_there_are_many_samples() -> None:
+    """And Wilson's, where the score is a share; in other bounds it is the same, stretched."""
+    random = np.random.default_rng(0)
+    rights = (random.random(4000) < 0.6).astype(float)
+    left_out = np.array([rights[rows].mean() for rows in groups_of(4000, 400)])
+    score, zeros = float(rights.mean()), np.zeros(400)
+    plain = of_groups(score, score, left_out, zeros)
+    found = of_groups(score, score, left_out, zeros, (0.0, 1.0))
+    wide = of_groups(2 * score - 1, 2 * score, 2 * left_out - 1, 2 * zeros - 1, (-1.0, 1.0))
+    assert plain is not None and found is not None and wide is not None
+    assert found.interval == pytest.approx(plain.interval, abs=1e-3)
+    wilson = binomtest(int(rights.sum()), 4000).proportion_ci(method="wilson")
+    assert found.interval == pytest.approx((wilson.low, wilson.high), abs=2e-3)
+    assert wide.interval == pytest.approx([2 * x - 1 for x in found.interval])
+
+
 def test_every_sample_is_left_out_once() -> None:
     sets = groups_of(30, 12)
     missing = [set(range(30)) - set(rows.tolist()) for rows in sets]

@@ -303,7 +303,9 @@ class Judge:
             return None
         if is_share(task.metric):
             return share_interval(judged.score, self.count)
-        found = of_groups(judged.score, 0.0, judged.left_out, judged.left_out)
+        bounds, is_truth = task.metric.bounds, task.metric.takes_reference_as_truth
+        sets = judged.left_out, judged.left_out
+        found = of_groups(judged.score, 0.0, *sets, bounds, is_truth=is_truth)
         return found.interval if found else None
 
     def reference_interval(self) -> Interval | None:

@@ -174,6 +174,11 @@ class TaskMetric:
     described: str = ""
 
     @property
+    def takes_reference_as_truth(self) -> bool:
+        """Whether it is one of those by name that need no labels."""
+        return bool(self.takes) and not self.needs_labels
+
+    @property
     def key(self) -> str | None:
         """A key that identifies this metric, its code included; None where there is none, so that
         none of its results may be reused."""

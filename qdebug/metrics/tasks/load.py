@@ -132,6 +132,7 @@ def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None
         higher_is_better=entry.higher_is_better,
         is_declared=True,
         is_share=entry.is_share,
+        bounds=entry.bounds,
         loss=values(_LOSS, loss and losses),
         per_sample=values(
             _PER_SAMPLE, per_sample and (lambda *arrays: per_sample(*found(*arrays), **own))

@@ -17,6 +17,9 @@ Takes = Literal["scores", "embeddings", "values", "boxes", "text", "mask"]
 Truth = Literal["labels", "reference"]
 
 
+UNIT = (0.0, 1.0)
+
+
 @dataclass(frozen=True)
 class BuiltInMetric:
     """An entry of the registry.
@@ -46,6 +49,7 @@ class BuiltInMetric:
         takes: see above.
         higher_is_better: of the score.
         is_share: it is a share of the samples, each of which counts as one.
+        bounds: see TaskMetric; of a score that is no mean over samples.
         file: in this package; "" for the name, with underscores for hyphens.
         parameter: the number that it takes after an @, where none is given; None for none. The
             functions get it as the keyword `at`.
@@ -58,6 +62,7 @@ class BuiltInMetric:
     takes: Takes
     higher_is_better: bool = True
     is_share: bool = False
+    bounds: tuple[float, float] | None = None
     file: str = ""
     parameter: int | None = None
     package: str = ""
@@ -101,12 +106,15 @@ BUILT_IN = (
         "scores",
         is_share=True,
     ),
-    BuiltInMetric("f1", "F1 of each class of a classifier, averaged", "labels", "scores"),
+    BuiltInMetric(
+        "f1", "F1 of each class of a classifier, averaged", "labels", "scores", bounds=UNIT
+    ),
     BuiltInMetric(
         "auroc",
         "area under the receiver operating characteristic, each class against the rest, averaged",
         "labels",
         "scores",
+        bounds=UNIT,
     ),
     BuiltInMetric(
         "map",
@@ -114,6 +122,7 @@ BUILT_IN = (
         "labels",
         "boxes",
         package="faster_coco_eval",
+        bounds=UNIT,
     ),
     BuiltInMetric(
         "map50",
@@ -121,6 +130,7 @@ BUILT_IN = (
         "labels",
         "boxes",
         package="faster_coco_eval",
+        bounds=UNIT,
     ),
     BuiltInMetric(
         "map-to-reference",
@@ -129,6 +139,7 @@ BUILT_IN = (
         "boxes",
         file="map",
         package="faster_coco_eval",
+        bounds=UNIT,
     ),
     BuiltInMetric(
         "map50-to-reference",
@@ -137,22 +148,29 @@ BUILT_IN = (
         "boxes",
         file="map50",
         package="faster_coco_eval",
+        bounds=UNIT,
     ),
-    BuiltInMetric("box-f1", "F1 of boxes, which are right from IoU 0.50 on", "labels", "boxes"),
+    BuiltInMetric(
+        "box-f1", "F1 of boxes, which are right from IoU 0.50 on", "labels", "boxes", bounds=UNIT
+    ),
     BuiltInMetric(
         "box-f1-to-reference",
         "the same with FP32's boxes as truth: kept, lost and new boxes",
         "reference",
         "boxes",
         file="box_f1",
+        bounds=UNIT,
     ),
-    BuiltInMetric("miou", "mean intersection over union of a mask's classes", "labels", "mask"),
+    BuiltInMetric(
+        "miou", "mean intersection over union of a mask's classes", "labels", "mask", bounds=UNIT
+    ),
     BuiltInMetric(
         "miou-to-reference",
         "the same with FP32's mask as truth",
         "reference",
         "mask",
         file="miou",
+        bounds=UNIT,
     ),
     BuiltInMetric(
         "cer",
@@ -200,7 +218,11 @@ BUILT_IN = (
         parameter=1,
     ),
     BuiltInMetric(
-        "spearman", "rank correlation of the first output with the labels", "labels", "values"
+        "spearman",
+        "rank correlation of the first output with the labels",
+        "labels",
+        "values",
+        bounds=(-1.0, 1.0),
     ),
     BuiltInMetric(
         "mae",
