@@ -64,9 +64,10 @@ FOR_OTHER_DATA = {"preprocess", "skip_bad", "decode"}
 """Of pictures, and of metrics that have boxes or text to read."""
 NOT_COMBINED = {
     *("model", "plan", "calibration", "reference", "framework", "custom_op_library"),
+    "block_size",
     *FOR_OTHER_DATA,
 }
-"""Given besides, of a quantized model, or in tests of their own."""
+"""Given besides, of a quantized model, of other precisions, or in tests of their own."""
 
 
 def compared(progress: Any = None, **settings: Any) -> dict[str, Any]:
