@@ -134,6 +134,8 @@ def _data(net: str) -> dict[str, Any]:
 
 def _engine_row(result: Any) -> dict[str, Any]:
     engine = result.engine
+    if engine is None:
+        return {"notes": result.notes, "says": f"no engine: {' '.join(result.notes)}"}
     outputs = {o.name: o.metrics.sqnr_db for o in result.outputs}
     row: dict[str, Any] = {
         "library": engine.library,

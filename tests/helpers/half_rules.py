@@ -54,8 +54,11 @@ def matmul(left: Array, right: Array) -> Array:
     terms = list(range(left.shape[-1]))
     if len(terms) <= 4:
         return in_blocks(left, right, [[i] for i in [*terms[1:2], 0, *terms[2:]]])
-    if len(terms) >= 2560 and math.ceil(rows / 128) * math.ceil(columns / 128) <= 8:
-        return _split(left, right, chunks(terms, 16), len(terms) // 512)
+    tiles = math.ceil(rows / 64) * math.ceil(columns / 64)
+    if len(terms) >= 1024 and 12 <= tiles <= 16 and rows > 16:
+        return _split(left, right, chunks(terms, 16), 2)
+    if len(terms) >= 2048 and tiles < 12:
+        return _split(left, right, chunks(terms, 16), 2 ** int(math.log2(len(terms) // 512)))
     return in_blocks(left, right, chunks(terms, 16))
 
 

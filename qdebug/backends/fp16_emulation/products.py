@@ -9,11 +9,13 @@ of the elements are equal for K from 5 to 2048, except where a sum is split.
 Other kernels were observed as well. Up to 4 products are added one by one, the second first. With
 one row or one column, products are rounded and summed in FP32; a one-row Gemm with many columns
 does not even round them. Of two stacks of matrices, one of which lacks an axis, a single row does
-not round them either, and a single column is summed in blocks. A long K with few rows and columns
-is split; whether, and into how many parts, depends on more than is known here. From K = 2560, parts
-of 512 are assumed: the error of
-most such sums was within 2 dB of the emulated one, the furthest within 6. Shorter sums that were
-split (of 1024, 1536 and 2048 terms) were up to 6 dB better than emulated here.
+not round them either, and a single column is summed in blocks.
+
+A long K is split where the output has few tiles of 64 x 64: with 12 to 16 of them in two, with
+fewer, from K = 2048 on, into parts of 512 terms, a power of 2 of them, whose sums are added by
+halves. Of 216 shapes of 768 to 4096 terms, 64 to 1536 columns and 16 to 512 rows, 99 % of the
+elements are equal up to K = 1536 in all but one, at 2048 and 4096 in most; at 3072 few of the
+shapes with fewer tiles follow.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ BLOCK = 16
 
 # As observed on Hopper; see above. NVIDIA does not document them.
 _ONE_BY_ONE = 4  # longest sum whose products are added one by one
-_SPLIT_FROM, _PART = 2560, 512  # terms of a sum that is split, and of each of its parts
-_TILE, _FEW_TILES = 128, 8  # rows and columns of a tile; outputs of more tiles are not split
+_HALVED_FROM, _SPLIT_FROM, _PART = 1024, 2048, 512  # terms of a sum, and of each of its parts
+_TILE, _SOME_TILES, _MOST_TILES = 64, 12, 16  # rows and columns of a tile; tiles of an output
+_FEW_ROWS = 16
 _MANY_COLUMNS = 512  # of a one-row Gemm whose products are not rounded
 
 _AT_ONCE, _ROWS_AT_ONCE = 1 << 17, 32
@@ -186,7 +189,11 @@ class _Sizes:
         if self.terms is None or self.rows is None or self.columns is None:
             return 1
         tiles = -(-self.rows // _TILE) * -(-self.columns // _TILE)
-        return self.terms // _PART if self.terms >= _SPLIT_FROM and tiles <= _FEW_TILES else 1
+        if self.terms < _HALVED_FROM or tiles > _MOST_TILES:
+            return 1
+        if tiles >= _SOME_TILES:
+            return 2 if self.rows > _FEW_ROWS else 1
+        return 1 if self.terms < _SPLIT_FROM else 1 << (self.terms // _PART).bit_length() - 1
 
 
 def _product(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:

@@ -107,13 +107,15 @@ def test_rows_that_are_not_known_beforehand_are_taken_for_many(batch: int) -> No
 @pytest.mark.parametrize(
     ("rows", "length", "columns"),
     [
-        (2, 2559, 3),
-        (2, 2560, 3),
+        (2, 2047, 3),
+        (2, 2048, 3),
         (128, 2570, 2),
         (2, 3600, 130),
-        (130, 3072, 130),
-        (2, 2560, 1024),
-        (2, 2560, 1025),  # nine tiles: not split
+        (17, 1023, 1024),
+        (17, 1024, 1024),  # 16 tiles: in two
+        (17, 1024, 1025),  # 17: not split
+        (16, 1024, 1024),  # few rows: not split
+        (17, 1024, 704),  # 11: not split, but from 2048 on
         (2, 5000, 3),
     ],
 )
