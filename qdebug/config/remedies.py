@@ -12,7 +12,7 @@ SUMMARIES: Mapping[str, str] = {
     "smoothing": "moves outlier channels of activations into the weights (SmoothQuant)",
     "ranges": "clips each activation where the outputs' error is least",
     "least-squares": "refits weights to the quantized inputs",
-    "bias-correction": "subtracts the mean error of each output channel from its bias",
+    "bias-correction": "gives each output channel the bias of least error behind its activation",
     "weight-ranges": "clips each weight channel where its layer's error is least",
     "rounding": "rounds weights so that their errors cancel (GPTQ)",
     "head-shift": "gives the scores of FP32's own answers their mean back, by the biases of heads",

@@ -51,6 +51,8 @@ class Result:
 
     Attributes:
         better: the score less that of minmax; `error` is its standard error.
+        seconds: of wall time, which depends on what else the machine does; `cpu_seconds` of
+            processor time, all threads together.
         did: what a repair kept.
     """
 
@@ -61,6 +63,7 @@ class Result:
     error: float
     sqnr_db: float
     seconds: float
+    cpu_seconds: float = 0.0
     did: str = ""
 
 
@@ -108,7 +111,7 @@ def results(net: Unseen, time_limit: float | None, limits: list[int]) -> list[Re
             Result(net.name, "minmax", score(base), 0.0, 0.0, sqnr_db(reference, outputs), 0.0),
         ]
         for way, how in ways.items():
-            began = time.monotonic()
+            began, worked = time.monotonic(), time.process_time()
             repaired = qdebug.repair(
                 str(net.model),
                 calib_data=fit,
@@ -118,14 +121,16 @@ def results(net: Unseen, time_limit: float | None, limits: list[int]) -> list[Re
                 cache=False,
                 **{"time_limit": time_limit, **how},
             )
-            seconds = time.monotonic() - began
+            seconds, worked = time.monotonic() - began, time.process_time() - worked
             repaired.save(made, force=True)
             outputs = executed(made, net.sets.judge)
             parts = net.task.parts(outputs, net.sets.judge, reference)
             noise = sqnr_db(reference, outputs)
             did = ", ".join(repaired.applied)
             by, error = difference(base, parts)
-            found.append(Result(net.name, way, score(parts), by, error, noise, seconds, did))
+            found.append(
+                Result(net.name, way, score(parts), by, error, noise, seconds, worked, did)
+            )
             print(found[-1], file=sys.stderr, flush=True)
     return found
 
@@ -133,7 +138,8 @@ def results(net: Unseen, time_limit: float | None, limits: list[int]) -> list[Re
 def table(kept: Mapping[str, list[Result]]) -> str:
     """One row for each network and way."""
     lines = [
-        "| network | way | score | better than minmax by | of the loss | SQNR | seconds | kept |",
+        "| network | way | score | better than minmax by | of the loss | SQNR | seconds, of CPU "
+        "| kept |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for net, found in kept.items():
@@ -142,7 +148,8 @@ def table(kept: Mapping[str, list[Result]]) -> str:
             share = f"{one.better / lost:.0%}" if lost >= LOSS and one.seconds else ""
             lines.append(
                 f"| {net} | {one.way} | {one.score:.3f} | {one.better:+.3f} ± {one.error:.3f} "
-                f"| {share} | {one.sqnr_db:.1f} dB | {one.seconds:.0f} | {one.did} |"
+                f"| {share} | {one.sqnr_db:.1f} dB | {one.seconds:.0f}, {one.cpu_seconds:.0f} "
+                f"| {one.did} |"
             )
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ and r what the FP32 output has beyond W x, both less their means, the refit is t
 which equals W + W (G − H)(H + λ I)⁻¹ with G = E[x_fp xᵀ]. Of some λ, shares of the mean of H's
 diagonal, the one is taken with the least error at samples held back, weights rounded; with none
 better there than the weight as it is, the layer is left alone. What the refit lacks in the mean is
-then taken off the bias.
+then taken off the bias. It is kept where it leaves less error behind the layer's activation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qdebug.decide.remedies.bias_correction import correct_bias
+from qdebug.decide.remedies.bias_correction import with_bias
 from qdebug.decide.remedies.moments import Moments, SiteMoments, Sums, moments_of, positions_to_fit
 from qdebug.decide.remedies.product import Product
 from qdebug.decide.remedies.remedy import Remedy, apart_from_heads
@@ -62,7 +62,7 @@ def refit(site: Site, product: Product) -> bool:
     moments = moments_of(site, product)
     if not moments.usable:
         return False
-    before = site.network
+    before, error_before = site.network, site.error()
     least, best = _GAIN * held_back_error(site, moments), 0.0
     for ridge in _RIDGES[1:3] if many else _RIDGES:
         change = refitted(moments.fit, ridge)
@@ -77,7 +77,7 @@ def refit(site: Site, product: Product) -> bool:
         site.network = before
         return False
     _set(site, product, change)
-    return correct_bias(site)
+    return with_bias(site, before, error_before)
 
 
 def _set(site: Site, product: Product, change: Sums) -> None:

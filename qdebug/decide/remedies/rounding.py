@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qdebug.decide.remedies.bias_correction import correct_bias
+from qdebug.decide.remedies.bias_correction import with_bias
 from qdebug.decide.remedies.least_squares import held_back_error, refitted
 from qdebug.decide.remedies.moments import Sums, moments_of
 from qdebug.decide.remedies.product import Product
@@ -121,7 +121,7 @@ def round_together(site: Site, product: Product) -> bool:
     change = refitted(moments.fit, _RIDGE) if refit else None
     if change is not None:
         wanted.append(product.matrix(site.weight) + change.astype(np.float32))
-    before = site.network
+    before, error_before = site.network, site.error()
     least, best = _GAIN * held_back_error(site, moments), None
     amax = how.scale.astype(np.float64) * how.format.largest
     entry = TensorRange(tuple(amax.tolist()) if amax.ndim else float(amax), "rounding")
@@ -135,7 +135,7 @@ def round_together(site: Site, product: Product) -> bool:
         if error < least:
             least, best = error, site.network
     site.network = best or before
-    return correct_bias(site) if best else False
+    return with_bias(site, before, error_before) if best else False
 
 
 REMEDY = Remedy(

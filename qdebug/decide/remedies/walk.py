@@ -17,8 +17,9 @@ from typing import TypeVar
 import numpy as np
 
 from qdebug.backends.stream import Threads
+from qdebug.decide.remedies.activation import Activation
 from qdebug.decide.remedies.padding import Mask, used_positions, without_padding
-from qdebug.decide.remedies.product import Product, product_of
+from qdebug.decide.remedies.product import Product, channel_axis, product_of
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Proposal, Study
 from qdebug.decide.remedies.streams import AtOnce, Batches, Operator, Streams, in_turn, readings
@@ -62,6 +63,8 @@ class Site:
             Rows that are padding are left out of these three: each is then [rows, channels].
         network: as changed so far.
         memory_bytes: what weights of trials may hold.
+        activation: what the anchor's output goes through before anything else reads it; None where
+            it is read as it is.
         at_once: does work on the executions. Where they are fewer than the cores it takes them in
             turn, each on all cores; trials, which are many, run side by side all the same.
     """
@@ -75,6 +78,7 @@ class Site:
     targets: Batches
     network: Quantized
     memory_bytes: int
+    activation: Activation | None
     at_once: AtOnce = field(repr=False)
     _anchor: Operator = field(repr=False)
     _tried: Operator = field(repr=False)
@@ -178,6 +182,12 @@ class Site:
         shift = along_channels(self.network.graph, self.layer, bias)
         return self.at_once(lambda one: one + shift, plain)
 
+    def error(self) -> float:
+        """The squared error that the layer leaves behind its activation, as quantized now."""
+        through = self.activation or (lambda x: x)
+        pairs = list(zip(self.targets, self.outputs(), strict=True))
+        return sum(error_energy(through(target), through(output)) for target, output in pairs)
+
     def correct(self, correction: Correction) -> None:
         """Give the layer a correction in place of the one it has."""
         self.network = self.network.with_corrections({self.layer.name: correction})
@@ -250,8 +260,9 @@ class Walk:
                     if layer is not None and layer.name in wanted and node.name == layer.name:
                         done += 1
                         self.study.progress(Progress(self.stage, done, len(wanted)))
-                        site = self._site(streams, layer, operator, tried, at_once)
-                        yield site
+                        with closing(self._activation(layer)) as behind:
+                            site = self._site(streams, layer, operator, tried, behind, at_once)
+                            yield site
                         self.network = site.network
                     if self.exact:
                         streams.same(node)
@@ -276,6 +287,7 @@ class Walk:
         layer: Layer,
         operator: Operator,
         tried: Operator,
+        behind: Activation,
         at_once: AtOnce,
     ) -> Site:
         graph = self.network.graph
@@ -297,11 +309,19 @@ class Walk:
             targets=without_padding(streams.exact[node.outputs[0]], used),
             network=self.network,
             memory_bytes=self.study.memory_bytes,
+            activation=behind if behind.is_there else None,
             at_once=streams.at_once,
             _anchor=operator,
             _tried=tried,
             _try_at_once=at_once,
         )
+
+    def _activation(self, layer: Layer) -> Activation:
+        graph = self.network.graph
+        axis = channel_axis(graph, layer) or 0
+        if axis > 0:  # that of a convolution
+            axis -= len(graph.initializers[layer.weight or ""].dims)
+        return Activation(self.study.backend, graph, graph.by_name[layer.name].outputs[0], axis)
 
     def _quantized(self, streams: Streams, operator: Operator, layer: Layer | None) -> None:
         """Execute a node on what is quantized so far."""
