@@ -10,6 +10,7 @@ SUMMARIES: Mapping[str, str] = {
     "channel-scales": "evens out the input channels of grouped convolutions by a factor for each",
     "equalization": "evens out the ranges of channels through the weights before and after",
     "smoothing": "moves outlier channels of activations into the weights (SmoothQuant)",
+    "offsets": "shifts activations that are hardly ever negative, so that all codes are used",
     "ranges": "clips each activation where the outputs' error is least",
     "least-squares": "refits weights to the quantized inputs",
     "bias-correction": "gives each output channel the bias of least error behind its activation",

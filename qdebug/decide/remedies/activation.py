@@ -30,17 +30,21 @@ class Activation:
     """What the values of a tensor go through, one by one, before anything else reads them: nothing
     for a tensor that is read as it is."""
 
-    def __init__(self, backend: Backend, graph: Graph, tensor: str, channel_axis: int) -> None:
+    def __init__(
+        self, backend: Backend, graph: Graph, tensor: str, channel_axis: int, *, whole: bool
+    ) -> None:
         """
         Args:
             channel_axis: of the tensor, counted from the end, 0 where it has none: constants may
                 differ along it.
+            whole: values are given in the tensor's own shape, so that constants may differ from
+                position to position, too.
         """
         self._tensor = tensor
         self._stack = ExitStack()
         self._operators = [
             self._stack.enter_context(closing(Operator(backend, graph, node)))
-            for node in _behind(graph, tensor, channel_axis)
+            for node in _behind(graph, tensor, channel_axis, whole)
         ]
 
     def close(self) -> None:
@@ -67,14 +71,14 @@ class Activation:
         return np.asarray((self(values + step) - self(values - step)) / (2 * step), np.float32)
 
 
-def _behind(graph: Graph, tensor: str, channel_axis: int) -> list[Node]:
+def _behind(graph: Graph, tensor: str, channel_axis: int, whole: bool) -> list[Node]:
     """The nodes that compute, from a tensor and constants alone, the last tensor through which all
     that is read of it passes."""
     inside, nodes, passed = {tensor}, list[Node](), list[Node]()
     for node in graph.nodes:
         if inside.isdisjoint(node.reads) or node.op_type not in _BY_ELEMENT or node.domain:
             continue
-        if not all(t in inside or _fits(graph, t, channel_axis) for t in node.reads):
+        if not all(t in inside or _fits(graph, t, channel_axis, whole) for t in node.reads):
             continue
         nodes = [*nodes, node]
         inside.add(node.outputs[0])
@@ -89,10 +93,13 @@ def _behind(graph: Graph, tensor: str, channel_axis: int) -> list[Node]:
     return passed
 
 
-def _fits(graph: Graph, tensor: str, channel_axis: int) -> bool:
-    """Whether a tensor is a constant that is the same at every position."""
+def _fits(graph: Graph, tensor: str, channel_axis: int, whole: bool) -> bool:
+    """Whether a tensor is a constant that does not differ between samples, nor, unless `whole`,
+    between positions."""
     if tensor not in graph.initializers:
         return False
     shape = graph.initializers[tensor].dims
     along = len(shape) + channel_axis  # beyond all axes where there are no channels
+    if whole:
+        return along <= 1 and all(size == 1 for size in shape[:along])
     return all(size == 1 or i == along for i, size in enumerate(shape))

@@ -318,10 +318,11 @@ class Walk:
 
     def _activation(self, layer: Layer) -> Activation:
         graph = self.network.graph
-        axis = channel_axis(graph, layer) or 0
-        if axis > 0:  # that of a convolution
+        axis, output = channel_axis(graph, layer) or 0, graph.by_name[layer.name].outputs[0]
+        convolution = axis > 0
+        if convolution:
             axis -= len(graph.initializers[layer.weight or ""].dims)
-        return Activation(self.study.backend, graph, graph.by_name[layer.name].outputs[0], axis)
+        return Activation(self.study.backend, graph, output, axis, whole=convolution)
 
     def _quantized(self, streams: Streams, operator: Operator, layer: Layer | None) -> None:
         """Execute a node on what is quantized so far."""
