@@ -75,7 +75,7 @@ def test_a_rewritten_network_that_was_corrected_is_tried_without() -> None:
         bound=SimpleNamespace(corrections={"a": None}), with_own_weights=lambda: bare
     )
 
-    def seen(*, rewrites: bool, adds_work: bool = False) -> list[Any]:
+    def seen(*, rewrites: bool, adds_work: bool = False, start: Any = corrected) -> list[Any]:
         remedy: Any = SimpleNamespace(
             rewrites=rewrites,
             adds_work=adds_work,
@@ -84,9 +84,10 @@ def test_a_rewritten_network_that_was_corrected_is_tried_without() -> None:
             ),
         )
         nothing: Any = None
-        return [one.result for one in _proposals(remedy, nothing, nothing, ("a",))]
+        return [one.result for one in _proposals(remedy, nothing, start, ("a",))]
 
     assert seen(rewrites=True) == [corrected, bare, bare]
+    assert seen(rewrites=True, start=bare) == [corrected, bare]  # its own corrections stay
     assert seen(rewrites=False) == seen(rewrites=True, adds_work=True) == [corrected, bare]
 
 
@@ -325,6 +326,22 @@ def test_a_perfect_score_has_an_error_too() -> None:
     layers: Any = ()
     assert holds(condition, layers, few) and not holds(condition, layers, few, surely=True)
     assert holds(condition, layers, many, surely=True)
+
+
+def test_one_standard_error_of_noise_is_enough_where_metric_and_loss_are_as_good() -> None:
+    def judged(noise_db: list[float], metric: float, *losses: float) -> Judgement:
+        return judgement(noise_db, metric, [metric, metric + 0.01] * 2, losses)
+
+    before = judged([-20.0] * 4, 0.9, 0.5, 0.6, 0.5, 0.6)
+    quieter = [-21.0, -23.0, -19.0, -22.0]  # by 1.25 dB, give or take 0.85
+    better = judged(quieter, 0.9, 0.4, 0.7, 0.45, 0.6)
+    assert verdict_on(before, better).reason is Reason.LESS_NOISE
+    assert not verdict_on(before, judged(quieter, 0.9, 0.6, 0.5, 0.55, 0.6)).better
+    assert not verdict_on(before, judged(quieter, 0.899, 0.4, 0.7, 0.45, 0.6)).better
+    assert not verdict_on(
+        before, judged([-21.0, -22.5, -18.0, -19.5], 0.9, 0.4, 0.7, 0.45, 0.6)
+    ).better
+    assert not verdict_on(judgement([-20.0] * 4), judgement(quieter)).better
 
 
 def test_one_sample_of_many_decides_nothing() -> None:

@@ -14,9 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from qdebug.decide.remedies import bias_correction
 from qdebug.decide.remedies.channels import ChannelRange, channel_ranges
 from qdebug.decide.remedies.quantized import Quantized
-from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
+from qdebug.decide.remedies.remedy import Proposal, Remedy, Study, apart_from_heads
 from qdebug.formats.base import Kind
 from qdebug.network.graph import Node
 from qdebug.plan.plan import Correction, TensorRange
@@ -56,7 +57,9 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
     for tensors in dict.fromkeys((frozenset(chosen), frozenset(chosen) - padding)):
         some = {t: chosen[t] for t in chosen if t in tensors}
         if some:
-            yield _with_offsets(start, some, readers, layers)
+            proposal = _with_offsets(start, some, readers, layers)
+            yield proposal
+            yield _with_biases(study, proposal)
 
 
 def _offsets(
@@ -92,6 +95,16 @@ def _with_offsets(
     return Proposal(network, tuple(name for name in layers if name in by_node), what)
 
 
+def _with_biases(study: Study, proposal: Proposal) -> Proposal:
+    """With what is left of the errors' means taken off, but for heads: a step that is half as large
+    has other ones. On a YOLOv8n neither gains the 2 dB that both do."""
+    network = proposal.result
+    first, *_ = apart_from_heads(network, [layer.name for layer in network.weighted()])
+    (corrected,) = bias_correction.REMEDY.propose(study, network, first)
+    layers = tuple(dict.fromkeys((*proposal.layers, *corrected.layers)))
+    return Proposal(corrected.result, layers, f"{proposal.what}, biases corrected")
+
+
 def _for_rounded_weight(network: Quantized, name: str, offsets: Offsets) -> Correction:
     """A layer's correction with a bias that gives back what the weight takes off once it is
     rounded: what is subtracted is large next to most values, and so is the error of its product."""
@@ -109,7 +122,7 @@ def _for_rounded_weight(network: Quantized, name: str, offsets: Offsets) -> Corr
 
 REMEDY = Remedy(
     name="offsets",
-    fewest_samples=1,
+    fewest_samples=bias_correction.REMEDY.fewest_samples,
     layers=_layers,
     propose=_propose,
     rewrites=True,

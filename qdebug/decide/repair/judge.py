@@ -404,7 +404,8 @@ def verdict_on(
 
     It is where the metric is better by more than two standard errors of the difference, or where
     the samples lose less by so much, sample by sample; where that is within two standard errors,
-    and not higher by one, the noise decides in its place. (Two, because many changes are judged on
+    and not higher by one, the noise decides in its place: by two standard errors, or by one where
+    neither the metric nor its loss is worse. (Two, because many changes are judged on
     the same samples, and one sample more or less is one.) But it is not where the metric fell below
     that of the `best` network so far by more than a quarter of what that gained over the `start`,
     and by more than one or two samples where these surely lose less.
@@ -437,11 +438,24 @@ def verdict_on(
         return Verdict(True, Reason.LESS_LOSS, rank)
     if loss is not None and loss.gain < -loss.error:
         return Verdict(False, Reason.MORE_LOSS, rank)
-    if noise.sure:
+    if noise.sure or (noise.gain > noise.error and _as_good(before, after, loss, higher_is_better)):
         return Verdict(True, Reason.LESS_NOISE, rank)
     if noise.gain >= _WORTH_DB and (noise.times <= _MOST_TIMES or math.isinf(noise.times)):
         return Verdict(False, Reason.UNDECIDED, rank, noise.times)
     return Verdict(False, Reason.NO_GAIN, rank)
+
+
+def _as_good(
+    before: Judgement, after: Judgement, loss: _Change | None, higher_is_better: bool
+) -> bool:
+    """Whether neither the metric nor its loss is worse with a change. Then one standard error of
+    the noise is enough: a change that is worth nothing passes that once in six, all three less
+    often, and the held-out samples judge what was kept. With 9 pictures of a YOLOv8n two were not
+    reached by a step that took the SQNR from 27 to 34 dB."""
+    if loss is None or before.metric is None or after.metric is None:
+        return False
+    sign = 1.0 if higher_is_better else -1.0
+    return loss.gain >= 0 and sign * (after.metric - before.metric) >= 0
 
 
 def _may_fall(best: Judgement, start: Judgement | None, sign: float) -> float:
