@@ -240,7 +240,8 @@ def repair(
     kept = _with_better_kept(checked, result)
     if kept is not None:
         return kept
-    unfinished = checked.output is not None and is_unfinished(checked.output)
+    path = checked.output
+    unfinished = path is not None and is_unfinished(path, result.model.sha256)
     replaced = replace(checked, force=checked.force or unfinished)
     result = _with_model(replaced, "output", lambda r: r.model_proto(), result)
     result = _with_model(checked, "save_fp32", lambda r: r.fp32_proto(), result)
@@ -260,7 +261,7 @@ def _publish(settings: RepairSettings, best: RepairResult) -> str:
     there = record_in(path)
     if there is not None and replace(there, unfinished=False).better_than(best.record()):
         return ""
-    force = settings.force or is_unfinished(path)
+    force = settings.force or is_unfinished(path, best.model.sha256)
     try:
         write_model(best.model_proto(), path, option("output"), force=force)
     except StoreError:  # the last write says it

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from qdebug.config.option import settings_of
 from qdebug.errors import UsageError, given_by
-from qdebug.inmemory import path_in
+from qdebug.inmemory import InMemory, path_in
 from qdebug.outputfiles import check_distinct, check_new, check_writable
 from qdebug.plan.planfile import model_for, named_model
-from qdebug.plan.repaired import is_unfinished
+from qdebug.plan.repaired import record_in
 from qdebug.wording import option
 
 
@@ -62,10 +63,27 @@ def check_files(*declared: Any) -> None:
     for name, path in writes.items():
         check_suffix(name, path, suffixes[name])
         if checks[name] in ("new", "resumed"):
-            resumed = checks[name] == "resumed" and is_unfinished(path)
+            resumed = checks[name] == "resumed" and _is_left_of(path, *declared)
             check_new(path, name, force=force or resumed)
         elif checks[name] == "any":
             check_writable(path, name)
+
+
+def _is_left_of(path: str, *declared: Any) -> bool:
+    """Whether an unfinished repair of a model that is given left a file. Of a model in memory that
+    is told when the result is there."""
+    left = record_in(path)
+    if left is None or not left.unfinished:
+        return False
+    models = [getattr(record, name, None) for record in declared for name in ("model", "reference")]
+    if any(isinstance(model, InMemory) for model in models):
+        return True
+    for model in models:
+        if isinstance(model, str) and Path(model).is_file():
+            with Path(model).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == left.model:
+                    return True
+    return False
 
 
 _KINDS = {

@@ -26,12 +26,14 @@ class Record:
         rank: the smaller the better, item by item.
         told: the same for people.
         unfinished: it is the best so far of a repair that went on after it.
+        model: the SHA-256 of the FP32 model's file.
     """
 
     question: str
     rank: tuple[float, ...]
     told: str
     unfinished: bool = False
+    model: str = ""
 
     def better_than(self, other: Record) -> bool:
         """Whether both answer the same question, and this one better."""
@@ -42,6 +44,7 @@ class Record:
     def text(self) -> str:
         """As JSON, in one line."""
         noted = {"question": self.question, "rank": self.rank, "told": self.told}
+        noted |= {"model": self.model}
         return json.dumps(noted | ({"unfinished": True} if self.unfinished else {}))
 
     @property
@@ -70,10 +73,11 @@ def remedies_in(proto: onnx.ModelProto) -> tuple[str, ...]:
         return ()
 
 
-def is_unfinished(path: str) -> bool:
-    """Whether a file is what a repair left that was ended before its end."""
+def is_unfinished(path: str, model: str) -> bool:
+    """Whether a file is what a repair of a model, by its SHA-256, left that was ended before its
+    end."""
     record = record_in(path)
-    return record is not None and record.unfinished
+    return record is not None and record.unfinished and record.model == model
 
 
 def record_in(path: str) -> Record | None:
@@ -90,6 +94,8 @@ def record_in(path: str) -> Record | None:
         noted = json.loads(texts[0])
         rank = tuple(float(value) for value in noted["rank"])
         unfinished = bool(noted.get("unfinished", False))
-        return Record(str(noted["question"]), rank, str(noted["told"]), unfinished)
+        return Record(
+            str(noted["question"]), rank, str(noted["told"]), unfinished, str(noted["model"])
+        )
     except Exception:  # whatever the file is: it was not written by a repair
         return None

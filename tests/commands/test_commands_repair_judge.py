@@ -13,8 +13,10 @@ import qdebug.decide.repair.judge as judge_module
 from qdebug.analyse.gate import read_metric
 from qdebug.backends.options import DEFAULT_SESSIONS
 from qdebug.backends.sizing import parallelism
+from qdebug.decide.remedies.result import Reason
 from qdebug.decide.repair.judge import Judge
 from qdebug.execute.context import simulation_context
+from qdebug.inmemory import InMemory
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.graph import Graph
 from qdebug.network.samples import open_samples
@@ -85,3 +87,19 @@ def test_where_a_metric_decides_the_rest_is_of_the_chosen_network(
     mixed = judge.cross_validated(networks, found)
     assert mixed is not None and mixed.metric == pytest.approx(2 / 3)
     assert mixed.sqnr_db == found[1].sqnr_db
+
+
+def test_a_metric_better_than_fp32s_is_no_better(tmp_path: Path) -> None:
+    """By chance a quantized network reads more lines right than FP32 does: to lose these is no
+    loss, and the noise decides."""
+
+    def size(outputs: dict[str, np.ndarray]) -> float:
+        return float(np.abs(outputs["y"]).mean())
+
+    judge = judge_of(tmp_path, read_metric(InMemory("size", size), None))
+    lucky, quiet, worse = (judge(network(x)) for x in (1.1, 1.001, 0.9))
+    assert lucky.metric and quiet.metric and lucky.metric > quiet.metric > judge.reference_metric
+    assert judge.verdict(lucky, quiet, lucky, lucky).reason is Reason.LESS_NOISE
+    assert not judge.verdict(quiet, lucky, quiet, quiet).better
+    assert judge.verdict(worse, lucky, worse, worse).reason is Reason.METRIC
+    assert judge.answer([lucky, worse, quiet]) == 2

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 import qdebug
@@ -45,6 +46,12 @@ def test_the_best_so_far_is_on_disk_and_the_same_command_goes_on(tmp_path: Path)
         qdebug.repair(**how, progress=stop_where(f"the best so far is in {file}"))
     left = record_in(str(file))
     assert left is not None and left.unfinished and "top1" in left.told
+    other = tmp_path / "other.onnx"  # it is not what was left of this one
+    model = onnx.load(WHAT["model"])
+    model.doc_string = "another"
+    onnx.save(model, other)
+    with pytest.raises(StoreError, match="exists"):
+        qdebug.repair(**how | {"model": str(other)})
     better = qdebug.compare(
         str(file), reference=WHAT["model"], inputs=WHAT["inputs"], samples=64, effect="none"
     )

@@ -383,7 +383,7 @@ class RepairResult(Result):
             round(worse, 4),
             -round(sqnr_db) if math.isfinite(sqnr_db) else math.inf,
         )
-        return Record(self.question, rank, self.headline(), self.unfinished)
+        return Record(self.question, rank, self.headline(), self.unfinished, self.model.sha256)
 
     def fp32_proto(self) -> onnx.ModelProto:
         """The FP32 network that the plan and the calibration table are for."""

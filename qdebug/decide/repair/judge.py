@@ -238,7 +238,8 @@ class Judge:
         Raises:
             QdebugError: as a call does.
         """
-        choices = choices_of(found, self._group_of, self._sign > 0)
+        capped = [self._at_most_fp32(one) for one in found]
+        choices = choices_of(capped, self._group_of, self._sign > 0)
         if choices is None:
             return None
         distinct, chosen = sorted(set(choices)), self.answer(found)
@@ -343,8 +344,29 @@ class Judge:
         best: Judgement | None = None,
         start: Judgement | None = None,
     ) -> Verdict:
-        """See verdict_on."""
-        return verdict_on(before, after, best, start, self._sign > 0)
+        """See verdict_on; what is better than FP32 by the metric counts as FP32."""
+        capped = self._at_most_fp32
+        return verdict_on(
+            capped(before),
+            capped(after),
+            capped(best) if best else None,
+            capped(start) if start else None,
+            self._sign > 0,
+        )
+
+    def _at_most_fp32(self, found: Judgement) -> Judgement:
+        """With the metric of FP32 where it has a better one, which is chance: to lose that is no
+        loss."""
+        task, exact = self._reference.task, self.reference_metric
+        if task is None or exact is None or found.metric is None:
+            return found
+        if self._sign * (found.metric - exact) <= 0:
+            return found
+        try:
+            left_out = self._by_metric(task, task.reference).left_out
+        except OutOfTimeError:
+            return found
+        return replace(found, metric=exact, left_out=left_out)
 
     def grain(self) -> float | None:
         """The smallest step that the metric is seen to take; None without one."""
@@ -389,8 +411,8 @@ class Judge:
         return one if self._sign * (one.metric - other.metric) >= 0 else other
 
     def answer(self, found: Sequence[Judgement]) -> int:
-        """See answer_of."""
-        return answer_of(found, self._sign > 0)
+        """See answer_of; what is better than FP32 by the metric counts as FP32."""
+        return answer_of([self._at_most_fp32(one) for one in found], self._sign > 0)
 
 
 def verdict_on(
