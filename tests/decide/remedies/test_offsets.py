@@ -62,7 +62,8 @@ def test_constants_of_an_outputs_size_are_avoided_second(case: Callable[..., Any
     every, _, less, corrected = REMEDY.propose(at.study, at.start, REMEDY.layers(at.start))
     assert len(every.layers) == 2 and "1 constant of the size of an output" in every.what
     assert len(less.layers) == 1 and "constant" not in less.what
-    assert corrected.what.endswith("biases corrected") and len(corrected.layers) == 2
+    assert corrected.what.endswith("biases corrected")
+    assert len(corrected.layers) == 2  # the head's bias stays
 
 
 def test_what_a_layer_was_corrected_by_stays(case: Callable[..., Any]) -> None:
@@ -70,8 +71,8 @@ def test_what_a_layer_was_corrected_by_stays(case: Callable[..., Any]) -> None:
     (layer,) = REMEDY.layers(at.start)
     weight = at.start.graph.constant(at.start.layers.by_name[layer].weight)
     known = Correction(2 * weight, np.arange(4, dtype=np.float32))
-    plain, _ = REMEDY.propose(at.study, at.start, (layer,))
-    again, _ = REMEDY.propose(at.study, at.start.with_corrections({layer: known}), (layer,))
+    (plain,) = REMEDY.propose(at.study, at.start, (layer,))
+    (again,) = REMEDY.propose(at.study, at.start.with_corrections({layer: known}), (layer,))
     of_plain, of_corrected = (x.result.bound.corrections[layer] for x in (plain, again))
     assert of_corrected.weight is known.weight
     # Twice the weight takes off twice as much: the network itself gives back half of it.
