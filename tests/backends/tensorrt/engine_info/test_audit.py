@@ -176,6 +176,30 @@ def test_verdicts(
     assert row.verdict is verdict
 
 
+STORING = _layer("__myl_ReplMulCast", "kgen", "", "c:fp16", "", constants="w:int4 s:fp16")
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "verdict"),
+    [
+        (STORING, Precision.W4, AuditVerdict.SAME),
+        (STORING, Precision.W8, AuditVerdict.MISMATCH),
+        (replace(STORING, constants=(EngineTensor("w", "fp16"),)), Precision.W4,
+         AuditVerdict.MISMATCH),
+        (replace(STORING, outputs=(EngineTensor("d", "fp16"),)), Precision.W4,
+         AuditVerdict.MISMATCH),
+    ],
+)  # fmt: skip
+def test_weights_alone_are_judged_by_what_the_engine_stores(
+    stored: EngineLayer, asked: Precision, verdict: AuditVerdict
+) -> None:
+    """A kernel of its own may dequantize them, for the product that reads what it writes."""
+    product = _layer("n", "gemm", "a:fp16 c:fp16", "b:fp16")
+    (row,) = audit({"n": asked}, _info(stored, product, ops="n:MatMul")).layers
+    assert row.verdict is verdict and row.built == "fp16"
+    assert ("stored" in row.note) and bool(row.advice) == (verdict is AuditVerdict.MISMATCH)
+
+
 def test_an_activation_inside_an_int8_kernel_is_no_mismatch() -> None:
     result = audit({"conv": INT8, "relu": FP32}, _info(CONV, ops="conv:Conv relu:Relu"))
     assert [row.verdict for row in result.layers] == [AuditVerdict.SAME, AuditVerdict.FUSED]
