@@ -182,13 +182,18 @@ def test_a_page_that_fails_is_all_that_is_lost(
 
 
 def test_outputs_of_two_shapes_are_refused_when_the_second_comes() -> None:
-    """With a metric they cannot be joined: nobody waits for all samples to hear that."""
+    """Where it is not known which sample's they are: nobody waits for all samples to hear that. Of
+    one sample each they are scored by themselves."""
     keeper = OutputKeeper("reference", ("y",), for_metric=True)
-    batches = [Batch(i, i, 1) for i in range(3)]
-    keeper.keep(batches[0], {"y": np.zeros((1, 4), np.float32)})
-    keeper.keep(batches[1], {"y": np.zeros((2, 4), np.float32)})
+    batches = [Batch(i, 4 * i, 4) for i in range(2)]
+    keeper.keep(batches[0], {"y": np.zeros((1, 5, 7), np.float32)})
     with pytest.raises(MetricError, match="shape of output 'y' differs"):
-        keeper.keep(batches[2], {"y": np.zeros((1, 5), np.float32)})
+        keeper.keep(batches[1], {"y": np.zeros((1, 6, 7), np.float32)})
+    batches = [Batch(i, i, 1) for i in range(3)]
+    single = OutputKeeper("reference", ("y",), for_metric=True)
+    for batch, shape in zip(batches, ((1, 4), (2, 4), (1, 5)), strict=True):
+        single.keep(batch, {"y": np.zeros(shape, np.float32)})
+    assert [x.shape for x in single.joined()["y"]] == [(1, 4), (2, 4), (1, 5)]
     without = OutputKeeper("reference", ("y",))
     without.keep(batches[0], {"y": np.zeros((1, 4), np.float32)})
     without.keep(batches[1], {"y": np.zeros((1, 5), np.float32)})
