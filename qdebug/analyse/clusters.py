@@ -30,6 +30,9 @@ _CLEAR = 0.5
 """Silhouette from which on clusters are not weak (Kaufman and Rousseeuw, Finding Groups in Data,
 1990). Digits in which nothing is planted have 0.42, half of them dark 0.58, and 0.83 to 0.92 where
 half of them are clipped."""
+_STRONG = 0.7
+"""From which on they are strong (ibid.): asked for where noise alone tells which samples are the
+worst, since the same noise divides them. 24 digits with one scale per weight have 0.51."""
 _LEAST = 3
 """Samples of a cluster: one or two are outliers."""
 _WORST_SHARE = 1 / 4
@@ -62,9 +65,11 @@ def clustered(compared: Compared) -> Compared:
     if divided.silhouette < _CLEAR:
         return compared
     for number, worst in enumerate(rankings):
+        is_noise = noise is not None and number == len(rankings) - 1
+        if is_noise and divided.silhouette < _STRONG:
+            break
         found = divided.failing(compared.pair, worst)
         if found:
-            is_noise = noise is not None and number == len(rankings) - 1
             clusters = SampleClusters(
                 len(divided.samples), len(worst), is_noise, divided.silhouette, found
             )

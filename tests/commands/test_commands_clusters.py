@@ -50,3 +50,9 @@ def test_by_noise_where_the_metric_tells_nothing() -> None:
 def test_where_nothing_is_planted_none_are_said() -> None:
     result = compared(1.0)
     assert result.clusters is None and alike(result) == ""
+
+
+def test_noise_alone_must_divide_them_strongly() -> None:
+    data = {name: array[:24] for name, array in DIGITS.items()}
+    how: dict[str, Any] = {"weights": "per-tensor", "effect": "none", "cache": False}
+    assert qdebug.compare("calib_data/digits_cnn.onnx", inputs=data, **how).clusters is None
