@@ -28,8 +28,8 @@ _MOST_SAMPLES = 1000
 _MOST_CLUSTERS = 4
 _CLEAR = 0.7
 """Silhouette from which on clusters are strong (Kaufman and Rousseeuw, Finding Groups in Data,
-1990): whoever is noisier loses more, so that weak ones say nothing. Digits of one kind have 0.42, 24
-of them with one scale per weight 0.51; half of them dark 0.58, and 0.83 to 0.92 where half are
+1990): whoever is noisier loses more, so that weak ones say nothing. Digits of one kind have 0.42,
+24 of them with one scale per weight 0.51; half of them dark 0.58, and 0.83 to 0.92 where half are
 clipped."""
 _LEAST = 3
 """Samples of a cluster: one or two are outliers."""
