@@ -61,7 +61,8 @@ def test_the_loss_is_given_back_without_a_pin(repaired: tuple[Any, Path]) -> Non
     assert proof.start.metric < 0.85 and proof.recovered >= 0.9
     assert proof.repaired.sqnr_db > proof.start.sqnr_db + 10
     assert {result.choosing_samples, proof.samples} == {250}
-    assert {step.outcome for step in result.steps if step.accepted} == {Outcome.KEPT}
+    in_turn = [step for step in result.steps if step.accepted and not step.alone]
+    assert {step.outcome for step in in_turn} == {Outcome.KEPT}
     lost = round(250 * (proof.reference_metric - proof.start.metric))
     assert proof.lost_samples == lost and 0.9 * lost <= proof.recovered_samples <= lost
 
@@ -258,7 +259,9 @@ def test_a_repair_of_a_quantized_model_starts_from_its_rounding_and_biases(desk:
     assert figures[0] == pytest.approx(figures[1], abs=0.01)
     plain = desk.run("compare", CNN[0], *samples[2:], "--calib-data", calib, "--json", "-").json
     assert abs(plain["outputs"][0]["sqnr_db"] - figures[0]) > 0.5
-    better = desk.run("repair", *again, "--only", "channel-scales").json
+    # By noise: of the metric nothing is lost that could be given back.
+    by_noise = [x for x in again if x not in ("--metric", "top1")]
+    better = desk.run("repair", *by_noise, "--only", "channel-scales").json
     assert better["accepted"] == ["channel-scales"]
     table = desk.run("repair", *again[:-2], "--only", "channel-scales", "--no-progress").out
     rows = [line.split() for line in table.splitlines()]
