@@ -101,7 +101,7 @@ def _bind(
     lacking = [
         layer.name
         for layer in bound.quantized_layers()
-        if any(t not in plan.tensors for t in layer.quantized_inputs)
+        if any(t not in plan.tensors for t in bound.quantized_inputs(layer))
     ]
     if not lacking:
         return bound, prepared, ()
@@ -143,8 +143,9 @@ def _missing_ranges(source: str, bound: BoundPlan, lacking: list[str]) -> PlanEr
     shown = ", ".join(f"'{t}'" for t in tensors[:3]) + (", …" if len(tensors) > 3 else "")
     count = f"tensor {shown} has" if len(tensors) == 1 else f"{len(tensors)} tensors have"
     named = "" if len(tensors) == 1 else f": {shown}"
+    formats = " and ".join(sorted({bound.precisions[name].upper() for name in lacking}))
     return PlanError(
-        f"{source}: {count} no amax, but INT8 layers read {'it' if not named else 'them'}{named}",
+        f"{source}: {count} no amax, but {formats} layers read {'them' if named else 'it'}{named}",
         "Calibrate the model (qdebug calibrate), or leave "
         f"{counted(lacking, 'layer')} in {bound.plan.fallback_precision} with "
         f"{option('missing', 'float')}.",

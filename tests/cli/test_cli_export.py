@@ -168,3 +168,17 @@ def test_a_calibration_for_fp8_is_exported_in_fp8(calibrated: Any) -> None:
     assert calibrated.run("export", "fp8.yaml", "--to", "onnx", "-o", "out.onnx").code == 0
     kinds = {t.data_type for t in onnx.load("out.onnx").graph.initializer}
     assert onnx.TensorProto.FLOAT8E4M3FN in kinds and onnx.TensorProto.INT8 not in kinds
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort-nbits"])
+def test_a_plan_of_weights_alone_needs_no_ranges(desk: Any, target: str) -> None:
+    done = desk.run(
+        *("compare", "net.onnx", "--inputs", "data.npz", "--precision", "w4", "--effect", "none"),
+        *("--save-plan", "w4.yaml", "--no-progress"),
+    )
+    assert done.code == 0, done.err
+    done = desk.run("export", "w4.yaml", "--to", target, "-o", "out.onnx")
+    assert (done.code, done.out) == (0, "Wrote out.onnx\n"), done.err
+    kinds = [n.op_type for n in onnx.load("out.onnx").graph.node]
+    codes = "DequantizeLinear" if target == "onnx" else "MatMulNBits"
+    assert kinds.count(codes) == 1 and "QuantizeLinear" not in kinds
