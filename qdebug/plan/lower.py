@@ -25,6 +25,7 @@ from qdebug.network.layers import Layer
 from qdebug.plan.plan import BoundPlan, Correction, Granularity, PrecisionPlan
 from qdebug.plan.quantize import Grid, half_scale, scale_of, symmetric_grid
 from qdebug.plan.rewrite.cast import cast_nodes
+from qdebug.plan.rewrite.fp8_scales import channel_axis
 from qdebug.plan.rewrite.qdq import QuantizedLayer, WeightQuantization, insert_qdq, weight_axis
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -186,6 +187,10 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
     scale = scale_of(amax, f"weight '{layer.weight}'", form)
     if _fits_half(bound.format_of(layer)):
         scale = _rounded(bound, scale, form)
+    if axis is None and form.precision is Precision.FP8:
+        axis = channel_axis(graph, graph.by_name[layer.name], layer.weight)
+        if axis is not None:
+            scale = np.repeat(scale.reshape(1), graph.initializers[layer.weight].dims[axis])
     return WeightQuantization(scale, axis, corrected, form)
 
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -87,19 +87,20 @@ def record(cases: list[Case], path: Path, ends_at: float, *, executed: bool) -> 
         began = time.monotonic()
         row: dict[str, Any] = {"case": case.name, "precision": str(case.precision)}
         try:
-            lowered, feeds = _lowered(case)
-            key = str(len(rows))
-            inner = [t for t in lowered.tensors.values() if t in lowered.graph.producers]
-            row["tensors"] = dict(lowered.tensors)
-            ways = {"clean": []} if case.corner else {"all": inner, "clean": []}
-            for way, marked in ways.items():
-                outputs, skipped = engine(lowered.graph.proto, marked, feeds, case.raw)
-                row[f"skipped {way}"] = skipped
-                size = sum(a.nbytes for a in outputs.values())
-                for name, whole in outputs.items():
-                    array = whole[:, :CORNER, :CORNER] if case.corner else whole
-                    if size <= LARGEST_BYTES or name in lowered.graph.outputs:
-                        kept[f"{key}|{way}|{name}"] = array
+            with _single_scales() if case.raw else nullcontext():
+                lowered, feeds = _lowered(case)
+                key = str(len(rows))
+                inner = [t for t in lowered.tensors.values() if t in lowered.graph.producers]
+                row["tensors"] = dict(lowered.tensors)
+                ways = {"clean": []} if case.corner else {"all": inner, "clean": []}
+                for way, marked in ways.items():
+                    outputs, skipped = engine(lowered.graph.proto, marked, feeds)
+                    row[f"skipped {way}"] = skipped
+                    size = sum(a.nbytes for a in outputs.values())
+                    for name, whole in outputs.items():
+                        array = whole[:, :CORNER, :CORNER] if case.corner else whole
+                        if size <= LARGEST_BYTES or name in lowered.graph.outputs:
+                            kept[f"{key}|{way}|{name}"] = array
         except Exception as error:  # a network that fails must not end the run
             row["failed"] = f"{type(error).__name__}: {error}"[:500]
         row["seconds"] = round(time.monotonic() - began, 2)
@@ -137,7 +138,7 @@ def _noise(proto: onnx.ModelProto) -> dict[str, Array]:
 
 
 def _engine(
-    proto: onnx.ModelProto, marked: list[str], feeds: dict[str, Array], raw: bool
+    proto: onnx.ModelProto, marked: list[str], feeds: dict[str, Array]
 ) -> tuple[dict[str, Array], list[str]]:
     from qdebug.backends.tensorrt.build.settings import BuildSettings
     from qdebug.backends.tensorrt.execute.cuda import open_cuda
@@ -146,15 +147,14 @@ def _engine(
     from qdebug.backends.tensorrt.library import load_library
 
     maker = EngineFactory(load_library("tensorrt-rtx"), BuildSettings(), cuda=open_cuda())
-    with _as_it_is() if raw else nullcontext():
-        made = maker.make(proto, outputs=marked)
+    made = maker.make(proto, outputs=marked)
     with TensorRTSession(made.engine) as session:
         outputs = {name: np.array(array) for name, array in session.run(feeds).items()}
     return outputs, [f"{s.tensor}: {s.reason}" for s in made.skipped]
 
 
 def _built_only(
-    proto: onnx.ModelProto, marked: list[str], feeds: dict[str, Array], raw: bool
+    proto: onnx.ModelProto, marked: list[str], feeds: dict[str, Array]
 ) -> tuple[dict[str, Array], list[str]]:
     """Without a GPU: that the library builds it."""
     from qdebug.backends.tensorrt.build.build import build_engine
@@ -162,16 +162,19 @@ def _built_only(
     from qdebug.backends.tensorrt.library import load_library
 
     settings = BuildSettings(compute_capabilities=((8, 9),))
-    with _as_it_is() if raw else nullcontext():
-        built = build_engine(load_library("tensorrt-rtx"), proto, settings, outputs=marked)
+    built = build_engine(load_library("tensorrt-rtx"), proto, settings, outputs=marked)
     simulated = SimulationBackend(fp16_kernels=Fp16Kernels.TENSORRT).open(proto, marked)
     return dict(simulated.run(feeds)), [f"{s.tensor}: {s.reason}" for s in built.skipped]
 
 
-def _as_it_is() -> AbstractContextManager[object]:
-    """Builds what is asked for, without the rewrite that FP8 weights with one scale need."""
-    target = "qdebug.backends.tensorrt.build.build.with_channel_scales_of_fp8"
-    return patch(target, lambda proto: proto)
+@contextmanager
+def _single_scales() -> Iterator[None]:
+    """Lowers and builds FP8 weights that have one scale with that one."""
+    with (
+        patch("qdebug.plan.lower.channel_axis", return_value=None),
+        patch("qdebug.plan.rewrite.fp8_scales.channel_axis", return_value=None),
+    ):
+        yield
 
 
 # Judging.

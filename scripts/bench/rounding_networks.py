@@ -28,7 +28,7 @@ class Case:
         make: gives it, in FP32.
         feeds: by input; None feeds values of the normal distribution.
         weights: how many scales a weight has.
-        raw: it is built without what `build_engine` rewrites.
+        raw: FP8 weights with one scale have that one, and not the same once per channel.
         corner: of what is recorded, the first rows and columns only.
     """
 
@@ -52,7 +52,7 @@ def small_cases() -> Iterator[Case]:
 
 
 def _scalar_scales() -> Iterator[Case]:
-    """FP8 weights with one scale: as they are, and as `build_engine` writes them."""
+    """FP8 weights with one scale: as other tools write it, and once per channel."""
     networks: dict[str, Callable[[], onnx.ModelProto]] = {
         "Conv": partial(_conv2d, 16, 16, 3),
         "Conv without bias": partial(_conv1d, 16, 16, 256, 8),

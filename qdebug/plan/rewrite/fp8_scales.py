@@ -13,7 +13,18 @@ from qdebug.formats.registry import FP8_E4M3, FP8_E5M2
 from qdebug.network.graph import Graph, Node
 from qdebug.plan.rewrite.edit import Editor, copy_node
 
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_AXES = {"Conv": 0, "ConvTranspose": 1}
+"""Of the output channels in the weight of a convolution."""
+
+
+def channel_axis(graph: Graph, reader: Node, weight: str) -> int | None:
+    """The axis along which `reader` wants a scale for each output channel of its FP8 weight; None
+    where one scale will do. Scales of a ConvTranspose in groups stand for several channels each,
+    which no engine was seen to execute."""
+    if reader.op_type not in _AXES or reader.inputs[1] != weight:
+        return None
+    grouped = reader.op_type == "ConvTranspose" and graph.attributes(reader).get("group", 1) > 1
+    return None if grouped else _AXES[reader.op_type]
 
 
 def with_channel_scales_of_fp8(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -50,13 +61,10 @@ def _axis_if_single(graph: Graph, node: Node, types: set[int]) -> int | None:
         return None
     codes = graph.initializers[node.inputs[0]]
     scale = graph.constant(node.inputs[1])
-    readers = graph.consumers.get(node.outputs[0], ())
-    reader = readers[0] if len(readers) == 1 else None
-    if codes.data_type not in types or scale is None or scale.size != 1 or reader is None:
-        return None
-    if reader.op_type not in _CONVOLUTIONS or reader.inputs[1] != node.outputs[0]:
+    if codes.data_type not in types or scale is None or scale.size != 1:
         return None
     if any(graph.constant(t) is None for t in node.inputs[2:]):
         return None
-    grouped = reader.op_type == "ConvTranspose" and graph.attributes(reader).get("group", 1) > 1
-    return None if grouped else (0 if reader.op_type == "Conv" else 1)
+    readers = graph.consumers.get(node.outputs[0], ())
+    axes = {channel_axis(graph, reader, node.outputs[0]) for reader in readers}
+    return axes.pop() if len(axes) == 1 else None
