@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from qdebug.decide.search.problem import ROUGH_STD, Item, Pins, PinTo, SearchProblem, pins_of
 from qdebug.errors import UsageError
-from qdebug.formats.registry import FORMAT_OF, SCALED, may_raise, order_of
+from qdebug.formats.registry import FORMAT_OF, RANGED, SCALED, WEIGHT_ONLY, may_raise, order_of
 from qdebug.plan.cost import Costs
 from qdebug.results.compare import LayerResult
 from qdebug.types import Precision
@@ -102,10 +102,7 @@ def search_space(
             known = {p: n[name] for p, n in measured if p in raising and name in n}
             items.append(Item(name, raising, noise.get(name, 0.0), std, known))
     if not items and not always:
-        shown = pin_to.upper() if pin_to.precision else "FP32"
-        why = f"all of them run in {shown}, or in more bits, already"
-        if never_pin:
-            why = f"{option('never_pin')} names all of them"
+        why = f"{option('never_pin')} names all of them" if never_pin else _no_way_up(base, highest)
         raise UsageError(
             f"no layer can be kept in higher precision: {why}",
             f"Allow some, or give another {option('precision')} or {option('pin_to')}.",
@@ -113,6 +110,16 @@ def search_space(
         )
     problem = SearchProblem(tuple(items), pins_of(always), pin_to)
     return SearchSpace(problem, costs, base, tuple(never_pin))
+
+
+def _no_way_up(base: Mapping[str, Precision], highest: Precision) -> str:
+    """Why no layer may be raised to a precision."""
+    shown, alone = highest.upper(), not WEIGHT_ONLY.isdisjoint(base.values())
+    if highest in WEIGHT_ONLY and not alone:
+        return f"{shown} quantizes weights alone, and only layers in W4 are raised to it"
+    if highest in RANGED and alone:
+        return f"layers whose weights alone are quantized have no ranges, which {shown} needs"
+    return f"all of them run in {shown}, or in more bits, already"
 
 
 def local_noise(rated: Mapping[str, LayerResult]) -> dict[str, float]:

@@ -51,3 +51,17 @@ def test_contradictions_are_refused() -> None:
         with pytest.raises(UsageError) as caught:
             search_space(BASE if named else {"end": FP32}, COSTS, {}, never_pin=named)
         assert caught.value.code == "QD-USAGE-NOTHING-TO-PIN"
+
+
+@pytest.mark.parametrize(
+    ("start", "pin_to", "why"),
+    [
+        (INT8, PinTo.W8, "W8 quantizes weights alone"),
+        (Precision.W8, PinTo.INT8, "no ranges, which INT8 needs"),
+        (Precision.W8, PinTo.W8, "all of them run in W8"),
+        (FP16, PinTo.INT8, "all of them run in INT8, or in more bits"),
+    ],
+)
+def test_why_nothing_is_raised(start: Precision, pin_to: PinTo, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        search_space({"conv": start}, COSTS, {}, pin_to=pin_to)
