@@ -113,7 +113,10 @@ def test_repair(precision: Precision, tmp_path: Path) -> None:
         given = {"inputs": {"x": X}, "calib_data": calib, "only": "bias-correction"}
         return qdebug.repair(model(), precision=precision, output=tmp_path / "r.onnx", **given)
 
-    if precision is Precision.FP32 or precision in WEIGHT_ONLY:
+    if precision in WEIGHT_ONLY:
+        refused(run, precision, "QD-USAGE-CHOICE")
+        return
+    if precision is Precision.FP32:
         refused(run, precision, "QD-USAGE-NOTHING-TO-REPAIR")
         return
     assert run().precision == precision
@@ -157,11 +160,11 @@ def test_the_flags_name_all_of_them() -> None:
     assert {p.precision for p in PinTo} - {None} == FORMAT_OF.keys() - {Precision.W4}
 
 
-@pytest.mark.parametrize(("precision", "least"), [("fp8", "8.9"), ("bf16", "8.0")])
+@pytest.mark.parametrize(("precision", "least"), [("fp8", "8.9"), ("bf16", "8.0"), ("w4", "8.0")])
 def test_gpus_that_have_no_such_kernels(precision: str, least: str) -> None:
     for capability in ("7.5", "8.0,8.6"):
         given = {**on("tensorrt-rtx"), "compute_capability": capability}
-        if precision == "bf16" and capability != "7.5":
+        if least == "8.0" and capability != "7.5":
             assert qdebug.compare(model(), inputs={"x": X}, precision=precision, **given).engine
             continue
         with pytest.raises(UsageError, match=precision.upper()) as caught:

@@ -150,8 +150,12 @@ def _check_capabilities(
         )
 
 
-_LEAST_CAPABILITY = {p: min(FORMAT_OF[p].mac_cost) for p in (Precision.FP8, Precision.BF16)}
-"""What some GPUs that TensorRT supports do not have."""
+_LEAST_CAPABILITY = {
+    **{p: min(FORMAT_OF[p].mac_cost) for p in (Precision.FP8, Precision.BF16)},
+    Precision.W4: 80,
+}
+"""What some GPUs that TensorRT supports do not have. TensorRT for RTX 1.7.1 builds INT4 for 8.0 and
+later, and none for 7.5."""
 
 
 def _dotted(capability: int) -> str:
