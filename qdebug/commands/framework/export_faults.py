@@ -71,6 +71,8 @@ _SETTINGS: Sequence[tuple[str, Sequence[str], Sequence[Values], str]] = (
     ),
 )
 """Label, operators, settings of them that frameworks have, and what to do."""
+_READS_WEIGHTS = QUANTIZABLE_OPS | {"Einsum", "Gather", "GRU", "LSTM", "RNN"}
+"""Operators whose constants of more than one dimension are weights; a Gather's are embeddings."""
 _ENOUGH_VALUES = 16
 """So many different values of FP32 are not numbers of FP16 by chance: one in 8192 is."""
 HALVES = {"BF16": np.dtype(ml_dtypes.bfloat16), "FP16": np.dtype(np.float16)}
@@ -199,10 +201,10 @@ def half_of(values: Array) -> str:
 
 def rounded_weights(proto: onnx.ModelProto) -> str:
     """Which weights are numbers of a half type, though they are stored in FP32, for people; ""
-    where none are. Those that a normalization was folded into are not any more; constants that no
-    product reads, such as the corners of a grid, are no weights."""
-    products = (n for n in proto.graph.node if n.op_type in QUANTIZABLE_OPS)
-    read = {name for node in products for name in node.input}
+    where none are. Those that a normalization was folded into are not any more; constants that
+    only arithmetic reads, such as the corners of a grid, are no weights."""
+    readers = (n for n in proto.graph.node if n.op_type in _READS_WEIGHTS)
+    read = {name for node in readers for name in node.input}
     weights = (
         numpy_helper.to_array(t)
         for t in proto.graph.initializer

@@ -20,6 +20,7 @@ from qdebug.commands.framework.export_faults import rounded_weights
 from qdebug.errors import ModelError, SampleError
 from qdebug.results.compare import CompareResult
 from qdebug.results.framework import FrameworkResult
+from qdebug.wording import counted
 
 RANDOM = np.random.default_rng(3)
 PICTURES = RANDOM.uniform(0, 1, (10, 3, 8, 8)).astype(np.float32)
@@ -168,6 +169,23 @@ def test_constants_that_no_product_reads_are_no_half_weights() -> None:
         {"x": ["n", 12]}, [b.add("Mul", b.linear("x", 12, 8), b.add("ReduceMax", grid))]
     )
     assert rounded_weights(model) == "" and rounded_weights(rounded(model))
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "Gather"])
+def test_half_weights_of_recurrent_layers_and_embeddings(op_type: str) -> None:
+    b = Builder(7)
+    if op_type == "LSTM":
+        steps = b.add("Unsqueeze", "x", b.constant([0], np.int64))
+        recurrent = (b.weight(1, 32, 12), b.weight(1, 32, 8))
+        result, count = b.add("LSTM", steps, *recurrent, hidden_size=8), 2
+    else:
+        words = b.add("Cast", "x", to=onnx.TensorProto.INT64)
+        result, count = b.add("Gather", b.weight(20, 8), words), 1
+    model = b.model({"x": ["n", 12]}, [result])
+    assert rounded_weights(model) == ""
+    assert rounded_weights(rounded(model)) == (
+        f"all values of {count} of {counted(count, 'weight')} are numbers of FP16"
+    )
 
 
 @pytest.mark.parametrize("kind", ["epsilon", "batch-norm"])
