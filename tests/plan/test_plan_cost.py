@@ -19,6 +19,12 @@ def test_macs_weigh_by_precision() -> None:
     assert 0 < costs.raising("softmax", FP16, FP32) < costs.raising("conv", FP16, FP32)
 
 
+def test_weights_alone_cost_the_bytes_that_are_read() -> None:
+    """An eighth and a quarter of FP32, though they multiply in it."""
+    (costs,) = mac_costs({"gemm": Work(1000, 10)}).by_layer.values()
+    assert (costs[Precision.W4], costs[Precision.W8]) == (costs[FP32] / 8, costs[FP32] / 4)
+
+
 def test_latencies_scale_with_the_work() -> None:
     work = mac_costs({"conv": Work(1000, 0), "fused": Work(5, 0)})
     costs = latency_costs({"conv": 0.4}, {"conv": INT8, "fused": FP32}, work)
