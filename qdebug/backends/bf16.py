@@ -73,7 +73,8 @@ def in_fp32(proto: onnx.ModelProto, kernels: Fp16Kernels = Fp16Kernels.EXACT) ->
             shapes = [typed.shapes.get(tensor) for tensor in original.input]
             made = as_tensorrt_computes(node, shapes, typed.opset, free, Bf16Sketch)
         if made:  # the last of which is the Cast to BF16
-            rounded, made[-1].output[0] = made[-1].output[0], free(f"{made[-1].output[0]}:bf16")
+            (rounded,) = made[-1].output
+            made[-1].output[0] = free(f"{rounded}:bf16")
             nodes += [*made, make_node("Cast", [made[-1].output[0]], rounded, to=_FP32)]
         else:
             nodes += _rounded(node, narrow, free)
