@@ -3,7 +3,7 @@
 For each network and backend, in INT8: the SQNR at the (worst) output of the simulation against
 FP32, of the engine against the simulation, and of the engine against FP32; how many tensors inside
 the engine were observed, and in which way; for how many of those with an error below 60 dB the
-simulation foretells it within 1 dB; to how many the larger part of the error is attributed to
+simulation predicts it within 1 dB; to how many the larger part of the error is attributed to
 kernels; and what the audit says of the layers that multiply matrices.
 
     python scripts/bench/bench_backends.py [--nets digits_cnn digits_encoder | model.onnx

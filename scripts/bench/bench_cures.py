@@ -2,7 +2,7 @@
 its own.
 
 Each network is quantized badly in one way; of the fix that is named first, the SQNR that it
-foretells stands beside that of a comparison with that setting on samples that nothing was chosen
+predicts stands beside that of a comparison with that setting on samples that nothing was chosen
 on, and that of the network as it was:
 
     python scripts/bench/digit_zoo.py ZOO       # once; needs PyTorch
@@ -72,7 +72,7 @@ def main() -> None:
     parser = planted_parser(__doc__)
     arguments = parser.parse_args()
     found = networks(arguments.zoo, arguments.assets)
-    print("| network | quantized with | dB | named first | foretold dB | measured dB |")
+    print("| network | quantized with | dB | named first | predicted dB | measured dB |")
     print("|---|---|---|---|---|---|")
     for name in arguments.nets or found:
         model, calib, samples = found[name]

@@ -190,7 +190,7 @@ def test_kernels_are_simulated_bit_for_bit(
 
 
 @pytest.mark.parametrize("net", ["digits_cnn", "face detector", "digits_encoder", "minilm"])
-def test_the_simulation_foretells_fp16_that_is_summed_in_fp32(
+def test_the_simulation_predicts_fp16_that_is_summed_in_fp32(
     case: Callable[..., Any],
     figures: dict[str, Any],
     net: str,

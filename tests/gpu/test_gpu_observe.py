@@ -1,4 +1,4 @@
-"""What is seen inside an engine: three ways, and how far the simulation foretells it."""
+"""What is seen inside an engine: three ways, and how far the simulation predicts it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qdebug.results.attribution import RELEVANT_DB, simulation_agreement
     [("digits_encoder", "int8"), ("minilm", "int8")]
     + [(net, "fp16") for net in ("digits_cnn", "face detector", "digits_encoder", "minilm")],
 )
-def test_the_simulation_foretells_the_engine(
+def test_the_simulation_predicts_the_engine(
     case: Callable[..., Any],
     findings: Callable[..., EngineFindings],
     figures: dict[str, Any],

@@ -1,4 +1,4 @@
-"""The parts of an engine's error, and how well the simulation foretells it."""
+"""The parts of an engine's error, and how well the simulation predicts it."""
 
 from __future__ import annotations
 
