@@ -4,7 +4,7 @@ on a few samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +28,7 @@ from qdebug.network.samples.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, first, whole
 from qdebug.network.weights import size_with_data, values_of, with_data
 from qdebug.results.framework import ExportCause, FrameworkResult
+from qdebug.results.words import in_decibels
 from qdebug.types import Array, Feeds, Skipped
 from qdebug.wording import counted
 
@@ -48,6 +49,8 @@ _APART_DB = 20.0
 """Samples that are wrong are so by more than the largest rounding: else some just round more."""
 _MOST_BY_EPSILON = 0.1
 """Another epsilon changes a factor by less, as long as variances are well above it."""
+_MOST_NAMED = 3
+"""Outputs that are called otherwise; the remedy holds for the others, too."""
 _PICTURES = 4
 """Axes of pictures."""
 
@@ -101,6 +104,17 @@ class BySample:
             for own in self.signatures[CANDIDATE][:samples]
         ]
 
+    def outputs(self, tensors: Iterable[str]) -> dict[str, str]:
+        """The output of the model to whose values those of each of the framework's are nearest, by
+        all samples."""
+        theirs, own = (np.array(self.signatures[run])[:, 1:] for run in (REFERENCE, CANDIDATE))
+        return {
+            tensor: self._outputs[
+                int(np.abs(own - theirs[:, [self._outputs.index(tensor)]]).sum(axis=0).argmin())
+            ]
+            for tensor in tensors
+        }
+
 
 def _signature(array: Array, samples: int) -> Array:
     """A weighted sum of the values of each sample, complex [samples]; 0 where they cannot be told
@@ -128,7 +142,7 @@ class Causes:
     def explained(self) -> FrameworkResult:
         """The result with its causes, the proven ones first."""
         self._by_record()
-        if not self._by_order():
+        if not (self._by_order() or self._by_names()):
             self._by_samples()
         if size_with_data(self.graph.proto) <= _MOST_BYTES:
             proto = with_data(self.graph.proto)
@@ -155,6 +169,10 @@ class Causes:
     def _before_db(self) -> float:
         return self.result.worst.sqnr_db
 
+    def _outputs(self) -> dict[str, str]:
+        """The model's output that each array of the framework is compared with."""
+        return {n: t for n, t in self.matched.tensors.items() if t in self.graph.outputs}
+
     def _subset(self) -> SampleSubset:
         return first(whole(self.samples), _TRIED_ON)
 
@@ -163,10 +181,12 @@ class Causes:
         proto: onnx.ModelProto,
         change: Callable[[Array], Array] | None = None,
         order: Sequence[int] | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> float:
         """The SQNR of the worst output of a changed model, or with changed inputs, against the
-        framework's (of its samples `order`), on a few samples; -inf where it does not run."""
-        names = {n: t for n, t in self.matched.tensors.items() if t in self.graph.outputs}
+        framework's (of its samples `order`, its arrays `names` as these tensors), on a few samples;
+        -inf where it does not run."""
+        names = names or self._outputs()
         sums: dict[str, ErrorSums] = {}
         self.tried += 1
         try:
@@ -214,7 +234,7 @@ class Causes:
         count = counted(self._subset().count, "sample")
         self._add(
             label,
-            f"{undone} {how}: {reached:.1f} dB in place of {base:.1f} ({count})",
+            f"{undone}, {how}: {in_decibels(reached)} in place of {in_decibels(base)} on {count}",
             remedy,
             reached,
             proven=proven,
@@ -257,8 +277,32 @@ class Causes:
             return False
         self._measured(
             "sample-order",
-            f"with the framework's sample {order[other]} as sample {other}, and others likewise",
+            "with the framework's samples in another order, its sample "
+            f"{order[other]} as sample {other}",
             "Give the framework's outputs in the order of the samples that are compared.",
+            reached,
+            base,
+        )
+        return True
+
+    def _by_names(self) -> bool:
+        """Whether the framework's arrays are the same outputs by other names: each is paired with
+        the output that it is nearest to, and the pairs are tried."""
+        outputs = self._outputs()
+        paired = self.by_sample.outputs(outputs.values())
+        names = {name: paired[tensor] for name, tensor in outputs.items()}
+        if names == outputs or len({*names.values()}) < len(names):
+            return False
+        base = self._outputs_db(self.graph.proto)
+        reached = self._outputs_db(self.graph.proto, names=names)
+        self.tried -= 1
+        if reached < self.result.limit_db:
+            return False
+        others = [f"'{n}' as '{t}'" for n, t in names.items() if t != outputs[n]]
+        self._measured(
+            "output-names",
+            f"with the framework's {', '.join(others[:_MOST_NAMED])} of the model",
+            "Name the framework's arrays as the outputs of the model that they are.",
             reached,
             base,
         )

@@ -15,6 +15,7 @@ import numpy as np
 
 from qdebug.errors import SampleError, given_by
 from qdebug.inmemory import InMemory
+from qdebug.metrics.tasks.base import sample_axis
 from qdebug.network.samples import FeedSource, SampleArray, Samples
 from qdebug.network.samples.opening import open_source
 from qdebug.network.samples.readers.python import split_spec
@@ -115,10 +116,7 @@ def _running(function: Callable[..., Any], name: str, path: Path) -> Read:
             raise SampleError(
                 f"{name} raised {last_line(error)}", raising_line(error, path), code=CODE
             ) from error
-        arrays = named_arrays(returned)
-        for key, array in arrays.items():
-            _check_rows(name, key, array, count)
-        return arrays
+        return {k: _samples_first(name, k, x, count) for k, x in named_arrays(returned).items()}
 
     return read
 
@@ -142,13 +140,47 @@ def as_array(value: Any) -> Array:
     return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
 
 
-def _check_rows(where: str, name: str, array: Array, count: int) -> None:
+def _samples_first(where: str, name: str, array: Array, count: int) -> Array:
+    """With the axis of the samples in front; rows that are a multiple of them are left to fit.
+
+    Raises:
+        SampleError: no axis is that of the samples.
+    """
+    axis = sample_axis([array.shape], [count])
+    if axis is not None:
+        return np.moveaxis(array, axis, 0)
     if not array.ndim or len(array) % count:
         raise SampleError(
             f"{where}: '{name}' has shape {list(array.shape)}, and there are {count} samples.",
-            "Give arrays with the samples on the leading axis.",
+            "Give arrays of which one axis is that of the samples, best the leading one.",
             code=CODE,
         )
+    return array
+
+
+@dataclass(frozen=True)
+class _SamplesFirst:
+    """An array whose samples lie on another axis than the leading one, read as if they lay there;
+    see SampleArray."""
+
+    array: SampleArray
+    axis: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """With the axis of the samples in front."""
+        rest = list(self.array.shape)
+        return (rest.pop(self.axis), *rest)
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The type as stored."""
+        return self.array.dtype
+
+    def read(self, start: int, stop: int) -> Array:
+        """Samples start to stop; the stored array is read whole."""
+        whole = self.array.read(0, self.array.shape[0])
+        return np.moveaxis(whole, self.axis, 0)[start:stop].copy()
 
 
 def _stored(data: str, arrays: dict[str, SampleArray], samples: Samples) -> FrameworkArrays:
@@ -165,20 +197,24 @@ def _stored(data: str, arrays: dict[str, SampleArray], samples: Samples) -> Fram
             ) from error
     kept = arrays.pop(DIGESTS, None)
     digests = None if kept is None else kept.read(0, kept.shape[0])
-    lengths = {name: array.shape[0] if array.shape else 0 for name, array in arrays.items()}
     count = samples.count
+    held: int | None = None  # they may be of more samples than are compared
     if digests is not None:
-        rows = len(digests)
-    elif samples.spec.limit is not None:  # the arrays may be of more samples than are compared
-        rows = statistics.mode(lengths.values()) if lengths else 0
-    else:
-        rows = count
+        held = len(digests)
+    elif samples.spec.limit is None:
+        held = count
+    for name, array in arrays.items():
+        axis = sample_axis([array.shape], [held]) if held is not None else None
+        if axis:  # such as [time, samples, classes] of a recurrent network
+            arrays[name] = _SamplesFirst(array, axis)
+    lengths = {name: array.shape[0] if array.shape else 0 for name, array in arrays.items()}
+    rows = held if held is not None else statistics.mode(lengths.values()) if lengths else 0
     fitting = {name: array for name, array in arrays.items() if lengths[name] == rows}
     if not fitting or rows < count or (rows > count and samples.spec.limit is None):
         name = next(iter(fitting or arrays), "")
-        held = f"'{name}' holds {lengths[name]} samples" if arrays else "it holds no arrays"
+        shape = f"'{name}' has shape {list(arrays[name].shape)}" if arrays else "it holds no arrays"
         raise SampleError(
-            f"{data}: {held}, and {count} are compared.",
+            f"{data}: {shape}, and {counted(count, 'sample')} are compared.",
             "Give the framework's outputs for the samples that are compared, one row for each.",
             code=CODE,
         )

@@ -119,11 +119,15 @@ def scope_of(node: str) -> tuple[str, ...]:
 
 
 def aligned(array: Array, shape: Shape) -> Array | None:
-    """An array of the framework in the shape of the ONNX model's tensor: channels last put first,
-    axes of size 1 dropped or added; None where it is none of these."""
+    """An array of the framework in the shape of the ONNX model's tensor: channels last put
+    second, samples moved to the axis where the model has them, axes of size 1 dropped or added;
+    None where it is none of these."""
     if array.shape == shape:
         return array
     if array.ndim == 4 and np.transpose(array, (0, 3, 1, 2)).shape == shape:
         return np.ascontiguousarray(np.transpose(array, (0, 3, 1, 2)))
+    for axis in range(1, array.ndim):
+        if (moved := np.moveaxis(array, 0, axis)).shape == shape:
+            return np.ascontiguousarray(moved)
     squeezed = [tuple(n for n in s if n != 1) for s in (array.shape, shape)]
     return array.reshape(shape) if squeezed[0] == squeezed[1] else None

@@ -439,7 +439,7 @@ def by_sample(name: str, pieces: Sequence[Array], counts: Sequence[int]) -> list
         MetricError: their shapes differ, and it is not known what belongs to which sample.
     """
     arrays = [np.atleast_1d(piece) for piece in pieces]
-    axis = _sample_axis(arrays, counts)
+    axis = sample_axis([array.shape for array in arrays], counts)
     if axis is not None:
         arrays = [np.moveaxis(array, axis, 0) for array in arrays]
     elif set(counts) == {1}:
@@ -457,10 +457,10 @@ def by_sample(name: str, pieces: Sequence[Array], counts: Sequence[int]) -> list
     return arrays
 
 
-def _sample_axis(arrays: Sequence[Array], counts: Sequence[int]) -> int | None:
+def sample_axis(shapes: Sequence[Sequence[int]], counts: Sequence[int]) -> int | None:
     """The first axis that is as long as there are samples, in every execution: a recurrent network
     may give [time, samples, classes]. None where there is none, as of boxes without a batch."""
-    for axis in range(min(array.ndim for array in arrays)):
-        if all(a.shape[axis] == n for a, n in zip(arrays, counts, strict=True)):
+    for axis in range(min(len(shape) for shape in shapes)):
+        if all(shape[axis] == n for shape, n in zip(shapes, counts, strict=True)):
             return axis
     return None

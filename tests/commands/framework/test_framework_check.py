@@ -136,7 +136,43 @@ def test_samples_in_another_order(batch_size: int) -> None:
     found = compared(model, VECTORS, right, batch_size=batch_size).framework
     assert found is not None and not found.agrees
     assert [(c.label, c.proven) for c in found.causes] == [("sample-order", True)]
-    assert "framework's sample 9 as sample 0" in found.causes[0].evidence
+    assert "its sample 9 as sample 0" in found.causes[0].evidence
+
+
+def recurrent() -> onnx.ModelProto:
+    """Gives [time, samples, 8] twice."""
+    b = Builder(7)
+    h = b.add("Transpose", b.linear("x", 6, 8), perm=[1, 0, 2])
+    return b.model({"x": ["n", 5, 6]}, [b.add("Relu", h), b.add("Tanh", h)])
+
+
+SEQUENCES = RANDOM.normal(size=(10, 5, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("how", ["as the model", "samples first", "function", "too few"])
+def test_samples_on_another_axis(how: str, batch_size: int) -> None:
+    """As a recurrent network gives them; the runtime's own outputs are taken as they are."""
+    model = recurrent()
+    right = outputs(model, SEQUENCES)
+    given = {n: a.transpose(1, 0, 2) for n, a in right.items()} if how == "samples first" else right
+    more: Any = {"batch_size": batch_size}
+    if how == "too few":
+        with pytest.raises(
+            SampleError, match=r"has shape \[5, 9, 8\], and 10 samples are compared"
+        ):
+            compared(model, SEQUENCES, without(right, lambda a: a[:, :9]), **more)
+        return
+    found = compared(model, SEQUENCES, given, **more).framework
+    assert found is not None and found.agrees
+
+
+def test_outputs_by_each_others_names() -> None:
+    model = recurrent()
+    (first, one), (second, other) = outputs(model, SEQUENCES).items()
+    found = checked(model, SEQUENCES, {first: other, second: one})
+    assert [(c.label, c.proven) for c in found.causes] == [("output-names", True)]
+    assert f"'{first}' as '{second}', '{second}' as '{first}'" in found.causes[0].evidence
 
 
 @pytest.mark.parametrize(("name", "limit_db"), [("float16", 66.2), ("bfloat16", 48.2)])
@@ -300,8 +336,8 @@ def with_nan(array: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda a: a[:9], "10 are compared"),
-        (lambda a: np.concatenate([a, a]), "10 are compared"),
+        (lambda a: a[:9], "10 samples are compared"),
+        (lambda a: np.concatenate([a, a]), "10 samples are compared"),
         (with_nan, "sample 4"),
         (lambda a: np.full_like(a, np.nan), "sample 0"),
         (lambda a: a[:, :5], "none of its arrays"),
