@@ -465,10 +465,11 @@ def open_samples(
     from qdebug.config.objects import as_settings
     from qdebug.network.load import read_model
     from qdebug.network.prepare import prepare_model
+    from qdebug.network.sampleaxis import sample_inputs
     from qdebug.network.samples import open_samples as opened
 
     given = as_settings(CompareSettings, {"inputs": data, "model": model})
-    inputs = prepare_model(read_model(given["model"])).graph.inputs
+    inputs = sample_inputs(prepare_model(read_model(given["model"])).graph)
     return opened(given["inputs"], inputs, limit=samples, batch_size=batch_size)
 
 

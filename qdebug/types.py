@@ -50,12 +50,14 @@ class Fp16Kernels(StrEnum):
 class TensorSpec:
     """A model input or output.
 
-    `shape` holds an int for a fixed axis, and a symbol's name or None for a dynamic one.
+    `shape` holds an int for a fixed axis, and a symbol's name or None for a dynamic one. An input's
+    leading axis may hold samples, unless `holds_samples` says that it does not.
     """
 
     name: str
     shape: tuple[int | str | None, ...]
     dtype: np.dtype[np.generic]
+    holds_samples: bool = True
 
 
 @dataclass(frozen=True)

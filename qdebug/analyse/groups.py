@@ -19,6 +19,7 @@ from qdebug.errors import MetricError, SampleError
 from qdebug.execute.evaluator import MetricEvaluator
 from qdebug.metrics.effect import noise_by_sample
 from qdebug.metrics.uncertainty import of_noise
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.groups import Grouping, grouping_of
 from qdebug.network.samplespec import SampleSpec
 from qdebug.results.groups import GroupClipping, GroupResult, Groups, GroupScore
@@ -89,7 +90,7 @@ def _calibration(
         return None
     found: Grouping | None = grouping
     if calibrates_on is not None:
-        samples = calibrates_on.open(compared.pair.reference.inputs)
+        samples = calibrates_on.open(sample_inputs(compared.pair.reference))
         try:
             found = grouping_of(samples)
         except SampleError:

@@ -19,6 +19,7 @@ from qdebug.errors import ModelError
 from qdebug.execute.context import session_settings, simulation_context, time_limit_told
 from qdebug.execute.control_flow import open_model
 from qdebug.network.prepare import QDQ_OPSET
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.results.framework import FrameworkResult
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
@@ -45,7 +46,7 @@ def _suspicions(settings: BisectSettings, setup: Setup) -> tuple[str, ...]:
     """What is wrong with the samples, as far as that is seen at once."""
     calibrates_on = settings.quantization.calibrates_on
     samples, graph = setup.searched.samples, setup.model.graph
-    calibration = calibrates_on.open(graph.inputs) if calibrates_on else None
+    calibration = calibrates_on.open(sample_inputs(graph)) if calibrates_on else None
     return suspicions(setup.context, graph, samples, setup.target.metric, calibration)
 
 
@@ -60,7 +61,7 @@ def _right_export(settings: BisectSettings, progress: ProgressCallback) -> Frame
         return None
     sessions = session_settings(settings)
     model = open_model(settings.model, QDQ_OPSET, [settings.compared], sessions, progress)
-    samples = settings.compared.open(model.graph.inputs)
+    samples = settings.compared.open(sample_inputs(model.graph))
     context = simulation_context(parallelism(), progress, sessions, settings.batch_size)
     found = framework_result(settings.framework, context, model.graph, samples, None)
     if not found.agrees:

@@ -25,6 +25,7 @@ from qdebug.inmemory import InMemory
 from qdebug.network.graph import Graph
 from qdebug.network.load import read_model
 from qdebug.network.prepare import QDQ_OPSET, Model, is_quantized
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.found_preprocessing import class_names, read_metadata
 from qdebug.network.samples.parts import split_part
@@ -114,7 +115,7 @@ def _with_samples(
     settings: InitSettings, model: Model, data: str, narrow: bool, progress: ProgressCallback
 ) -> tuple[list[ChosenSetting], tuple[str, ...]]:
     assert settings.compared is not None
-    samples = settings.compared.open(model.graph.inputs)
+    samples = settings.compared.open(sample_inputs(model.graph))
     count = samples.count
     calibration = min(int(count * _CALIBRATION_SHARE), _MOST_CALIBRATION)
     calibration -= calibration % (1 if samples.batch_is_free else samples.batch_size)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
-
 from qdebug.errors import UsageError
 from qdebug.inmemory import InMemory
 from qdebug.network.dataformats import format_of_file
 from qdebug.network.graph import Graph
 from qdebug.network.inputshapes import fix_shapes
 from qdebug.network.load import read_model
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.parts import split_part
 from qdebug.network.samples.readers.python import split_spec
 from qdebug.network.samplespec import SampleSpec, given_specs
@@ -72,10 +71,8 @@ def _inputs_of(spec: SampleSpec) -> tuple[TensorSpec, ...]:
         UsageError: a shape does not fit.
     """
     file = read_model(spec.model)
-    weights = {tensor.name for tensor in file.proto.graph.initializer}
-    alone = onnx.GraphProto(input=[x for x in file.proto.graph.input if x.name not in weights])
-    fix_shapes(file.path, alone, spec.shapes)
-    return Graph(onnx.ModelProto(graph=alone)).inputs
+    fix_shapes(file.path, file.proto.graph, spec.shapes)
+    return sample_inputs(Graph(file.proto))
 
 
 def require_samples(inputs: object, **settings: object) -> None:

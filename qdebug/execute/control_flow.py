@@ -24,6 +24,7 @@ from qdebug.network.graph import Graph, reads_of
 from qdebug.network.inline import ELSE, THEN, Taken, fits, is_control_flow
 from qdebug.network.load import read_model
 from qdebug.network.prepare import Model, prepare_model, replaced, with_taken
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Batch, Samples
 from qdebug.network.samplespec import SampleSpec
 from qdebug.network.subgraphs import all_names, bodies, free_name, size_of
@@ -53,7 +54,7 @@ def open_model(
     check_formats(path, model.graph)
     if not sources or not any(map(is_control_flow, model.graph.proto.graph.node)):
         return model
-    samples = [source.open(model.graph.inputs) for source in sources]
+    samples = [source.open(sample_inputs(model.graph)) for source in sources]
     return _followed(model, samples, simulation_context(parallelism(), progress, sessions))
 
 

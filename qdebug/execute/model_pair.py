@@ -28,6 +28,7 @@ from qdebug.inmemory import InMemory
 from qdebug.network.graph import Graph
 from qdebug.network.layers import QUANTIZABLE_OPS, find_layers
 from qdebug.network.prepare import QDQ_OPSET, Model, is_quantized
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, first, is_whole, same_samples, whole
 from qdebug.network.samplespec import SampleSpec
@@ -455,13 +456,13 @@ def _calibration_samples(
 ) -> SampleSubset:
     limit = spec.calib_samples
     if spec.calibrates_on is not None:
-        return whole(spec.calibrates_on.open(model.graph.inputs))
+        return whole(spec.calibrates_on.open(sample_inputs(model.graph)))
     if not is_whole(compared):  # the others are held out
         return first(compared, limit)
     if limit is None:
         return compared
     few = replace(spec.compared, limit=limit, limited_by="calib_samples", batch_size=None)
-    return whole(few.open(model.graph.inputs))
+    return whole(few.open(sample_inputs(model.graph)))
 
 
 def bind_user_plan(

@@ -34,7 +34,7 @@ def work_of(layers: Layers, input_shapes: Mapping[str, Sequence[int]]) -> dict[s
 
     An axis that stays unknown counts as 1.
     """
-    shapes = _shapes(layers.graph, input_shapes)
+    shapes = shapes_of_inputs(layers.graph, input_shapes)
     return {layer.name: _work(layers.graph, layer, shapes) for layer in layers}
 
 
@@ -61,7 +61,7 @@ def shapes_per_sample(graph: Graph) -> Shapes:
     if not unknown:
         return graph.shapes
     named = unknown - {None, "?"}
-    return _shapes(
+    return shapes_of_inputs(
         graph,
         {
             spec.name: [
@@ -73,7 +73,7 @@ def shapes_per_sample(graph: Graph) -> Shapes:
     )
 
 
-def _shapes(graph: Graph, input_shapes: Mapping[str, Shape]) -> Shapes:
+def shapes_of_inputs(graph: Graph, input_shapes: Mapping[str, Shape]) -> Shapes:
     """Shapes inferred anew from those of the inputs; the weights stay behind."""
     proto = onnx.ModelProto()
     proto.CopyFrom(graph.proto)

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from varying import CASES, Case, Feed
+from control_flow import model_of, value, weights
+from varying import CASES, Case, Feed, node
 
 import qdebug
 
@@ -100,3 +101,26 @@ def test_the_same_from_files(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{number}.npz", **feed)
     given, read = (qdebug.compare(case.proto, inputs=data) for data in (feeds, tmp_path))
     assert read.outputs == given.outputs and read.samples == len(feeds)
+
+
+def test_one_answer_for_all_rows(tmp_path: Path) -> None:
+    """The leading axis is time, and the output has the classes of the whole: a feed is a sample,
+    with one label, and the metric sees one answer of it."""
+    nodes = [
+        node("Gemm", ["x", "w"], ["h"], "fc"),
+        node("ReduceMean", ["h"], ["y"], "mean", axes=[0], keepdims=0),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes, "g", [value("x", ["time", 6])], [value("y", ["classes"])], weights(0, w=(6, 4))
+    )
+    proto, rng = model_of(graph, 17), np.random.default_rng(0)
+    feeds: list[Feed] = [{"x": rng.normal(size=(n, 6)).astype(np.float32)} for n in (3, 5, 2) * 8]
+    answers = np.stack(run(proto, feeds, ["y"])["y"])
+    labelled = [
+        {**f, "labels": a.argmax(keepdims=True)} for f, a in zip(feeds, answers, strict=True)
+    ]
+    labelled[0]["labels"] = labelled[0]["labels"] + 1
+    result = qdebug.compare(proto, inputs=labelled, metric="top1", framework={"y": answers})
+    assert result.samples == len(feeds)
+    assert result.metric is not None and result.metric.reference == pytest.approx(23 / 24)
+    assert result.framework is not None and result.framework.agrees

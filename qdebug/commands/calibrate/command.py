@@ -29,6 +29,7 @@ from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.execute.model_pair import range_notes, ranges_for
 from qdebug.formats.registry import FORMAT_OF
 from qdebug.network.prepare import Model
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.groups import grouping_of
 from qdebug.network.samples.subset import halves, open_subsets
 from qdebug.plan.lower import required_opset
@@ -89,7 +90,7 @@ def _calibrate(
     calibration, held_out = open_subsets(
         settings.calibrates_on,
         settings.held_out,
-        pair.model.graph.inputs,
+        sample_inputs(pair.model.graph),
         setting="holdout",
         share=settings.holdout_share,
         executions=(_EXECUTIONS_FOR_MIX,) * 2 if settings.mix else (_EXECUTIONS, 1),

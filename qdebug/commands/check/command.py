@@ -27,6 +27,7 @@ from qdebug.network.inputshapes import InputShapes, parse_shapes
 from qdebug.network.load import read_model
 from qdebug.network.prepare import QDQ_OPSET, Model, prepare_model
 from qdebug.network.preprocessing import fixed_size, layout_of, picture_input
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.found_preprocessing import (
     class_names,
     find_preprocessing,
@@ -98,7 +99,7 @@ def _framework(
     not given."""
     if settings.framework is None:
         return None
-    samples = compared.open(model.graph.inputs).first(settings.samples)
+    samples = compared.open(sample_inputs(model.graph)).first(settings.samples)
     context = simulation_context(parallelism(), progress, session_settings(settings))
     return framework_result(settings.framework, context, model.graph, samples, None)
 
@@ -161,7 +162,7 @@ def _with_samples(
 ) -> tuple[Tried, list[Finding], int]:
     """What is tried on the samples, what follows from the sets, and on how many samples."""
     assert settings.compared is not None
-    compared = settings.compared.open(model.graph.inputs)
+    compared = settings.compared.open(sample_inputs(model.graph))
     context = simulation_context(parallelism(), progress, session_settings(settings))
     subset = spread(whole(finely(compared, settings.samples)), settings.samples)
     findings: list[Finding] = []
@@ -182,5 +183,5 @@ def _with_samples(
     value = tried.variants[0].value if tried.variants else None
     findings += sample_findings(compared, judge.metric, value, settings.max_drop)
     if settings.calibrates_on is not None:
-        findings += set_findings(compared, settings.calibrates_on.open(model.graph.inputs))
+        findings += set_findings(compared, settings.calibrates_on.open(sample_inputs(model.graph)))
     return tried, findings, subset.count

@@ -29,6 +29,7 @@ from qdebug.metrics.tasks.registry import NAMES
 from qdebug.network.graph import Graph
 from qdebug.network.prepare import Model
 from qdebug.network.preprocessing import picture_input
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, spread, whole
 from qdebug.results.check import Finding, TriedVariant, ValueRange
@@ -229,7 +230,7 @@ def _ways(
     for variant in of_pictures(how):
         with suppress(SampleError):
             spec = replace(subset.samples.spec, preprocessing=variant.preprocessing)
-            others = spec.open(graph.inputs)
+            others = spec.open(sample_inputs(graph))
             if others.batch_is_free:
                 others = others.with_batch_size(subset.samples.batch_size)
             yield variant, replace(subset, samples=others)

@@ -78,6 +78,7 @@ from qdebug.execute.model_pair import (
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.metrics.effect import EffectMode
 from qdebug.network.prepare import Model
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.groups import grouping_of
 from qdebug.network.samples.subset import whole
@@ -180,7 +181,7 @@ def _suspicions(prepared: _Prepared) -> tuple[str, ...]:
     """What is wrong with the samples, as far as that is seen at once."""
     calibrates_on = prepared.settings.quantization.calibrates_on
     samples, graph = prepared.samples, prepared.built.pair.reference
-    calibration = calibrates_on.open(graph.inputs) if calibrates_on else None
+    calibration = calibrates_on.open(sample_inputs(graph)) if calibrates_on else None
     return suspicions(prepared.context, graph, samples, prepared.gate.metric, calibration)
 
 
@@ -345,7 +346,7 @@ def _with_saved_plan(settings: CompareSettings, compared: Compared) -> Compared:
 
 
 def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
-    samples = settings.compared.open(model.graph.inputs)
+    samples = settings.compared.open(sample_inputs(model.graph))
     check_metric(gate.metric, model, samples)
     return samples
 

@@ -10,6 +10,7 @@ from qdebug.decide.remedies.registry import REMEDIES
 from qdebug.decide.remedies.remedy import Remedy, Study
 from qdebug.decide.repair.judge import Judge, Judgement
 from qdebug.decide.repair.study import study_of
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.subset import finely, halves, spread, whole
 from qdebug.network.samplespec import SampleSpec
 from qdebug.plan.plan import bind_plan
@@ -37,7 +38,7 @@ def with_remedies(compared: Compared, calibrates_on: SampleSpec | None, *, metho
     context, pair, result = compared.context, compared.pair, compared.result
     calibration = None
     if calibrates_on is not None:
-        calibration = whole(calibrates_on.open(pair.model.graph.inputs))
+        calibration = whole(calibrates_on.open(sample_inputs(pair.model.graph)))
     if pair.plan is None:
         return compared.found(
             "No remedies were tried, since the model is quantized already: `qdebug repair` takes "

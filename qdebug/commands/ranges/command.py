@@ -22,6 +22,7 @@ from qdebug.execute.model_pair import check_not_quantized
 from qdebug.network.layers import find_layers
 from qdebug.network.load import read_model
 from qdebug.network.prepare import Model, prepare_model
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.subset import whole
 from qdebug.network.samplespec import given_specs
 from qdebug.plan.lower import required_opset
@@ -79,7 +80,7 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
     sources = given_specs(calibration, holdout)
     model = open_model(settings.source, required_opset(plan), sources, sessions, progress)
     check_not_quantized(model, "its ranges are in it")
-    inputs = model.graph.inputs
+    inputs = sample_inputs(model.graph)
     subset = whole(calibration.open(inputs))
     held_out = None if holdout is None else whole(holdout.open(inputs))
     data = read_data(calibration, holdout)

@@ -44,6 +44,7 @@ from qdebug.execute.model_pair import (
 )
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.prepare import Model
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import whole
 from qdebug.network.samplespec import SampleSpec, given_specs
@@ -186,12 +187,12 @@ class _Models:
 def _samples(settings: SweepSettings, model: Model) -> Samples:
     """The samples to run; also checks that those to calibrate on exist."""
     if settings.calibrates_on:
-        settings.calibrates_on.open(model.graph.inputs)
+        settings.calibrates_on.open(sample_inputs(model.graph))
     if settings.calibration and not model.quantized:
         with given_by("calibration"):
             ranges_for(settings.calibration, model)
     parse_method(settings.method)
-    return settings.compared.open(model.graph.inputs)
+    return settings.compared.open(sample_inputs(model.graph))
 
 
 def _fitted(

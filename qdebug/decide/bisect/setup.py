@@ -44,6 +44,7 @@ from qdebug.execute.model_pair import (
 from qdebug.formats.registry import FORMAT_OF, may_raise
 from qdebug.network.macs import macs_per_sample, work_of
 from qdebug.network.prepare import Model
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, open_subsets
 from qdebug.network.samplespec import given_specs
@@ -192,7 +193,7 @@ def prepare(
     searched, held_out = open_subsets(
         settings.compared,
         settings.held_out,
-        model.graph.inputs,
+        sample_inputs(model.graph),
         setting="holdout",
         share=settings.holdout_share,
     )

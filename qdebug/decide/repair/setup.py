@@ -37,6 +37,7 @@ from qdebug.execute.model_pair import load_model, plan_from, plan_ranges
 from qdebug.formats.registry import CAST, WEIGHT_ONLY
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.prepare import Model
+from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.subset import SampleSubset, halves, open_subsets
 from qdebug.network.samplespec import given_specs
 from qdebug.plan.lower import required_opset
@@ -277,7 +278,7 @@ def _samples(
     fitting, held_out = open_subsets(
         settings.calibrates_on,
         settings.held_out,
-        reference.graph.inputs,
+        sample_inputs(reference.graph),
         setting="inputs",
         share=settings.holdout_share,
         executions=(_EXECUTIONS, 2 * _EXECUTIONS),

@@ -1,7 +1,8 @@
 """Samples that come feed by feed: one file, test data set, JSON object or dict each.
 
 A first pass reads every feed once, checks it, counts samples and gathers the extras. A feed's
-samples are the rows of its inputs' common leading axis; a feed without one is a single sample.
+samples are the rows of its inputs' common leading axis; a feed without one is a single sample, and
+so is one whose rows no output keeps (see `sampleaxis`).
 A model with a fixed batch gets the rows in batches of that size. Otherwise feeds of one sample
 are stacked freely, and larger ones are executed exactly as they were given, because a dynamic
 leading axis need not be a batch axis.
@@ -28,7 +29,7 @@ from qdebug.network.samples.matching import (
 from qdebug.network.samples.samples import Extras, FeedSource, Layout, SampleArray
 from qdebug.network.samples.stacked import fixed_batch
 from qdebug.types import Array, Feeds, TensorSpec
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 _CACHED_FEEDS = 2
 
@@ -133,7 +134,9 @@ def open_feeds(
         SampleError: no feeds; a feed that does not fit the model; `limit` cuts a feed that
             cannot be cut; extras that are not there for every sample.
     """
-    survey = _survey(source, inputs, limit, batched=True)
+    survey = None
+    if all(spec.holds_samples for spec in inputs):
+        survey = _survey(source, inputs, limit, batched=True)
     if survey is None:
         survey = _survey(source, inputs, limit, batched=False)
     if survey is None or not survey.total:
@@ -271,9 +274,9 @@ def _rows(name: str, array: Array, count: int, where: str) -> Array:
         return np.array(array)
     if count == 1:
         return np.array(array)[np.newaxis]
-    length = array.shape[0] if array.ndim else "no"
+    rows = counted(array.shape[0], "row") if array.ndim else "no rows"
     raise SampleError(
-        f"{where}: array '{name}' has {length} rows, the inputs have {count} samples.",
+        f"{where}: array '{name}' has {rows}, the inputs have {count} samples.",
         "An array that is not a model input is taken for labels, one row per sample.",
         code="QD-SAMPLES-LABELS",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from refusals import refused
@@ -138,3 +140,12 @@ def test_channels_last_is_recognised(tmp_path, make_spec) -> None:
 def test_fixed_batch_larger_than_the_data(tmp_path, make_spec) -> None:
     with refused("QD-SAMPLES-BATCH"):
         open_samples(save(tmp_path, x=floats(3, 4)), [make_spec("x", 8, 4)])
+
+
+def test_feeds_whose_rows_no_output_keeps_are_one_sample_each(tmp_path, make_spec) -> None:
+    feeds = [{"x": floats(n, 3), "labels": np.array([n])} for n in (4, 2, 5)]
+    spec = replace(make_spec("x", "time", 3), holds_samples=False)
+    samples = open_samples(save_feeds(tmp_path, feeds), [spec])
+    assert (samples.count, samples.batch_size) == (3, 1)
+    assert [samples.feeds(i, 1)["x"].shape for i in range(3)] == [(4, 3), (2, 3), (5, 3)]
+    np.testing.assert_array_equal(samples.extras["labels"], [4, 2, 5])
