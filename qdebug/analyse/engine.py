@@ -142,6 +142,8 @@ def execute_engine(
         checks=found.checks,
         tensors=found.attributions,
         outputs=found.clean,
+        worst_quantization_db=found.worst_quantization_db,
+        worst_kernel_db=found.worst_kernel_db,
         agreement=found.agreement,
         latency_ms=found.latency_ms,
         latency_samples=found.latency_samples,

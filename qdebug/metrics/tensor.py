@@ -125,7 +125,9 @@ def _worst_channel_db(sums: ErrorSums) -> float | None:
     return None if worst is None else sqnr_db(worst.ref_sq, worst.sq_err)
 
 
-def _worst_part_db(sums: ErrorSums) -> float:
+def worst_part_sqnr(sums: ErrorSums) -> float:
+    """The lowest SQNR of a part of an output in dB, of all of it where it has no parts; NaN where
+    the output is broken."""
     return min(part_sqnrs(sums), default=sqnr_of(sums))
 
 
@@ -241,7 +243,7 @@ class Metrics:
     )
 
     worst_part_sqnr_db: float | None = _metric(
-        _worst_part_db,
+        worst_part_sqnr,
         "the lowest SQNR among the parts of an output, such as boxes and scores; where it has "
         "none, its own",
         "min over parts of sqnr_db",

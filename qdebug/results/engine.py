@@ -41,6 +41,9 @@ class EngineExecution:
         checks: whether observing changed the engine, for each way that was tried.
         agreement: of the simulation with the engine.
         outputs: the error of each output of the model in the clean engine, in parts.
+        worst_quantization_db, worst_kernel_db: SQNR of the worst part of the outputs, such as
+            boxes and scores: of the simulation against FP32, and of the clean engine against the
+            simulation.
         tensors: the same of each observed tensor.
         skipped: tensors that could not be observed.
     """
@@ -54,6 +57,8 @@ class EngineExecution:
     agreement: SimulationAgreement
     outputs: tuple[Attribution, ...]
     tensors: tuple[Attribution, ...]
+    worst_quantization_db: float
+    worst_kernel_db: float
     skipped: tuple[Skipped, ...]
 
 

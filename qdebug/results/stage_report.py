@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from qdebug.metrics.tensor import noise_db
 from qdebug.result import MaybeText
 from qdebug.results.attribution import KERNEL
 from qdebug.results.words import in_decibels, score
@@ -42,7 +41,8 @@ class Stage:
         name: framework, quantization, kernels or task.
         between: what is compared in it, for people.
         state: see StageState.
-        sqnr_db: of the worst output; null of the task, and where it was not measured.
+        sqnr_db: of the worst part of the outputs, of the framework of the worst output; null of the
+            task, and where it was not measured.
         told: what was found, for people; of one that was not run, why. next_step: what to add to
             run it; null where it was run.
     """
@@ -80,9 +80,10 @@ def _quantization(result: CompareResult) -> Stage:
     between = f"ONNX → {result.precision.upper()} (simulated)"
     engine = result.engine.execution if result.engine else None
     if engine is not None:
-        sqnr = min((o.quantization_db for o in engine.outputs), key=_badness, default=math.nan)
+        sqnr = engine.worst_quantization_db
     else:
-        sqnr = noise_db(result.worst_noise)
+        parts = (x for output in result.outputs for x in output.part_sqnrs_db)
+        sqnr = min(parts, key=_badness, default=math.nan)
     # The outputs of an engine have the error of both steps: they tell neither by itself.
     scopes = ("layer", "tensor") if engine else ("output", "part", "layer", "tensor")
     state = _gated(result, QUANTIZATION, *scopes)
@@ -96,8 +97,7 @@ def _kernels(result: CompareResult) -> Stage:
         why = engine.not_executed_because if engine else "no engine was built"
         asked = option("backend", "openvino")
         return Stage(KERNELS, between, StageState.NOT_RUN, None, why, asked)
-    worst = min(engine.execution.outputs, key=lambda o: _badness(o.kernel_db), default=None)
-    sqnr = worst.kernel_db if worst else None
+    sqnr = engine.execution.worst_kernel_db
     holds = engine.passed and all(o.label != KERNEL for o in engine.execution.outputs)
     told = f"SQNR {in_decibels(sqnr)} on {engine.library}"
     if engine.audit and not engine.passed:

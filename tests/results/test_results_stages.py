@@ -94,3 +94,14 @@ def test_an_engine() -> None:
     quantized = min(o.quantization_db for o in result.engine.execution.outputs)
     assert result.stages[1].sqnr_db == pytest.approx(quantized)
     assert result.stages[1].state is StageState.MEASURED  # not by the engine's
+
+
+def test_an_engine_changes_nothing_in_the_step_before_it() -> None:
+    """Of a detector, whose boxes and scores have unlike errors."""
+    scenes = "calib_data/scenes"
+    settings = {"inputs": f"{scenes}/test", "calib_data": f"{scenes}/calib", "effect": "none"}
+    model = "calib_data/digits_detector.onnx"
+    simulated = qdebug.compare(model, samples=4, **settings)
+    executed = qdebug.compare(model, samples=4, backend="onnxruntime", **settings)
+    assert min(simulated.outputs[0].part_sqnrs_db) < simulated.outputs[0].metrics.sqnr_db - 1
+    assert executed.stages[1].sqnr_db == pytest.approx(simulated.stages[1].sqnr_db)

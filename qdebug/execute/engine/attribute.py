@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from qdebug.execute.engine.observe import EngineJob, observe_engine, opened
 from qdebug.execute.evaluator import Run, Sink, evaluate, run_of
 from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals
 from qdebug.metrics.sums import ErrorSums, MeasureOptions
+from qdebug.metrics.tensor import worst_part_sqnr
 from qdebug.network.graph import Graph
 from qdebug.results.attribution import (
     Attribution,
@@ -39,6 +41,7 @@ class EngineFindings:
         attributions: of the tensors that were observed, by name in the reference, in the order
             of execution.
         clean: of the model's outputs, in the clean engine.
+        worst_quantization_db, worst_kernel_db: see EngineExecution.
         outputs: errors of the model's float outputs, FP32 against the clean engine.
         latency_ms: median GPU time of one execution of the clean engine, of `latency_samples`.
         agreement: of the simulation with the engine.
@@ -49,6 +52,8 @@ class EngineFindings:
 
     attributions: tuple[Attribution, ...]
     clean: tuple[Attribution, ...]
+    worst_quantization_db: float
+    worst_kernel_db: float
     outputs: Mapping[str, ErrorSums]
     latency_ms: float
     latency_samples: int
@@ -116,6 +121,8 @@ def attribute_engine(
     return EngineFindings(
         attributions,
         tuple(_attributions(tensors, totals, CLEAN)),
+        _worst_part_db(reference, totals[_QUANTIZATION]),
+        _worst_part_db(reference, totals[_kernel(CLEAN)]),
         totals[CLEAN].tensors,
         latency,
         job.subset.batches[0].count,
@@ -130,13 +137,21 @@ def attribute_engine(
 def _comparisons(options: Mapping[str, MeasureOptions]) -> dict[str, Comparison]:
     """Quantization error, and total and kernel error of both engines."""
     found = {
-        _QUANTIZATION: Comparison(REFERENCE, SIMULATION),
+        _QUANTIZATION: Comparison(REFERENCE, SIMULATION, options=options),
         PLAIN: Comparison(REFERENCE, PLAIN),
     }
     for engine in (ENGINE, CLEAN):
         found[engine] = Comparison(REFERENCE, engine, options=options)
-        found[_kernel(engine)] = Comparison(SIMULATION, engine)
+        found[_kernel(engine)] = Comparison(SIMULATION, engine, options=options)
     return found
+
+
+def _worst_part_db(reference: Graph, totals: ErrorTotals) -> float:
+    """The lowest SQNR of a part of the model's outputs; NaN where one is broken, and without an
+    output that is float."""
+    measured = [totals.tensors[t] for t in reference.outputs if t in totals.tensors]
+    values = [worst_part_sqnr(sums) for sums in measured]
+    return math.nan if any(map(math.isnan, values)) else min(values, default=math.nan)
 
 
 def _attributions(
