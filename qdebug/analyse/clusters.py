@@ -1,4 +1,4 @@
-"""Samples that lose most, divided by which layer fails them.
+"""Samples that lose most, grouped by the layer where their error starts.
 
 Where nobody says which samples belong together, their errors do: a picture by night whose values
 are clipped at the first convolution is noisy from there on, one by day is not.
@@ -37,6 +37,7 @@ _WORST_SHARE = 1 / 4
 """Of the samples, that count as the worst at most: where all of them do, none stands out."""
 _MOST_WORST = 16
 _CHANCE = 0.01
+"""Of all rankings and clusters that are looked at together: each test has its part (Bonferroni)."""
 _CLEARLY_DB = 3.0
 """By which a cluster is noisier after a layer than before it: twice the noise."""
 _QUIETEST, _NOISIEST = 1e-12, 1e6
@@ -44,9 +45,9 @@ _QUIETEST, _NOISIEST = 1e-12, 1e6
 
 
 def clustered(compared: Compared) -> Compared:
-    """With the samples that lose most divided by which layer fails them: by the metric, or by noise
-    where that tells nothing. As it is where they are not clearly divided, and where groups were
-    asked for."""
+    """With the samples that lose most grouped by the layer where their error starts: by the metric,
+    or by noise where that tells nothing. As it is where they are not clearly divided, and where
+    groups were asked for."""
     count, result = compared.samples.count, compared.result
     asked = compared.sinks.clipping is not None
     if asked or count < _LEAST_SAMPLES or result.is_as_good_as_fp32:
@@ -64,7 +65,7 @@ def clustered(compared: Compared) -> Compared:
         return compared
     for number, worst in enumerate(rankings):
         is_noise = noise is not None and number == len(rankings) - 1
-        found = divided.failing(compared.pair, worst)
+        found = divided.failing(compared.pair, worst, len(rankings))
         if found:
             clusters = SampleClusters(
                 len(divided.samples), len(worst), is_noise, divided.silhouette, found
@@ -98,19 +99,23 @@ class Divided:
         }
         return cls(samples, decibels, *clusters_of(np.stack([*decibels.values()], axis=1)))
 
-    def failing(self, pair: ModelPair, worst: Sequence[int]) -> tuple[SampleCluster, ...]:
+    def failing(
+        self, pair: ModelPair, worst: Sequence[int], rankings: int
+    ) -> tuple[SampleCluster, ...]:
         """The clusters that hold more of the worst samples than chance does and in which a layer
-        stands out, the one with most of them first."""
+        stands out, the one with most of them first; `worst` is one of so many rankings."""
         from scipy.stats import hypergeom
 
         is_worst, found = np.isin(self.samples, worst), []
-        for label in np.unique(self.labels):
+        labels = np.unique(self.labels)
+        limit = _CHANCE / (rankings * len(labels))
+        for label in labels:
             inside = self.labels == label
             size, both = int(inside.sum()), int((inside & is_worst).sum())
             if min(size, both) < _LEAST:
                 continue
             chance = float(hypergeom.sf(both - 1, len(inside), int(is_worst.sum()), size))
-            first = self._first_unlike(pair, inside) if chance < _CHANCE else None
+            first = self._first_unlike(pair, inside) if chance < limit else None
             if first is not None:
                 numbers = tuple(self.samples[inside].tolist())
                 found.append(SampleCluster(numbers, both, chance, *first))

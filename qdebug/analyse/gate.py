@@ -171,7 +171,7 @@ def check_every_group(parts: Mapping[str, SampleSubset]) -> None:
             raise SampleError(
                 f"{option('worst_group')}: none of the {counted(parts[part].count, 'sample')} "
                 f"{part} is of '{missing[0]}', so that nothing holds for that group.",
-                "Add samples of it: each part takes some of every group.",
+                f"Add samples of it: there must be one for each part ({len(parts)} parts).",
                 code="QD-SAMPLES-GROUP",
             )
 

@@ -104,8 +104,20 @@ def score_interval(
         (judged,) = _judged(task, (outputs,), samples)
     except MetricError:
         return None
-    found = JudgedPair(judged, judged).uncertainty(task.metric)
-    return found.interval if found else None
+    return interval_of(task.metric, judged)
+
+
+def reference_interval(task: MetricEvaluator, samples: int) -> Interval | None:
+    """That of FP32's own outputs; None also where FP32 is the truth: its score has no error."""
+    if task.metric.takes_reference_as_truth:
+        return None
+    return score_interval(task, task.reference, samples)
+
+
+def interval_of(metric: TaskMetric, judged: Judged) -> Interval | None:
+    """The 95 % interval of a score; None where nothing says it."""
+    uncertainty = JudgedPair(judged, judged).uncertainty(metric)
+    return uncertainty.interval if uncertainty else None
 
 
 def _judged(

@@ -107,6 +107,7 @@ def _repair(
     return replace(
         result,
         grain=too_coarse.grain if too_coarse else None,
+        said_before=too_coarse.note if too_coarse else "",
         resumed=resumed,
         explanation=explanation or dropped or _missed(setup, result),
         notes=notes,

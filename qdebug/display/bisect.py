@@ -55,7 +55,7 @@ def view(result: BisectResult) -> list[Block]:
     blocks.append(Line())
     if result.engine is not None:
         blocks += engine_blocks(result.engine, _MOST_ENGINE_ROWS)
-    blocks += notes(text for text in result.notes if text != result.suspect)
+    blocks += notes(n for n in result.notes if n not in (result.suspect, result.said_before))
     checks = ((c.answer.passed, checked_line(result, c, _base(result))) for c in result.checks)
     blocks.append(Checks(tuple(checks)))
     if weak := proves_nothing(result, _base(result)):

@@ -75,13 +75,15 @@ def alike(result: CompareResult) -> str:
     clusters = result.clusters
     if clusters is None:
         return ""
-    return " ".join(_alike(cluster, clusters) for cluster in clusters.each)
+    worst = "noisiest samples" if clusters.by_noise else "samples that lose most"
+    if result.metric is not None and not clusters.by_noise and result.metric.lost == 0:
+        worst = f"samples whose loss rises most (by {printable(result.metric.name)} none is lost)"
+    return " ".join(_alike(cluster, clusters, worst) for cluster in clusters.each)
 
 
-def _alike(cluster: SampleCluster, clusters: SampleClusters) -> str:
+def _alike(cluster: SampleCluster, clusters: SampleClusters, worst: str) -> str:
     numbers = ", ".join(map(str, cluster.samples[:_MOST_NUMBERS]))
     more = ", …" * (len(cluster.samples) > _MOST_NUMBERS)
-    worst = "noisiest samples" if clusters.by_noise else "samples that lose most"
     all_of = cluster.of_worst == clusters.worst
     which = f"All {clusters.worst}" if all_of else f"{cluster.of_worst} of the {clusters.worst}"
     return (

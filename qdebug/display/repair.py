@@ -20,6 +20,7 @@ from qdebug.display.blocks import (
     table_of,
 )
 from qdebug.display.names import shorten
+from qdebug.metrics.tasks.worst_group import metric_of
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.results.words import apart, decibel, first_names, in_decibels, interval, score, share
 from qdebug.wording import counted, option, printable
@@ -75,7 +76,7 @@ def view(result: RepairResult) -> list[Block]:
     if result.pinning is not None:
         blocks += [Line(), *_pins(result)]
     blocks.append(Line())
-    blocks += notes(text for text in result.notes if text != result.suspect)
+    blocks += notes(n for n in result.notes if n not in (result.suspect, result.said_before))
     blocks.append(Checks(tuple(_checks(result))))
     if result.pinning is not None and (weak := proves_nothing(result.pinning, _alone(result))):
         blocks.append(Line(weak, "note"))
@@ -144,8 +145,9 @@ def _chosen(result: RepairResult) -> str:
 
 
 def _name(result: RepairResult) -> str:
-    """The metric's; of one in a file that of the function."""
-    return shorten(printable(result.metric.rpartition(":")[2]), _LONGEST_METRIC)
+    """The metric's; of one in a file that of the function. A note says what that of a worst group
+    is."""
+    return shorten(printable(metric_of(result.metric).rpartition(":")[2]), _LONGEST_METRIC)
 
 
 def _figures(result: RepairResult, figures: Figures) -> str:

@@ -150,12 +150,19 @@ def of_noise(energies: Float64) -> Interval | None:
     return _middle(np.concatenate(drawn))
 
 
+def group_numbers(members: int, most: int) -> npt.NDArray[np.int64]:
+    """The group of each of some members, from 0, int64 [members]: as many groups as `most`, of
+    equal size within one. At random, the same every time: every so-many-th in one would be all of
+    one kind where the kinds alternate, such as frames by day and by night."""
+    return np.random.default_rng(0).permutation(members) % min(most, members)
+
+
 def groups_of(samples: int, most: int) -> list[npt.NDArray[np.int64]]:
-    """For each group of samples all others; as many groups as `most`, every so-many-th sample in
-    one."""
-    count = min(most, samples)
-    every = np.arange(samples)
-    return [every[every % count != group] for group in range(count)] if count > 1 else []
+    """For each group of samples all others; see group_numbers."""
+    if min(most, samples) < 2:
+        return []
+    numbers = group_numbers(samples, most)
+    return [np.flatnonzero(numbers != group) for group in range(numbers.max() + 1)]
 
 
 def _jackknife(left_out: Float64) -> float:

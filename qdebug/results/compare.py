@@ -480,8 +480,8 @@ class CompareResult(Result):
         samples: how many were compared; `local_samples` are those of the local errors.
         metric: the end-to-end metric, null without one.
         groups: the samples by group, in the simulation; null where no groups were asked for.
-        clusters: the samples that lose most by which layer fails them, in the simulation; null
-            where they are not clearly divided, and where groups were asked for.
+        clusters: the samples that lose most, grouped by the layer where their error starts, in the
+            simulation; null where they are not clearly divided, and where groups were asked for.
         framework: the training framework against the ONNX model in FP32; null where its outputs
             were not given.
         outputs: the model's float outputs; an engine's own where it was executed.

@@ -14,9 +14,9 @@ from half_networks import Builder
 import qdebug
 from qdebug.calibrators.gather import Accumulator
 from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.commands.calibrate.balance import repeated
+from qdebug.commands.calibrate.balance import repeated, unchanged_note
 from qdebug.errors import SampleError, UsageError
-from qdebug.results.calibrate import CalibrateResult
+from qdebug.results.calibrate import CalibrateResult, GroupShare
 
 MODEL = "calib_data/digits_cnn.onnx"
 DATA = dict(np.load("calib_data/digits_holdout.npz"))
@@ -83,6 +83,16 @@ def test_what_is_seen_several_times() -> None:
 def fixed() -> onnx.ModelProto:
     b = Builder(3)
     return b.model({"x": [4, 8]}, [b.linear("x", 8, 6)])
+
+
+def test_ranges_that_balancing_leaves_as_they_are() -> None:
+    found = qdebug.calibrate(
+        MODEL, calib_data=digits(0, 40, 2), method="percentile:99.9", group="light", balance=True
+    )
+    (note,) = [note for note in found.notes if "balance" in note]
+    assert "of about one size already (" in note
+    unlike = [GroupShare("dark", 9, 1), GroupShare("bright", 1, 1), GroupShare("dim", 0, 1)]
+    assert "those of all samples" in unchanged_note(unlike)
 
 
 def test_what_is_refused() -> None:

@@ -1,7 +1,9 @@
-"""The worst samples by which layer fails them: shifts of the digits that nobody names."""
+"""The worst samples by the layer where their error starts: shifts of the digits that nobody
+names."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,9 +37,11 @@ def test_bright_samples_where_dark_ones_calibrated() -> None:
     assert cluster.samples == tuple(range(0, 80, 2)) and cluster.layer == "/stem/conv/Conv"
     assert cluster.of_worst == found.worst == 16 and cluster.p_value < 1e-4
     assert cluster.sqnr_db < 10 < 40 < cluster.others_sqnr_db
-    lost = {loss.sample for loss in result.metric.worst} if result.metric else set()
-    assert lost <= set(cluster.samples)
+    assert result.metric is not None and result.metric.lost
+    assert {loss.sample for loss in result.metric.worst} <= set(cluster.samples)
     assert "All 16 samples that lose most" in alike(result)
+    none_lost = replace(result, metric=replace(result.metric, lost=0))
+    assert "All 16 samples whose loss rises most (by top1 none is lost)" in alike(none_lost)
     assert alike(result) in result.VIEWS.summary(CompareResult.from_dict(result.to_dict()))
 
 

@@ -18,6 +18,7 @@ from qdebug.decide.repair.judge import Judge
 from qdebug.execute.context import simulation_context
 from qdebug.inmemory import InMemory
 from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.uncertainty import group_numbers
 from qdebug.network.graph import Graph
 from qdebug.network.samples import open_samples
 from qdebug.network.samples.subset import finely, whole
@@ -71,7 +72,8 @@ def test_each_group_is_run_in_the_network_that_the_others_choose(
     monkeypatch.setattr(judge_module, "choices_of", lambda *_: choices)
     mixed = judge.cross_validated(networks, found)
     assert mixed is not None
-    expected = [found[choice].noise_db[i] for i, choice in enumerate(choices)]
+    group_of = group_numbers(SAMPLES, SAMPLES)
+    expected = [found[choices[group_of[i]]].noise_db[i] for i in range(SAMPLES)]
     np.testing.assert_array_equal(mixed.noise_db, expected)
     assert found[0].sqnr_db < mixed.sqnr_db < found[1].sqnr_db
 
@@ -80,6 +82,7 @@ def test_where_a_metric_decides_the_rest_is_of_the_chosen_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge = judge_of(tmp_path, read_metric("agreement", None))
+    assert judge.reference_interval() is None  # FP32 agrees with itself
     networks = [network(-1.0), network(1.01)]
     found = [judge(one) for one in networks]
     assert [one.metric for one in found] == [0.0, 1.0]

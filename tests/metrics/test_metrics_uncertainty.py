@@ -116,6 +116,17 @@ def test_every_sample_is_left_out_once() -> None:
     assert groups_of(1, 12) == []
 
 
+def test_groups_of_alternating_samples_are_alike() -> None:
+    """Of frames by day, which are right, and by night, of which a fifth is."""
+    rights = np.tile([1.0, 0.2, 1.0, 0.2, 0.9, 0.3], 28)
+    left_out = np.array([rights[rows].mean() for rows in groups_of(len(rights), 12)])
+    score = float(rights.mean())
+    found = of_groups(score, 0.0, left_out, left_out, (0.0, 1.0))
+    assert found is not None
+    error = float(rights.std(ddof=1)) / len(rights) ** 0.5
+    assert (found.interval[1] - found.interval[0]) / 2 < 1.5 * 2.2 * error
+
+
 def test_the_interval_of_noise_holds_what_is_true_as_often_as_it_says() -> None:
     """Of many sets of samples of which two outputs have noises of 0.01 and 0.03 on average."""
     random, held, tries = np.random.default_rng(0), 0, 100

@@ -10,7 +10,7 @@ import pytest
 
 from qdebug.errors import MetricError
 from qdebug.metrics.tasks.load import load_metric
-from qdebug.metrics.tasks.worst_group import of_worst_group
+from qdebug.metrics.tasks.worst_group import metric_of, of_worst_group
 
 LABELS = np.arange(12) % 3
 GROUPS = np.repeat(["a", "b", "c"], [6, 4, 2])
@@ -55,6 +55,7 @@ def test_it_is_another_metric() -> None:
     metric = load_metric("top1")
     found = of_worst_group(metric, "light")
     assert found.key != metric.key and found.name == "top1 after the worst light's loss"
+    assert metric_of(found.name) == metric_of("top1") == "top1"
     assert not found.is_share and found.per_sample is None and found.judge is None
 
 

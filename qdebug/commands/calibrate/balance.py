@@ -3,7 +3,7 @@ alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -18,7 +18,7 @@ from qdebug.network.samples import Batch
 from qdebug.network.samples.groups import Grouping
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.results.calibrate import GroupShare
-from qdebug.wording import option
+from qdebug.wording import option, printable
 
 BALANCED = "balanced"
 """What follows the name of a method whose ranges come from balanced samples."""
@@ -79,6 +79,17 @@ def balanced_histograms(
         for name, histogram in gathered.histograms.items():
             found.setdefault(name, []).append(repeated(histogram, times))
     return {name: reduce(TensorHistogram.merge, each) for name, each in found.items()}
+
+
+def unchanged_note(groups: Sequence[GroupShare]) -> str:
+    """That no method's ranges were changed by letting every group count alike, and why."""
+    counts = [group.calibration_samples for group in groups if group.calibration_samples]
+    if round(max(counts) / min(counts)) == 1:
+        sizes = ", ".join(f"{printable(g.name)} {g.calibration_samples}" for g in groups)
+        why = f"the groups that calibrate are of about one size already ({sizes})"
+    else:
+        why = "the methods take the largest magnitudes, which are those of all samples in any case"
+    return f"{option('balance')} changes no range: {why}."
 
 
 def repeated(histogram: TensorHistogram, times: int) -> TensorHistogram:

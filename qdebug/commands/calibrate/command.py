@@ -16,7 +16,12 @@ from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import METHODS, Calibrator, parse_method
 from qdebug.calibrators.user import load_calibrator
-from qdebug.commands.calibrate.balance import BALANCED, balanced_histograms, shares
+from qdebug.commands.calibrate.balance import (
+    BALANCED,
+    balanced_histograms,
+    shares,
+    unchanged_note,
+)
 from qdebug.commands.calibrate.cache_difference import compare_with_cache
 from qdebug.commands.calibrate.quantizable import read_quantizable
 from qdebug.commands.calibrate.trial import evaluated
@@ -121,6 +126,8 @@ def _calibrate(
             found = _ranges(histograms, needed, calibrator)
             if found != ranges[calibrator.name]:  # the largest magnitude is that of all in any case
                 ranges[f"{calibrator.name} {BALANCED}"] = found
+    in_groups = shares(calibration, judging, grouping[0], grouping[1])
+    unbalanced = settings.balance and not any(name.endswith(f" {BALANCED}") for name in ranges)
     difference = None
     if given:
         difference = compare_with_cache(given.file, gathered.histograms, needed, pair.model)
@@ -156,11 +163,15 @@ def _calibrate(
         from_cache=gathered.from_cache,
         source=settings.calib_data,
         control_flow=pair.model.taken,
-        notes=(*suspicious, *pair.model.notes, *range_notes(gathered.histograms, needed)),
+        notes=(
+            *suspicious,
+            *pair.model.notes,
+            *range_notes(gathered.histograms, needed),
+            *([unchanged_note(in_groups)] if unbalanced else []),
+        ),
         grouped_by=settings.group or "",
         groups=tuple(
-            replace(group, reference=trials.by_group.get(group.name))
-            for group in shares(calibration, judging, grouping[0], grouping[1])
+            replace(group, reference=trials.by_group.get(group.name)) for group in in_groups
         ),
         balanced=settings.balance,
     )

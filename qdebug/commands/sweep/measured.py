@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from qdebug import __version__
-from qdebug.analyse.metric_samples import score_interval
+from qdebug.analyse.metric_samples import reference_interval, score_interval
 from qdebug.backends.base import Session
 from qdebug.backends.engine import BuiltEngine, EngineRuntime, EngineSession
 from qdebug.engine_info.audit import Audit
@@ -34,6 +34,7 @@ from qdebug.execute.evaluator import (
 from qdebug.execute.lockstep import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.uncertainty import Interval
 from qdebug.network.graph import Graph
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.network.weights import model_digest
@@ -60,6 +61,15 @@ class PartErrors:
     failure: str = ""
 
 
+@dataclass(frozen=True)
+class _Reference:
+    """A network in FP32, run once. `interval` is that of its metric, 95 %; None without one, and
+    where nothing says it."""
+
+    kept: KeptReference
+    interval: Interval | None
+
+
 class OutputEvaluator:
     """Measures candidates on the same samples; the outputs of each reference are kept in memory.
 
@@ -78,7 +88,7 @@ class OutputEvaluator:
         """
         self._context, self.subset, self._metric = context, subset, metric
         self.keeps = cached and (metric is None or bool(metric.takes))
-        self._references: dict[str, KeptReference] = {}
+        self._references: dict[str, _Reference] = {}
 
     def simulated(self, pair: ModelPair) -> OutputErrors:
         """Errors of the candidate on the backend of the context.
@@ -138,23 +148,24 @@ class OutputEvaluator:
             UsageError: the candidate lacks outputs of the reference.
             QdebugError: the reference or the session does not run.
         """
-        task = self._reference(pair.reference).task
+        reference = self._reference(pair.reference)
+        task = reference.kept.task
         kept = OutputKeeper(CANDIDATE, pair.reference.outputs)
         total = self._run(session, pair, [kept] if task else [])
         if task is None:
             return OutputErrors(total.metrics(), None, None)
-        outputs, count = kept.joined(), self._reference(pair.reference).subset.count
+        outputs = kept.joined()
         return OutputErrors(
             total.metrics(),
             task(outputs),
             task.of_reference(),
-            interval=score_interval(task, outputs, count),
-            reference_interval=score_interval(task, task.reference, count),
+            interval=score_interval(task, outputs, reference.kept.subset.count),
+            reference_interval=reference.interval,
         )
 
     def _run(self, session: Session, pair: ModelPair, sinks: Sequence[Sink]) -> ErrorTotals:
         """Raises as `of`."""
-        reference, graph = self._reference(pair.reference), pair.reference
+        reference, graph = self._reference(pair.reference).kept, pair.reference
         names = {t: pair.tensors.get(t, t) for t in graph.outputs if graph.is_array(t)}
         if not session.dtypes.keys() >= set(names.values()):
             raise UsageError(
@@ -173,13 +184,13 @@ class OutputEvaluator:
         )
         return totals[CANDIDATE]
 
-    def _reference(self, graph: Graph) -> KeptReference:
+    def _reference(self, graph: Graph) -> _Reference:
         key = model_digest(graph.proto)
         if key not in self._references:
             with closing(self._context.backend.open(graph.proto, [])) as session:
-                self._references[key] = KeptReference(
-                    self._context, graph, session, self.subset, self._metric
-                )
+                kept = KeptReference(self._context, graph, session, self.subset, self._metric)
+            found = reference_interval(kept.task, kept.subset.count) if kept.task else None
+            self._references[key] = _Reference(kept, found)
         return self._references[key]
 
     def first_feeds(self) -> Feeds:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from qdebug import __version__
-from qdebug.analyse.metric_samples import score_interval
+from qdebug.analyse.metric_samples import reference_interval
 from qdebug.decide.bisect.candidates import (
     IN_SIMULATION,
     CandidateRunner,
@@ -60,9 +60,9 @@ class Evaluator(AbstractContextManager["Evaluator"]):
 
     @cached_property
     def reference_interval(self) -> Interval | None:
-        """Of FP32's metric, 95 %; None without a metric, and where nothing says it."""
+        """Of FP32's metric, 95 %; None without a metric, and as `reference_interval`."""
         task = self.runner.task
-        return score_interval(task, task.reference, self.runner.subset.count) if task else None
+        return reference_interval(task, self.runner.subset.count) if task else None
 
     def literally(self) -> Evaluator:
         """The same on literal Q/DQ; what it is compared with is run once for both."""

@@ -121,6 +121,7 @@ def _result(
             *((_UNEXPLAINED,) if pinned and not explain else ()),
         ),
         suspect=answer.suspect,
+        said_before=answer.coarse.note if answer.coarse else "",
         engine=engine.report if engine else None,
         selected_point=answer.taken,
         pinned_by_plan=pinned_by_plan(setup),

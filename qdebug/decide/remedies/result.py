@@ -283,6 +283,7 @@ class RepairResult(Result):
         question: a digest of what was asked for; "" where it cannot be told from others.
         unfinished: the repair goes on.
         suspect: the note that FP32 itself guesses, which is to be read first; "" where it does not.
+        said_before: the note that was said before the work began; "" without one.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
@@ -319,6 +320,7 @@ class RepairResult(Result):
     data: tuple[ReadData, ...] = ()
     unfinished: Hidden[bool] = False
     suspect: Hidden[str] = ""
+    said_before: Hidden[str] = ""
     failed: tuple[FailedStage, ...] = ()
 
     @property

@@ -16,6 +16,7 @@ import onnx
 
 from qdebug.analyse.gate import guessing_note
 from qdebug.analyse.metric_grain import grain_of
+from qdebug.analyse.metric_samples import interval_of
 from qdebug.decide.bisect.target import check_target
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.result import Figures, Reason
@@ -34,9 +35,9 @@ from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.effect import output_energies
-from qdebug.metrics.tasks.base import Judged, Rows, TaskMetric, is_share
+from qdebug.metrics.tasks.base import Judged, Rows, TaskMetric
 from qdebug.metrics.tensor import Metrics
-from qdebug.metrics.uncertainty import Interval, of_groups, share_interval
+from qdebug.metrics.uncertainty import Interval, group_numbers
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layers
 from qdebug.network.outputparts import OutputParts, output_parts
@@ -177,11 +178,10 @@ class Judge:
         task = self._reference.task
         self.reference_metric = task.of_reference() if task else None
         batches = self._reference.subset.batches
-        groups = min(_MOST_GROUPS, len(batches))
-        self._choice_of = {batch: i % groups for i, batch in enumerate(batches)}
-        self._group_of = np.repeat(
-            list(self._choice_of.values()), [batch.count for batch in batches]
-        )
+        numbers = group_numbers(len(batches), _MOST_GROUPS)
+        self._choice_of = dict(zip(batches, numbers.tolist(), strict=True))
+        self._group_of = np.repeat(numbers, [batch.count for batch in batches])
+        groups = int(numbers.max()) + 1
         self._without: list[Rows] = (
             [np.flatnonzero(self._group_of != group) for group in range(groups)]
             if groups > 1
@@ -294,26 +294,18 @@ class Judge:
             metric=judged.score,
             left_out=judged.left_out,
             worst_group=judged.worst_group,
-            interval=self._interval(judged),
+            interval=interval_of(reference.task.metric, judged),
         )
         return found if judged.loss is None else replace(found, losses=judged.loss)
 
-    def _interval(self, judged: Judged) -> Interval | None:
-        task = self._reference.task
-        if task is None:
-            return None
-        if is_share(task.metric):
-            return share_interval(judged.score, self.count)
-        bounds, is_truth = task.metric.bounds, task.metric.takes_reference_as_truth
-        sets = judged.left_out, judged.left_out
-        found = of_groups(judged.score, 0.0, *sets, bounds, is_truth=is_truth)
-        return found.interval if found else None
-
     def reference_interval(self) -> Interval | None:
-        """Of FP32's metric, 95 %; None where nothing says it, and where the time is over."""
+        """Of FP32's metric, 95 %; None where nothing says it, FP32 is the truth, or the time is
+        over."""
         task = self._reference.task
+        if task is None or task.metric.takes_reference_as_truth:
+            return None
         try:
-            return self._interval(self._by_metric(task, task.reference)) if task else None
+            return interval_of(task.metric, self._by_metric(task, task.reference))
         except OutOfTimeError:
             return None
 

@@ -182,6 +182,7 @@ class BisectResult(Result):
         framework: the training framework against the ONNX model in FP32, which agree; null where
             its outputs are not given. Where they do not agree, nothing is searched.
         suspect: the note that FP32 itself guesses, which is to be read first; "" where it does not.
+        said_before: the note that was said before the work began; "" without one.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
@@ -219,6 +220,7 @@ class BisectResult(Result):
     data: tuple[ReadData, ...] = ()
     framework: FrameworkResult | None = None
     suspect: Hidden[str] = ""
+    said_before: Hidden[str] = ""
     failed: tuple[FailedStage, ...] = ()
 
     @property

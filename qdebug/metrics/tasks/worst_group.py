@@ -11,6 +11,14 @@ from qdebug.errors import MetricError
 from qdebug.metrics.tasks.base import Outputs, TaskMetric, rows_of
 from qdebug.wording import counted, option
 
+_AFTER = " after the worst "
+
+
+def metric_of(name: str) -> str:
+    """The name of the metric by which a group is the worst, of one of a worst group: short, where
+    the group is named beside its figures. Any other name as it is."""
+    return name.partition(_AFTER)[0]
+
 
 def of_worst_group(metric: TaskMetric, group: str) -> TaskMetric:
     """`metric` as if all samples lost as much as those of the worst group do: its value in FP32 of
@@ -33,7 +41,7 @@ def of_worst_group(metric: TaskMetric, group: str) -> TaskMetric:
         )
     return replace(
         metric,
-        name=f"{metric.name} after the worst {group}'s loss",
+        name=f"{metric.name}{_AFTER}{group}'s loss",
         compute=partial(_worst, metric, group),
         by_group=partial(_by_group, metric, group),
         per_sample=None,

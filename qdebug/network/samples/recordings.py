@@ -237,7 +237,8 @@ def _measured(file: Path) -> tuple[int, int]:
         SampleError: soundfile is needed, and not installed.
     """
     if _is_wav(file):
-        with suppress(Exception):  # such as values of 24 bits, which cannot be mapped into memory
+        # Values of 24 bits cannot be mapped into memory.
+        with _readable(), suppress(ValueError, OSError):
             rate, values = _wav(file, mapped=True)
             if values.size and rate:
                 return len(values), rate

@@ -381,6 +381,10 @@ def test_bisect_searches_a_right_export_only() -> None:
     with pytest.raises(ModelError, match=r"interpolation.*mode=linear") as caught:
         qdebug.bisect(wrong, **asked, cache=False)
     assert caught.value.code == "QD-MODEL-EXPORT"
+    shuffled = outputs(right, x[::-1])
+    with pytest.raises(ModelError, match="in the order of the samples") as caught:
+        qdebug.bisect(right, **asked | {"framework": shuffled}, cache=False)
+    assert "Export the network again" not in str(caught.value.hint)
 
 
 def test_check_tells_of_the_export_too() -> None:
