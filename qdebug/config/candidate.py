@@ -159,8 +159,8 @@ METHOD = Option(
 )
 GROUP = Option(
     "Also measure each group of samples by itself: the name of a column or of an array of the data "
-    "that says which group a sample is of, such as a weather, a camera or labels; of pictures also "
-    "folder, the subfolder that each is in.",
+    "that says which group a sample is of, such as a weather, a camera or labels; of pictures "
+    "and recordings also folder, the subfolder that each is in.",
     SAMPLED,
     metavar="NAME",
 )

@@ -1,7 +1,8 @@
 """Groups of samples, such as day and night: which one each sample is of.
 
 A group's name stands in an array of the data beside the inputs, a row for each sample: a column of
-a list, an array of an `.npz`, the labels. Of pictures it may be the folder that they are in.
+a list, an array of an `.npz`, the labels. Of pictures and recordings it may be the folder that
+they are in.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def grouping_of(samples: Samples) -> Grouping | None:
             f"{where}: nothing there is called '{name}', by which samples could be grouped; beside "
             f"the inputs it holds {beside}.",
             f"Name one of these with {option('group')}, or add an array with an entry for each "
-            f"sample; of pictures, {option('group', FOLDER)} takes the folders that they are in.",
+            f"sample; of pictures and recordings, {option('group', FOLDER)} takes the folders that "
+            "they are in.",
             code="QD-SAMPLES-GROUP",
         )
     values = samples.extras[name]

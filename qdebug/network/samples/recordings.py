@@ -19,9 +19,10 @@ from qdebug.inputfiles import read_text
 from qdebug.network.dataformats import FORMATS
 from qdebug.network.samples.arrays import ArrayInMemory
 from qdebug.network.samples.found_preprocessing import folders_beside
+from qdebug.network.samples.groups import folders_of
 from qdebug.network.samples.matching import inputs_text
 from qdebug.network.samples.samples import PreparedSamples, SampleArray
-from qdebug.network.samplespec import SampleSpec
+from qdebug.network.samplespec import FOLDER, SampleSpec
 from qdebug.types import Array, Feeds, TensorSpec
 from qdebug.wording import counted, option
 
@@ -98,6 +99,9 @@ class Recordings:
             raise SampleError(
                 f"{spec.data}: holds no recordings.", "Add some.", code="QD-SAMPLES-EMPTY"
             )
+        if spec.group == FOLDER and FOLDER not in used.labels:
+            folders = np.array(folders_of([str(file) for file in used.files]))
+            used = replace(used, labels={**used.labels, FOLDER: folders})
         how = _listening_beside(spec.model)
         rate = how.rate or _only(rates, used.files, spec.data)
         how = replace(how, rate=rate)

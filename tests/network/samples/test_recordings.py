@@ -13,6 +13,7 @@ from refusals import refused
 from scipy.io import wavfile
 
 from qdebug.network.samples import open_samples, recordings
+from qdebug.network.samples.groups import grouping_of
 from qdebug.network.samples.opening import opened
 from qdebug.network.samplespec import SampleSpec
 
@@ -53,6 +54,16 @@ def test_shorter_ones_end_in_zeros_and_longer_ones_are_cut(tmp_path: Path, make_
     expected = [[*one, 0, 0], [*ten[:5]]]
     assert samples.feeds(0, 2)["x"].tolist() == np.array(expected).tolist()
     assert "1 padded with 0, 1 cut" in samples.told
+
+
+@pytest.mark.parametrize("length", [5, None])
+def test_groups_by_folder(tmp_path: Path, make_spec: Any, length: int | None) -> None:
+    """The folders by name, in whichever order they are samples."""
+    for name, count in (("no", 4), ("no", 7), ("yes", 5)):
+        write(tmp_path / name / f"{count}.wav", ramp(count))
+    spec = SampleSpec(str(tmp_path), group="folder")
+    grouping = grouping_of(spec.open([make_spec("x", None, 1, length)]))
+    assert grouping is not None and grouping.counts == {"no": 2, "yes": 1}
 
 
 def test_where_any_length_is_taken_each_has_its_own(tmp_path: Path, make_spec: Any) -> None:
