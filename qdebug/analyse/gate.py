@@ -246,7 +246,7 @@ def task_result(
     lost, won = judged.exchanged
     return replace(
         result,
-        chance=_chance_of(evaluator),
+        chance=chance_of(evaluator),
         reference_classes=classes.chosen if classes else None,
         step=1 / samples.count,
         lost=lost,
@@ -284,11 +284,11 @@ def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str
 def guessing_note(task: MetricEvaluator, score: float, samples: int) -> str:
     """A note, where FP32's `score` is what guessing gives: then a target that follows it says
     nothing; else "". Of a function of the user's that is not known."""
-    guessed = no_better_than_chance(score, samples, _chance_of(task))
+    guessed = no_better_than_chance(score, samples, chance_of(task))
     return _guessing(task.metric.name) if guessed else ""
 
 
-def _chance_of(task: MetricEvaluator) -> float | None:
+def chance_of(task: MetricEvaluator) -> float | None:
     """That a guess is right, of a built-in metric that compares classes with labels."""
     places = {"top1": 1, "top5": 5}.get(task.metric.name)
     classes = classes_of(task.reference) if places else None

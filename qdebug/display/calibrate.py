@@ -44,6 +44,10 @@ def view(result: CalibrateResult) -> list[Block]:
     if result.mix:
         text = f"mix: each tensor's method was chosen on {result.mix.samples} other samples"
         blocks.append(Line(text))
+    notes = [Line(printable(note), "note") for note in result.notes]
+    is_chance = result.metric is not None and result.metric.is_chance is True
+    if is_chance:  # they say so: the table then says nothing of the metric
+        blocks += notes
     blocks.append(_methods(result))
     if result.metric and result.metric.interval:
         low, high = result.metric.interval
@@ -55,7 +59,8 @@ def view(result: CalibrateResult) -> list[Block]:
     blocks += coverage_blocks(result.coverage)
     if result.cache_difference:
         blocks += _difference(result.cache_difference)
-    blocks += [Line(printable(note), "note") for note in result.notes]
+    if not is_chance:
+        blocks += notes
     blocks.append(_chosen(result))
     return blocks
 
@@ -127,7 +132,9 @@ def _methods(result: CalibrateResult) -> Table:
 def _better_than_fp32(result: CalibrateResult) -> Iterator[Line]:
     """That the metric is better than FP32's, which people take for a mistake unless it is said."""
     metric = result.metric
-    if metric is None or metric.reference is None or metric.higher_is_better is None:
+    if metric is None or metric.is_chance:
+        return
+    if metric.reference is None or metric.higher_is_better is None:
         return
     for name, method in result.methods.items():
         if method.trial.metric is None:

@@ -235,6 +235,8 @@ class ReferenceMetric:
         higher_is_better: as declared, else as seen; null where neither tells.
         is_share: it is a share of the samples, each of which counts as one.
         interval: of what FP32 reaches, 95 %; null where nothing says it.
+        is_chance: FP32 is no better than guessing: what the metric says of others is chance, too;
+            null where that was not looked at.
     """
 
     name: str
@@ -242,6 +244,7 @@ class ReferenceMetric:
     higher_is_better: bool | None = None
     is_share: bool = False
     interval: Interval | None = None
+    is_chance: bool | None = None
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -12,6 +12,8 @@ import pytest
 import qdebug
 from qdebug.analyse import gate
 from qdebug.display.bisect import view as bisected
+from qdebug.display.blocks import Line
+from qdebug.display.calibrate import view as calibrate_screen
 from qdebug.display.repair import view as repair_screen
 from qdebug.display.summary import sentence
 from qdebug.network.samples import open_samples
@@ -53,6 +55,18 @@ def test_fp32_at_chance_is_said_first() -> None:
     right = compared(some(100), effect="fast")
     assert right.metric is not None and right.metric.reference_is_right(100)
     assert notes(right, "guessing") == 0 and "guessing" not in sentence(right)
+
+
+def test_a_metric_that_is_chance_ranks_no_calibration() -> None:
+    data = some(100)
+    data["labels"] = np.random.default_rng(1).permutation(data["labels"])
+    result = qdebug.calibrate(MODEL, calib_data=CALIB, holdout=data, metric="top1")
+    assert result.metric is not None and result.metric.is_chance
+    assert result.best_by.startswith("output SQNR, since FP32 is no better than guessing")
+    assert result.best == max(result.methods, key=lambda m: result.methods[m].trial.sqnr_db)
+    kinds = [type(block).__name__ for block in calibrate_screen(result)]
+    said = [isinstance(b, Line) and "FP32 is no better" in b.text for b in calibrate_screen(result)]
+    assert said.index(True) < kinds.index("Table")
 
 
 def test_one_class_for_all_samples_is_said() -> None:

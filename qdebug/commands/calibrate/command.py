@@ -232,8 +232,9 @@ def _best(
 
     Without a metric, that of the highest SQNR of the outputs. With one, the same among the methods
     within one standard error of the best metric: closer ones cannot be distinguished on so many
-    samples. (The error is that of a share, √(p(1 − p)/n); a metric beyond 0 to 1 has none.) A mix
-    must beat the method that would be taken without it by more than noise.
+    samples. (The error is that of a share, √(p(1 − p)/n); a metric beyond 0 to 1 has none.) By one
+    that is chance in FP32 nothing is ranked. A mix must beat the method that would be taken without
+    it by more than noise.
     """
     sign = -1 if metric and metric.higher_is_better is False else 1
     scores = {n: m.trial.metric for n, m in methods.items() if m.trial.metric is not None}
@@ -242,7 +243,9 @@ def _best(
     reason = "output SQNR"
     if top is None and not any(m.trial.outputs for m in close):
         return close[0].name, ""
-    if top is not None:
+    if top is not None and metric is not None and metric.is_chance:
+        reason = f"{reason}, since FP32 is no better than guessing by the metric"
+    elif top is not None:
         error = math.sqrt(top * (1 - top) / samples) if 0 <= top <= 1 else 0.0
         close = [methods[n] for n, value in scores.items() if sign * (top - value) <= error]
         equal = f"output SQNR among the {len(close)} that the metric cannot tell apart"

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from qdebug.analyse.gate import chance_of
 from qdebug.analyse.metric_direction import direction_of
 from qdebug.analyse.metric_samples import score_interval
 from qdebug.backends.base import Session
@@ -26,6 +27,7 @@ from qdebug.execute.evaluator import (
 )
 from qdebug.execute.executor import Shard, over_shards, part_of
 from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals, ExecutedBatch
+from qdebug.metrics.chance import no_better_than_chance
 from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.metrics.tasks.base import Outputs, TaskMetric, rows_of
 from qdebug.metrics.tensor import noise_db
@@ -142,7 +144,9 @@ def _score(task: MetricEvaluator, outputs: Outputs, rows: Array) -> float | None
 def _of_reference(task: MetricEvaluator, samples: int) -> ReferenceMetric:
     metric, higher = task.metric, direction_of(task, samples)
     interval = score_interval(task, task.reference, samples)
-    return ReferenceMetric(metric.name, task.of_reference(), higher, metric.is_share, interval)
+    score = task.of_reference()
+    is_chance = no_better_than_chance(score, samples, chance_of(task))
+    return ReferenceMetric(metric.name, score, higher, metric.is_share, interval, is_chance)
 
 
 def open_candidates(
