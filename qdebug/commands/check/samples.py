@@ -415,10 +415,20 @@ def set_findings(compared: Samples, calibration: Samples) -> Iterator[Finding]:
 def shared_samples(compared: Samples, calibration: Samples, most: int) -> Finding | None:
     """Whether samples that are compared are among those that calibrate, by content; of the first
     `most` of each set."""
-    ours, theirs = _hashes(compared, most), set(_hashes(calibration, most))
-    shared = sum(each in theirs for each in ours)
+    ours, theirs = _hashes(compared, most), {*_hashes(calibration, most)}
+    in_both = [each for each in ours if each in theirs]
+    shared = len(in_both)
     if not shared:
         return None
+    if all(each.is_constant for each in in_both):
+        return Finding(
+            "warning",
+            "constant-samples",
+            f"{shared} of {counted(len(ours), 'sample')} of {option(compared.spec.setting)} are in "
+            f"{option(calibration.spec.setting)}, too: all of them hold one value only, as silence "
+            "and empty pictures do.",
+            "See that they are samples of the model's task, and no files that were left empty.",
+        )
     return Finding(
         "error" if shared == len(ours) else "warning",
         "shared-samples",
@@ -429,9 +439,21 @@ def shared_samples(compared: Samples, calibration: Samples, most: int) -> Findin
     )
 
 
-def _hashes(samples: Samples, most: int) -> list[bytes]:
+@dataclass(frozen=True)
+class _Content:
+    """What tells a sample from others.
+
+    Attributes:
+        is_constant: each of its inputs holds one value only.
+    """
+
+    digest: bytes
+    is_constant: bool
+
+
+def _hashes(samples: Samples, most: int) -> list[_Content]:
     """Of each of the first samples; feeds that are executed together count as one."""
-    found: list[bytes] = []
+    found: list[_Content] = []
     for batch in samples.batches():
         if batch.start >= most:
             break
@@ -439,9 +461,13 @@ def _hashes(samples: Samples, most: int) -> list[bytes]:
         rows = batch.count if samples.is_stacked else 1
         for row in range(rows):
             digest = hashlib.sha256()
-            for array in feeds.values():
-                digest.update((array[row] if rows > 1 else array).tobytes())
-            found.append(digest.digest())
+            inputs = [array[row] if rows > 1 else array for array in feeds.values()]
+            for array in inputs:
+                digest.update(array.tobytes())
+            is_constant = all(
+                bool((array == array.flat[0]).all()) for array in inputs if array.size
+            )
+            found.append(_Content(digest.digest(), is_constant))
     return found
 
 

@@ -130,6 +130,11 @@ def test_calibration_on_what_is_compared(networks: Any, network: str) -> None:
     assert kinds(qdebug.check(model, inputs=rest, calib_data=other)) == {"unlike-samples"}
     some = {name: data[name][30:60]}
     assert kinds(qdebug.check(model, inputs=rest, calib_data=some)) == {"shared-samples"}
+    for data_of in (rest, first):
+        data_of[name] = data_of[name].copy()
+        data_of[name][:2] = 0
+    found = kinds(qdebug.check(model, inputs=rest, calib_data=first))
+    assert "constant-samples" in found and "shared-samples" not in found
 
 
 @pytest.mark.parametrize(
