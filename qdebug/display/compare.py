@@ -71,6 +71,8 @@ _MOST_OUTPUTS = 4
 _MOST_MISMATCHES = 10
 _LEAST_GAIN = 0.05
 """Smaller ones are shown as 0.0."""
+_LEAST_LOSS = 2.0**-23
+"""Of a metric, the mean of the samples: one rounding of 1 in FP32, such as of a probability."""
 _LEAST_UNEXPLAINED = 0.001
 """A smaller part of an error has no column."""
 
@@ -202,7 +204,7 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
         worst = ", each by its worst part" if any(x.parts for x in result.outputs) else ""
         of = f"of the mean of their noise-to-signal ratios{worst}"
         yield "all outputs", f"SQNR {together}, {of}"
-    if result.curve is not None:
+    if result.curve is not None and not _loses_nothing(result.curve):
         yield "kept in FP32", _curve_text(result, result.curve)
     harmless = {x.tensor for x in result.layers if x.harmless}
     broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
@@ -214,7 +216,7 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
 
 def _shift_text(shift: Shift) -> str:
     std_error, reference = number(shift.std_error, 2), number(shift.reference, 2)
-    return f"{shift_text(shift)} (± {std_error}, of {reference} in FP32)"
+    return f"{shift_text(shift)} (± {std_error}; the mean in FP32 is {reference})"
 
 
 def _of_metric(metric: TaskResult, detailed: bool) -> Iterator[tuple[str, str]]:
@@ -238,6 +240,11 @@ def _of_metric(metric: TaskResult, detailed: bool) -> Iterator[tuple[str, str]]:
         yield "read as", printable(metric.described)
     if detailed and metric.worst:
         yield "worst by the task", ", ".join(f"sample {w.sample}" for w in metric.worst)
+
+
+def _loses_nothing(curve: Curve) -> bool:
+    """Whether the metric's loss is that of FP32: a curve of it would be one of rounding."""
+    return curve.figure is Figure.LOSS and abs(curve.planned - curve.reference) < _LEAST_LOSS
 
 
 def _curve_text(result: CompareResult, curve: Curve) -> str:

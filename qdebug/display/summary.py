@@ -42,6 +42,8 @@ _STALE = "stale-calibration"
 _MOST_NAMES = 3
 _MUCH_DB = 3.0
 """Layers that bring less do not explain the error: it is halved at 3 dB."""
+_NEARLY_ALL = 0.75
+"""Of the layers: to keep so many in FP32 is to give INT8 up."""
 _LARGE_SHARE = 0.2
 """Of an error, that its sign makes: without it there would be 1 dB less."""
 
@@ -249,7 +251,7 @@ def _restored(result: CompareResult, summary: Summary) -> str:
         of = f"of the {counted(summary.of_layers - effect.grouped_layers, 'layer')} measured singly"
     keeping = f"eeping {len(summary.layers)} {of} in FP32 ({_joined(summary.layers)})"
     before, after = summary.sqnr_db, summary.restored_sqnr_db
-    if after == math.inf and len(summary.layers) == summary.of_layers and summary.metric is None:
+    if after == math.inf and len(summary.layers) == summary.of_layers:
         which = "the only quantized layer" if summary.of_layers == 1 else "all quantized layers"
         return f"The error comes from {which} ({_joined(summary.layers)})."
     if after is None or math.isnan(after):
@@ -269,14 +271,22 @@ def _restored(result: CompareResult, summary: Summary) -> str:
             f"{_together(summary)}, but takes {name} to {value:.4f}."
         )
     gives = f"{task}{moved}{_together(summary)}."
-    if summary.finding is Finding.FEW_LAYERS:
+    many = _many(summary)
+    if not many:
         return f"K{keeping} {gives}"
-    spread = "The error is spread over many layers"
-    if summary.finding is Finding.ONE_CAUSE:
-        return f"{spread}, most of it for one cause: k{keeping} {gives}"
-    if not any(layer.precision in RANGED for layer in result.layers):
-        return f"{spread}: k{keeping} {gives}"
-    return f"{spread}: k{keeping} {gives} `qdebug repair` tries changes that help many at once."
+    mends = summary.finding is Finding.SPREAD and any(x.precision in RANGED for x in result.layers)
+    tries = " `qdebug repair` tries changes that help many at once." if mends else ""
+    return f"{many}: k{keeping} {gives}{tries}"
+
+
+def _many(summary: Summary) -> str:
+    """That many layers make the error; "" where few do."""
+    if len(summary.layers) > 1 and len(summary.layers) >= _NEARLY_ALL * summary.of_layers:
+        return "No small group of layers makes the error"
+    if summary.finding is Finding.FEW_LAYERS:
+        return ""
+    one_cause = ", most of it for one cause" if summary.finding is Finding.ONE_CAUSE else ""
+    return f"The error is spread over many layers{one_cause}"
 
 
 def _better(result: CompareResult, value: float, other: float) -> float | None:

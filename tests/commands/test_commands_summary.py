@@ -245,6 +245,20 @@ def test_one_cause_in_many_layers_is_named_with_its_cure() -> None:
     assert "per-channel" in text
 
 
+def test_layers_that_are_nearly_all_are_no_advice() -> None:
+    result = compared(weights="per-tensor", metric="top1")
+    found = summary_of(result)
+    few = replace(found, restored=0.9)
+
+    def said(of_layers: int, after: float = 30.0) -> str:
+        other = replace(few, of_layers=of_layers, restored_sqnr_db=after, layers=("a", "b", "c"))
+        return sentence(replace(result, summary=other))
+
+    assert "No small group of layers makes the error: keeping 3 of 4" in said(4)
+    assert "No small group" not in said(5) and "Keeping 3 of 5" in said(5)
+    assert "The error comes from all quantized layers (a, b and c)" in said(3, math.inf)
+
+
 def test_better_than_fp32_is_said_as_such() -> None:
     result = compared(weights="per-tensor", metric="top1")
     found = summary_of(result)
