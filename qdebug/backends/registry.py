@@ -174,8 +174,8 @@ class BackendSpec:
             raise UsageError(
                 f"{option('backend', self.name)} has no {absent[0].upper()} kernels, and layers "
                 f"are to run in {absent[0].upper()}",
-                f"Choose among {', '.join(self.precisions)}, or leave out {option('backend')} to "
-                "simulate it.",
+                f"Leave out {option('backend')}: the simulation runs it. This backend has kernels "
+                f"for {', '.join(p.upper() for p in self.precisions)}.",
                 code="QD-USAGE-BACKEND-PRECISION",
             )
 
