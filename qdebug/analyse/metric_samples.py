@@ -3,6 +3,7 @@ lose most."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,8 @@ from qdebug.results.compare import SampleLoss
 from qdebug.types import Array
 
 _GROUPS = 12
+FOR_INTERVAL = 1 / 20
+"""Of a time limit, that the interval of FP32's metric may take: the rest is for the search."""
 """Of samples that are left out in turn, as where repairs are judged."""
 _MOST_WORST = 16
 """Samples that are named: as many as somebody looks at."""
@@ -107,9 +110,14 @@ def score_interval(
     return interval_of(task.metric, judged)
 
 
-def reference_interval(task: MetricEvaluator, samples: int) -> Interval | None:
-    """That of FP32's own outputs; None also where FP32 is the truth: its score has no error."""
-    if task.metric.takes_reference_as_truth:
+def reference_interval(
+    task: MetricEvaluator, samples: int, within_s: float = math.inf
+) -> Interval | None:
+    """That of FP32's own outputs; None also where FP32 is the truth: its score has no error, and
+    where computing the metric without each group of samples takes longer than `within_s`."""
+    metric = task.metric
+    slow = metric.per_sample is None and _GROUPS * task.metric_s > within_s
+    if metric.takes_reference_as_truth or slow:
         return None
     return score_interval(task, task.reference, samples)
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from qdebug.analyse.metric_samples import FOR_INTERVAL
 from qdebug.commands.check.suspicions import suspicions
 from qdebug.config.repair import RepairSettings
 from qdebug.decide.bisect.grain import Coarse, coarse, told
@@ -287,7 +288,9 @@ class _Proving:
             if len(compared) > 1
             else (),
             cross_validated=validated is not None,
-            reference_interval=judge.reference_interval(),
+            reference_interval=judge.reference_interval(
+                FOR_INTERVAL * (setup.ends_at - time.monotonic())
+            ),
         )
         return _Proven(proof, answer, answer is start and len(compared) > 1, suffices)
 

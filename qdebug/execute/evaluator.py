@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
 from types import MappingProxyType
 
@@ -354,7 +355,17 @@ class MetricEvaluator:
 
     def of_reference(self) -> float:
         """The metric of the reference itself; raises as a call does."""
-        return self(self.reference)
+        return self._of_reference[0]
+
+    @property
+    def metric_s(self) -> float:
+        """Seconds that the metric takes, by that of the reference; raises as a call does."""
+        return self._of_reference[1]
+
+    @cached_property
+    def _of_reference(self) -> tuple[float, float]:
+        began = time.perf_counter()
+        return self(self.reference), time.perf_counter() - began
 
 
 def sized(

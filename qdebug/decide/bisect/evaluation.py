@@ -44,6 +44,7 @@ class Evaluator(AbstractContextManager["Evaluator"]):
 
     Attributes:
         literal: on literal Q/DQ, or `on_engines`.
+        interval_s: seconds that the interval of FP32's metric may take.
     """
 
     runner: CandidateRunner | SpreadRunner
@@ -52,6 +53,7 @@ class Evaluator(AbstractContextManager["Evaluator"]):
     at_once: int
     literal: bool
     on_engines: bool
+    interval_s: float
 
     @property
     def how(self) -> str:
@@ -61,8 +63,8 @@ class Evaluator(AbstractContextManager["Evaluator"]):
     @cached_property
     def reference_interval(self) -> Interval | None:
         """Of FP32's metric, 95 %; None without a metric, and as `reference_interval`."""
-        task = self.runner.task
-        return reference_interval(task, self.runner.subset.count) if task else None
+        task, count = self.runner.task, self.runner.subset.count
+        return reference_interval(task, count, self.interval_s) if task else None
 
     def literally(self) -> Evaluator:
         """The same on literal Q/DQ; what it is compared with is run once for both."""
@@ -119,8 +121,8 @@ def open_evaluator(
         runner = CandidateRunner(*given, metric=target.metric, options=options)
         at_once = 1 if engines else setup.context.parallel.workers
     condition = target.condition_for(runner.reference_task)
-    on_engines = engines is not None
-    return Evaluator(runner, condition, layers, at_once, runner.literal, on_engines)
+    how = runner.literal, engines is not None
+    return Evaluator(runner, condition, layers, at_once, *how, setup.interval_s)
 
 
 def search_key(setup: Setup, one: Evaluator, metric: str) -> dict[str, str]:

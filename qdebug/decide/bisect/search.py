@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from qdebug.analyse.gate import worst_group_notes
+from qdebug.analyse.metric_samples import FOR_INTERVAL
 from qdebug.config.specs import PinSearchSpec
 from qdebug.decide.bisect.answer import (
     cost_summary,
@@ -53,6 +55,7 @@ def search_from(
     Raises:
         OutOfTimeError: the time is over before the search can begin.
     """
+    setup = replace(setup, interval_s=FOR_INTERVAL * (how.time_limit or math.inf))
     engines = engines_of(setup)
     if engines is not None and setup.engine is not None and how.profile is None:
         setup = replace(setup, space=in_milliseconds(setup, setup.engine))

@@ -75,6 +75,7 @@ class Setup:
         space: what may be pinned.
         engine: what the answer is built with; None for the simulation alone.
         rating_s: seconds that `rated` took.
+        interval_s: seconds that the interval of FP32's metric may take.
         engine_settings: how workers of a cluster open the same.
         notes: what the user must know of how the layers were rated.
         coarse: where that is known before anything is run.
@@ -91,6 +92,7 @@ class Setup:
     space: SearchSpace
     engine: EngineRuntime | None
     rating_s: float = 0.0
+    interval_s: float = math.inf
     engine_settings: EngineSettings | None = None
     notes: tuple[str, ...] = ()
     coarse: Coarse | None = None

@@ -298,11 +298,13 @@ class Judge:
         )
         return found if judged.loss is None else replace(found, losses=judged.loss)
 
-    def reference_interval(self) -> Interval | None:
-        """Of FP32's metric, 95 %; None where nothing says it, FP32 is the truth, or the time is
-        over."""
+    def reference_interval(self, within_s: float) -> Interval | None:
+        """Of FP32's metric, 95 %; None where nothing says it, FP32 is the truth, or computing the
+        metric without each group of samples takes longer than `within_s` or the time left."""
         task = self._reference.task
         if task is None or task.metric.takes_reference_as_truth:
+            return None
+        if len(self._without) * task.metric_s > within_s:
             return None
         try:
             return interval_of(task.metric, self._by_metric(task, task.reference))
