@@ -405,7 +405,7 @@ def repair(
     holdout_share: float = 0.4,
     samples: int | None = None,
     calib_samples: int | None = None,
-    precision: Literal["int8", "fp8", "a16w8", "bf16", "fp16", "fp32"] | None = None,
+    precision: Literal["w4", "w8", "int8", "fp8", "a16w8", "bf16", "fp16", "fp32"] | None = None,
     fallback_precision: Literal["bf16", "fp16", "fp32"] | None = None,
     weights: Literal["per-channel", "per-tensor"] | None = None,
     plan: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from qdebug.backends.segmentation import AUTO, DEFAULT_BUDGET
 from qdebug.calibrators.registry import DEFAULT_METHOD
@@ -36,6 +36,7 @@ from qdebug.config.candidate import (
     WORST_GROUP,
     FallbackName,
     Fp16KernelsName,
+    PrecisionName,
     WeightsName,
 )
 from qdebug.config.cluster import ClusterSettings
@@ -68,9 +69,6 @@ def _names(given: object) -> tuple[object, ...]:
     if given in ((), []):
         return ()
     return tuple(as_known(v, SUMMARIES) if isinstance(v, str) else v for v in values_of(given))
-
-
-RepairedName = Literal["int8", "fp8", "a16w8", "bf16", "fp16", "fp32"]
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class RepairSettings(ClusterSettings, DataSettings):
         ),
     ] = None
     precision: Annotated[
-        RepairedName | None,
+        PrecisionName | None,
         Option("The precision to repair.", PRECISIONS, unset="the plan's, or int8"),
     ] = None
     fallback_precision: Annotated[FallbackName | None, FALLBACK] = None

@@ -43,7 +43,7 @@ def test_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["schema"] == "qdebug.calibrate/1"
     assert list(found["methods"]) == METHODS
     assert (found["calibration_samples"], found["held_out_samples"]) == (128, 500)
-    declared = {"higher_is_better": True, "is_share": True}
+    declared = {"higher_is_better": True, "is_share": True, "is_chance": False}
     low, high = found["metric"].pop("interval")
     assert low < 0.986 < high
     assert found["metric"] == {"name": "top1", "reference": 0.986, **declared}

@@ -22,7 +22,6 @@ import numpy as np
 from qdebug.analyse.causes.overflow import with_overflow_groups
 from qdebug.analyse.compared import Choice, Compared
 from qdebug.analyse.effect.effects import (
-    CACHE_SHARE,
     CHEAP_MACS,
     Effects,
     float_outputs,
@@ -134,14 +133,14 @@ class _Trials:
         self._context, self._reference = compared.context, reference
         keep = tuple(reference.outputs.outputs) if reference.task else ()
         known = reference.outputs.by_batch
-        cache = int(compared.memory_budget * CACHE_SHARE)
+        # Activations of an earlier set are not started from: which ones are kept by then depends on
+        # the machine's load, and results differ in the last digits.
         self._task = PinnedTask(
             compared.pair,
             reference.subset,
             known,
             tuple(outputs),
             keep,
-            cache_bytes=cache,
             on_kernels=compared.effects is not None and compared.effects.summary.on_kernels,
         )
         self._work = pinned_work(self._context, self._task, stack)

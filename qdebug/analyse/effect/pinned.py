@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from qdebug.analyse.effect.leave_out import High, candidates_of
-from qdebug.backends.ort_fast.prefix_cache import ResumedSession
 from qdebug.errors import BackendError, ModelError
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import OutputKeeper, evaluate, run_of
@@ -28,8 +27,6 @@ class PinnedTask:
     Attributes:
         known: what FP32 made of the batches of `subset`; where there is nothing it runs again.
         outputs: to compare; `keep` are those to return.
-        cache_bytes: memory for activations that a set starts from where an earlier one has the same
-            first layers in FP32; with workers none is kept.
         on_kernels: see `candidates_of`.
     """
 
@@ -38,7 +35,6 @@ class PinnedTask:
     known: Mapping[Batch, Tensors]
     outputs: tuple[str, ...]
     keep: tuple[str, ...]
-    cache_bytes: int = 0
     on_kernels: bool = False
 
 
@@ -84,7 +80,6 @@ def _work(context: Context, task: PinnedTask) -> Work[PinnedPart, PinnedRun | No
         outputs=task.outputs,
         keep=task.keep,
         runs_reference=not task.known,
-        cache_bytes=0 if context.executor.workers else task.cache_bytes,
         on_kernels=task.on_kernels,
     )
 
@@ -142,7 +137,6 @@ def open_pinned(
     outputs: tuple[str, ...],
     keep: tuple[str, ...],
     runs_reference: bool,
-    cache_bytes: int,
     on_kernels: bool,
 ) -> Callable[[PinnedPart], PinnedRun | None]:
     """Runs with some layers in FP32, for an executor. The arguments are those of PinnedTask;
@@ -153,14 +147,13 @@ def open_pinned(
     if runs_reference:
         session = stack.enter_context(closing(context.backend.open(pair.reference.proto, ())))
 
-    prefixes = candidates.prefixes(cache_bytes) if cache_bytes else None
     comparison = Comparison(tensors=outputs, options=output_options(pair.reference))
 
     def run(part: PinnedPart) -> PinnedRun | None:
         reference = run_of(session) if session else lambda one: part.batches[one.batch] or {}
         kept = OutputKeeper(CANDIDATE, keep)
         try:
-            with closing(candidates.open(part.high, prefixes, keep=True)) as candidate:
+            with closing(candidates.open(part.high, None, keep=False)) as candidate:
                 totals = evaluate(
                     SampleSubset(subset.samples, tuple(part.batches)),
                     {REFERENCE: reference, CANDIDATE: run_of(candidate)},
@@ -168,8 +161,6 @@ def open_pinned(
                     context,
                     sinks=[kept] if keep else [],
                 )
-                if isinstance(candidate, ResumedSession):
-                    candidate.keep()
         except (ModelError, BackendError):
             return None
         return PinnedRun(totals[CANDIDATE], kept.by_batch)
