@@ -113,10 +113,7 @@ def test_repair(precision: Precision, tmp_path: Path) -> None:
         given = {"inputs": {"x": X}, "calib_data": calib, "only": "bias-correction"}
         return qdebug.repair(model(), precision=precision, output=tmp_path / "r.onnx", **given)
 
-    if precision in WEIGHT_ONLY:
-        refused(run, precision, "QD-USAGE-CHOICE")
-        return
-    if precision is Precision.FP32:
+    if precision is Precision.FP32 or precision in WEIGHT_ONLY:
         refused(run, precision, "QD-USAGE-NOTHING-TO-REPAIR")
         return
     assert run().precision == precision
