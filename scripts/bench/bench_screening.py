@@ -55,6 +55,7 @@ def main() -> None:
     parser = parser_of(__doc__, samples=16)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--nets", nargs="+", choices=KINDS, default=[*KINDS])
+    parser.add_argument("--blocks", type=int, help="of each network, instead of 48 or 50")
     arguments = parser.parse_args()
     print(
         "| network | layers | outputs dB | make 5 % | found | by local error | first | by local "
@@ -63,14 +64,15 @@ def main() -> None:
     for seed in arguments.seeds:
         for kind in arguments.nets:
             with TemporaryDirectory() as folder:
-                row = measured(planted(KINDS[kind], seed), seed, arguments.samples, Path(folder))
+                net = planted(KINDS[kind], seed, arguments.blocks or BLOCKS[kind])
+                row = measured(net, seed, arguments.samples, Path(folder))
             print(f"| {kind} {seed} | {row}", flush=True)
 
 
-def deep_encoder(b: Builder) -> tuple[str, tuple[int, ...]]:
-    """48 blocks of attention with one head and a feed-forward layer; its output and input shape."""
+def deep_encoder(b: Builder, blocks: int) -> tuple[str, tuple[int, ...]]:
+    """Blocks of attention with one head and a feed-forward layer; its output and input shape."""
     x = "input"
-    for _ in range(48):
+    for _ in range(blocks):
         n = b.layer_norm(x, _WIDTH)
         q, k, v = (b.linear(n, _WIDTH, _WIDTH) for _ in range(3))
         scores = b.node("MatMul", [q, b.node("Transpose", [k], perm=[0, 2, 1])])
@@ -82,10 +84,10 @@ def deep_encoder(b: Builder) -> tuple[str, tuple[int, ...]]:
     return b.layer_norm(x, _WIDTH), (_TOKENS, _WIDTH)
 
 
-def deep_cnn(b: Builder) -> tuple[str, tuple[int, ...]]:
-    """50 residual blocks of three convolutions; its output and input shape."""
+def deep_cnn(b: Builder, blocks: int) -> tuple[str, tuple[int, ...]]:
+    """Residual blocks of three convolutions; its output and input shape."""
     x, wide = b.conv("input", 3, _CHANNELS, 3), 2 * _CHANNELS
-    for _ in range(50):
+    for _ in range(blocks):
         y = b.node("Relu", [b.conv(x, _CHANNELS, wide, 1)])
         y = b.node("Relu", [b.conv(y, wide, wide, 3)])
         x = b.node("Relu", [b.node("Add", [x, b.conv(y, wide, _CHANNELS, 1)])])
@@ -93,12 +95,15 @@ def deep_cnn(b: Builder) -> tuple[str, tuple[int, ...]]:
 
 
 KINDS = {"encoder": deep_encoder, "cnn": deep_cnn}
+BLOCKS = {"encoder": 48, "cnn": 50}
 
 
-def planted(build: Callable[[Builder], tuple[str, tuple[int, ...]]], seed: int) -> Net:
+def planted(
+    build: Callable[[Builder, int], tuple[str, tuple[int, ...]]], seed: int, blocks: int
+) -> Net:
     """A network of a seed with its outliers."""
     b, rng = Builder(seed), np.random.default_rng([seed, 1])
-    output, shape = build(b)
+    output, shape = build(b, blocks)
     model = b.model(["batch", *shape], output, None)
     weights = {w.name: w for w in model.graph.initializer}
     layers = [n for n in model.graph.node if len(n.input) > 1 and _matrix(n, weights)]

@@ -88,7 +88,7 @@ def test_quantized_models_are_compared_alike(
     assert min(restored[0], 100) == pytest.approx(min(restored[1], 100), abs=0.1)
 
 
-@pytest.mark.parametrize("way", [*TOOLS, *ONNX_RUNTIME, "int8", "fp16"])
+@pytest.mark.parametrize("way", ["default", "qoperator", "dynamic", "int8", "fp16"])
 def test_a_network_too_costly_to_measure_every_layer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantized: Any, way: str
 ) -> None:

@@ -88,7 +88,7 @@ ONE_CANDIDATE_S = 2 * METRIC_S
 """Of bisect: two candidates are evaluated side by side where there are two cores."""
 
 
-@pytest.mark.parametrize("limit", [600.0, 900.0, 1500.0])
+@pytest.mark.parametrize("limit", [600.0, 1500.0])
 def test_repair_with_a_slow_metric(clock: Clock, limit: float) -> None:
     started = clock()
     result = repaired(limit, metric=slow_metric(clock))
@@ -147,4 +147,5 @@ def test_a_limit_that_the_setup_takes_is_said_at_once(
 
 
 def test_without_a_limit_nothing_is_cut(clock: Clock) -> None:
-    assert "time limit" not in repaired(None, metric=slow_metric(clock)).explanation
+    result = searched(None, "metric>=0.9", metric=slow_metric(clock))
+    assert result.passed and result.search.outcome != "unfinished"

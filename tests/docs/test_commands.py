@@ -1,4 +1,7 @@
-"""Every command and every Python block of README and docs runs as it is written."""
+"""Every command and every Python block of README and docs runs as it is written.
+
+Where the page shows what a command prints, it prints just that. If not: scripts/update_docs.py.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,15 @@ from typing import Any
 
 import pytest
 import yaml
-from documents import REPOSITORY, Block, blocks, documents, run_qdebug
+from documents import (
+    REPOSITORY,
+    Block,
+    blocks,
+    documents,
+    run_qdebug,
+    selected,
+    still_shown,
+)
 
 ELSEWHERE = {"cd", "git", "source", ".", "export"}
 """Not ours to test."""
@@ -26,26 +37,30 @@ ELSEWHERE = {"cd", "git", "source", ".", "export"}
 )
 def test_what_a_page_says_runs(page: Path, prepared: Path, tmp_path: Path) -> None:
     found = list(blocks(page.read_text("utf-8")))
-    if not any(block.language in {"sh", "python", "yaml"} for block in found):
+    if not any(b.language in {"sh", "python", "yaml"} or "output" in b.notes for b in found):
         return
     folder = shutil.copytree(prepared, tmp_path / "folder")
     names: dict[str, Any] = {"__name__": "documentation"}
+    printed: dict[tuple[str, ...], str] = {}
     problems = []
     with contextlib.chdir(folder):
         for block in found:
             try:
-                _check(block, names)
+                _check(block, names, printed)
             except Exception as error:
                 problems.append(f"{block.body}-> {type(error).__name__}: {error}")
     assert not problems, "\n\n".join(problems)
 
 
-def _check(block: Block, names: dict[str, Any]) -> None:
-    if block.language == "sh":
+def _check(block: Block, names: dict[str, Any], printed: dict[tuple[str, ...], str]) -> None:
+    """`printed` is what each command of the page printed so far."""
+    if "output" in block.notes:
+        _output(block.notes["output"], block.body, printed)
+    elif block.language == "sh":
         commands = block.commands()
         for number, words in enumerate(commands, 1):
             code = int(block.notes.get("exits", "0")) if number == len(commands) else 0
-            _command(words, code, run="needs" not in block.notes)
+            printed[*words] = _command(words, code, run="needs" not in block.notes)
     elif block.language == "python" and not {"needs", "file", "insert"} & set(block.notes):
         exec(compile(block.body, "<documentation>", "exec"), names)
     elif block.language == "python" and "/" not in block.notes.get("file", "/"):
@@ -54,8 +69,17 @@ def _check(block: Block, names: dict[str, Any]) -> None:
         _yaml(yaml.safe_load(block.body))
 
 
-def _command(words: list[str], code: int, *, run: bool) -> None:
-    """Run one command, or hold it to what exists."""
+def _output(note: str, body: str, printed: dict[tuple[str, ...], str]) -> None:
+    """Hold a block to what its command prints, which is run only where the page has not run it."""
+    words = shlex.split(note.split(" | ")[0])
+    output = printed.get((*words,)) or run_qdebug(words[1:])[1]
+    now = selected(output, note)
+    assert still_shown(note, now, body), now
+
+
+def _command(words: list[str], code: int, *, run: bool) -> str:
+    """What one command prints, or nothing where it is only held to what exists."""
+    shown = ""
     while re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words = words[1:]
     program, arguments = words[0].removeprefix(".venv/bin/"), words[1:]
@@ -78,6 +102,7 @@ def _command(words: list[str], code: int, *, run: bool) -> None:
         _extras(arguments)
     else:
         assert program in ELSEWHERE, f"nothing tells how to test {shlex.join(words)}"
+    return shown
 
 
 @cache
