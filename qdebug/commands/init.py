@@ -133,7 +133,7 @@ def _with_samples(
                 "Ranges that were fitted to what\nis compared would flatter the result.",
             )
         )
-    why = samples.told or counted(count, "sample")
+    why = samples.origin.told or counted(count, "sample")
     chosen.append(ChosenSetting("inputs", _text(compared), f"What is compared on: {why}"))
     chosen += _about_pictures(settings, samples)
     start = calibration if divided else 0

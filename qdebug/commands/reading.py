@@ -34,9 +34,9 @@ def read_data(*specs: SampleSpec | None) -> tuple[ReadData, ...]:
         inputs = inputs or _inputs_of(spec)
         samples = spec.open(inputs)
         how = samples.spec.preprocessing
-        if samples.told:
+        if samples.origin.told:
             guess = how is not None and how.guess
-            data[spec.setting] = ReadData(spec.setting, spec.data, samples.told, guess)
+            data[spec.setting] = ReadData(spec.setting, spec.data, samples.origin.told, guess)
     return tuple(data.values())
 
 

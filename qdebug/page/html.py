@@ -59,6 +59,7 @@ def policy(used: Assets, *, served: bool = False) -> str:
             f"script-src {_hash(used.script)}",
             f"style-src {_hash(used.style)}",
             "img-src data: blob:",
+            "media-src data:",
             "worker-src blob:",
             *(["connect-src 'self'"] if served else []),
             "base-uri 'none'",

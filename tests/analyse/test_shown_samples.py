@@ -7,11 +7,14 @@ from typing import Any
 
 import h5py
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from refusals import refused
+from scipy.io import wavfile
 
 import qdebug
+from qdebug.analyse.shown_samples import _chosen
 from qdebug.store.reader import RunReader
 
 DATA = Path(__file__).parents[2] / "calib_data"
@@ -76,6 +79,71 @@ def test_text_and_masks(tmp_path: Path) -> None:
     pictures = {"x": random.random((6, 3, 12, 12)).astype(np.float32)}
     found = shown(tmp_path / "mask.h5", segmenter, inputs=pictures, metric="miou-to-reference")
     assert all(v["mask"].startswith("data:image/png;") for v in found[0]["views"])
+
+
+def test_what_a_network_reads_and_what_is_nearest(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = ["good", "bad", "dull", "fine", "great", "poor"]
+    kind = tokenizers.models.WordLevel({w: k for k, w in enumerate(words)}, unk_token="good")
+    tokenizers.Tokenizer(kind).save(str(tmp_path / "tokenizer.json"))
+    table = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["rows"], "lookup"),
+        helper.make_node("ReduceMean", ["rows"], ["mean"], "mean", axes=[1], keepdims=0),
+        helper.make_node("MatMul", ["mean", "w"], ["y"], "layer"),
+    ]
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["N", 1])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 8])
+    weights = [
+        numpy_helper.from_array(table, "table"),
+        numpy_helper.from_array(np.eye(8, dtype="f4"), "w"),
+    ]
+    graph = helper.make_graph(nodes, "g", [ids], [y], weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(proto, model := tmp_path / "model.onnx")
+    (tmp_path / "texts.txt").write_text("\n".join(words))
+    given = {"texts": tmp_path / "texts.txt", "ids": {"input_ids": np.arange(6)[:, None]}}
+    for name, inputs in given.items():  # as they were, and read back
+        found = shown(tmp_path / f"{name}.h5", model, inputs=inputs, metric="cosine")
+        for sample in found:
+            assert sample["text"] == words[sample["sample"]]
+            nearest = sample["views"][0]["says"]
+            assert nearest.startswith("nearest: sample ")
+            assert nearest.endswith(f": {words[int(nearest.split()[2].strip(','))]}")
+
+
+def test_what_a_network_hears_and_its_values(tmp_path: Path) -> None:
+    hearing = network("MatMul", (800, 2), ["N", 800], ["N", 2])
+    onnx.save(hearing, tmp_path / "model.onnx")
+    (folder := tmp_path / "wav").mkdir()
+    for k in range(3):
+        values = np.sin(np.arange(1000) * (k + 1) / 9).astype(np.float32)
+        wavfile.write(folder / f"{k}.wav", 8000, values)
+    found = shown(tmp_path / "run.h5", tmp_path / "model.onnx", inputs=folder, metric="cosine")
+    sound = found[0]["sound"]
+    assert sound["rate"] == sound["heard_rate"] == 8000
+    assert sound["seconds"] == sound["heard_seconds"] == 0.1  # as the network hears it
+    assert len(found[0]["views"][0]["says"].split(", ")) == 2 and not found[0]["picture"]
+
+
+def test_the_noisiest_that_fail_alike_are_shown_without_a_metric(tmp_path: Path) -> None:
+    digits = np.load(DATA / "digits_holdout.npz")["input"][:32].copy()
+    digits[1::2] *= 0.3
+    calib = {"input": 0.3 * np.load(DATA / "digits_calib.npz")["input"][:40]}
+    model, run = DATA / "digits_cnn.onnx", tmp_path / "run.h5"
+    result = qdebug.compare(
+        model, inputs={"input": digits}, calib_data=calib, effect="none", output=run
+    )
+    with RunReader(run) as reader:
+        found = reader.shown
+    assert result.clusters is not None and len(found) == 8
+    alike = result.clusters.each[0].samples
+    assert all(s["lost"] is None and s["sample"] in alike for s in found)
+    assert [s["sqnr_db"] for s in found] == sorted(s["sqnr_db"] for s in found)
+
+
+def test_some_of_each_cluster_are_among_them() -> None:
+    assert _chosen(range(20), [(15, 16, 17), (2, 3)]) == [0, 1, 2, 3, 4, 5, 15, 16]
 
 
 @pytest.mark.parametrize("settings", [{}, {"metric": "agreement", "keep": "none"}])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import onnx
 import pytest
@@ -13,6 +15,9 @@ from browser import axe_violations, missing, opened
 from onnx import TensorProto, helper, numpy_helper
 
 import qdebug
+from qdebug.network.samples.sounds import playable
+from qdebug.result import to_json
+from qdebug.results.shown_samples import SampleView, ShownSample, ShownSound
 
 if why := missing():
     pytest.skip(why, allow_module_level=True)
@@ -230,6 +235,32 @@ def test_a_classifier_shows_what_each_run_took_a_picture_for(
         first = watched.page.locator("#samples article").first
         assert first.locator("svg image").count() == 1
         assert first.locator("dt").all_text_contents() == ["truth", "FP32", "INT8"]
+
+
+def test_texts_and_sounds_are_shown(chromium: Any, tmp_path: Path) -> None:
+    """In the place of pictures, as `results.shown_samples` describes them; hostile ones too."""
+    x = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    qdebug.compare(_chain(["one"])[0], inputs={"x": x}, effect="none", output=tmp_path / "run.h5")
+    url, rate, heard = playable(np.sin(np.arange(80000) / 9).astype(np.float32), 8000)
+    sound = ShownSound(url, rate, heard / rate, 8000, 10.0, ((-1.0, 1.0), (-0.5, 0.5)))
+    given = [
+        ShownSample(3, 0.5, None, "", 0, 0, (SampleView("FP32", HOSTILE[0]),), text=HOSTILE[5]),
+        ShownSample(1, None, 12.5, "", 0, 0, (), sound=sound),
+    ]
+    with h5py.File(tmp_path / "run.h5", "a") as file:
+        file["shown"] = np.frombuffer(json.dumps(to_json(given)).encode(), np.uint8)
+    qdebug.report(tmp_path / "run.h5", output=tmp_path / "page.html")
+    with opened(chromium, tmp_path / "page.html") as watched:
+        text, heard_one = watched.page.locator("#samples article").all()
+        assert text.locator("blockquote").text_content() == HOSTILE[5]
+        assert text.locator("dd").text_content() == HOSTILE[0]
+        ready = "player => new Promise(done => { player.onloadeddata = () => done(player.duration);"
+        ready += " player.preload = 'auto'; player.load(); })"
+        assert heard_one.locator("audio").evaluate(ready) == 4
+        assert heard_one.locator("svg line.unheard").count() == 1
+        assert "the first 4 s of 10 s, 8000 Hz" in heard_one.text_content()
+        assert axe_violations(watched.page) == []
+        watched.quiet()
 
 
 def test_a_picture_says_which_others_fail_alike(chromium: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from qdebug.network.samples.feeds import open_feeds
 from qdebug.network.samples.parts import part_of, split_part
 from qdebug.network.samples.readers.folder import read_folder
 from qdebug.network.samples.readers.python import open_script, split_spec
-from qdebug.network.samples.samples import RawSamples, Samples, Source
+from qdebug.network.samples.samples import Origin, RawSamples, Samples, Source
 from qdebug.network.samples.stacked import open_stacked
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import TensorSpec
@@ -49,19 +49,19 @@ def opened(spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:
             code="QD-SAMPLES-COUNT",
         )
     source = data.value if isinstance(data, InMemory) else open_source(data, inputs)
-    told = ""
+    origin = Origin()
     if isinstance(source, RawSamples):
         prepared = source.prepared(spec, inputs)
-        source, spec, told = prepared.arrays, prepared.spec, prepared.told
+        source, spec, origin = prepared.arrays, prepared.spec, prepared.origin
     if isinstance(source, Samples):
         samples = source.first(limit)
         samples.check_inputs(inputs)
     elif isinstance(source, Mapping):
         reader, layout, extras = open_stacked(source, inputs, data, limit)
-        samples = Samples(reader, layout, extras, inputs, spec, told)
+        samples = Samples(reader, layout, extras, inputs, spec, origin)
     else:
         feed_reader, layout, extras = open_feeds(source, inputs, data, limit)
-        samples = Samples(feed_reader, layout, extras, inputs, spec, told)
+        samples = Samples(feed_reader, layout, extras, inputs, spec, origin)
     _check_full_batches(samples, data, spec.limited_by)
     return samples if spec.batch_size is None else samples.with_batch_size(spec.batch_size)
 

@@ -98,8 +98,12 @@ class _RawPart:
         arrays = part_of(found.arrays, Part(self.part.start), self.where)
         assert not isinstance(arrays, RawSamples)
         last = "the last" if self.part.stop is None else str(self.part.stop - 1)
-        told = f"{self.part.start} to {last} of {found.told}"
-        return PreparedSamples(arrays, replace(found.spec, limit=spec.limit), told)
+        origin = replace(
+            found.origin,
+            told=f"{self.part.start} to {last} of {found.origin.told}",
+            texts=found.origin.texts[self.part.start :],
+        )
+        return PreparedSamples(arrays, replace(found.spec, limit=spec.limit), origin)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from qdebug.network.samples.pictures import (
     mask_as_input,
     size_of,
 )
-from qdebug.network.samples.samples import PreparedSamples, SampleArray
+from qdebug.network.samples.samples import Origin, PreparedSamples, SampleArray
 from qdebug.network.samplespec import FOLDER, SampleSpec
 from qdebug.types import Array, TensorSpec
 from qdebug.wording import counted, option
@@ -152,7 +152,7 @@ class PictureSet:
         if spec.group == FOLDER and FOLDER not in arrays:
             folders = folders_of([picture.name for picture in used.pictures])
             arrays[FOLDER] = ArrayInMemory(np.array(folders))
-        return PreparedSamples(arrays, replace(spec, preprocessing=how), told)
+        return PreparedSamples(arrays, replace(spec, preprocessing=how), Origin(told))
 
 
 def _check_sizes(

@@ -21,7 +21,7 @@ from qdebug.network.samples.arrays import ArrayInMemory
 from qdebug.network.samples.found_preprocessing import folders_beside
 from qdebug.network.samples.groups import folders_of
 from qdebug.network.samples.matching import inputs_text
-from qdebug.network.samples.samples import PreparedSamples, SampleArray
+from qdebug.network.samples.samples import Origin, PreparedSamples, SampleArray
 from qdebug.network.samplespec import FOLDER, SampleSpec
 from qdebug.types import Array, Feeds, TensorSpec
 from qdebug.wording import counted, option
@@ -102,20 +102,21 @@ class Recordings:
         if spec.group == FOLDER and FOLDER not in used.labels:
             folders = np.array(folders_of([str(file) for file in used.files]))
             used = replace(used, labels={**used.labels, FOLDER: folders})
-        how = _listening_beside(spec.model)
+        how = listening_beside(spec.model)
         rate = how.rate or _only(rates, used.files, spec.data)
         how = replace(how, rate=rate)
         sizes = [math.ceil(n * rate / own) for n, own in zip(lengths, rates, strict=True)]
         wanted = taken.shape[_axis_of_values(taken)]
         length = wanted if isinstance(wanted, int) else None
         told = f"{self.holds}{left_out}; {_told(how, rates, length, sizes)}"
+        origin = Origin(told, rate=rate)
         if length is None and len(set(sizes)) > 1:
-            return PreparedSamples(_RecordingFeeds(used, taken, how), spec, told)
+            return PreparedSamples(_RecordingFeeds(used, taken, how), spec, origin)
         arrays: dict[str, SampleArray] = {
             taken.name: DecodedRecordings(used.files, how, taken, length or sizes[0]),
             **{name: ArrayInMemory(array) for name, array in used.labels.items()},
         }
-        return PreparedSamples(arrays, spec, told)
+        return PreparedSamples(arrays, spec, origin)
 
 
 def _waveform_input(inputs: Sequence[TensorSpec], where: str) -> TensorSpec:
@@ -124,10 +125,8 @@ def _waveform_input(inputs: Sequence[TensorSpec], where: str) -> TensorSpec:
     Raises:
         SampleError: it is something else.
     """
-    taken = inputs[0]
-    is_wave = len(taken.shape) == 2 or (len(taken.shape) == 3 and 1 in taken.shape[1:])
-    if len(inputs) == 1 and taken.dtype.kind == "f" and is_wave:
-        return taken
+    if len(inputs) == 1 and is_waveform(inputs[0]):
+        return inputs[0]
     raise SampleError(
         f"{where}: holds recordings, and the model does not take a waveform, [samples, values], "
         f"[samples, 1, values] or [samples, values, 1]: {inputs_text(inputs)}.",
@@ -137,12 +136,18 @@ def _waveform_input(inputs: Sequence[TensorSpec], where: str) -> TensorSpec:
     )
 
 
+def is_waveform(taken: TensorSpec) -> bool:
+    """Whether an input may take a waveform: two axes, or a third one of a single channel."""
+    shape = taken.shape
+    return taken.dtype.kind == "f" and (len(shape) == 2 or (len(shape) == 3 and 1 in shape[1:]))
+
+
 def _axis_of_values(taken: TensorSpec) -> int:
     """Where the values of a waveform are: last, unless one channel is."""
     return 1 if len(taken.shape) == 3 and taken.shape[1] != 1 else len(taken.shape) - 1
 
 
-def _listening_beside(model: str) -> Listening:
+def listening_beside(model: str) -> Listening:
     """What Hugging Face's preprocessor_config.json beside a model says.
 
     Raises:

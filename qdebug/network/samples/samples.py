@@ -45,18 +45,33 @@ class FeedSource(Protocol):
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What samples were before they became inputs; nothing of arrays, which are given as inputs.
+
+    Attributes:
+        told: what they were and what was done to them, for people.
+        texts: of each sample, as people read it; none where they were no texts.
+        rate: of recordings, in values per second; None where they were none.
+    """
+
+    told: str = ""
+    texts: Sequence[str] = ()
+    rate: int | None = None
+
+
+@dataclass(frozen=True)
 class PreparedSamples:
     """What samples became for a network.
 
     Attributes:
         arrays: of its inputs and of labels, by name, samples on the leading axis; or feeds.
         spec: that they were opened from, with what was found.
-        told: what they are and what was done to them, for people.
+        origin: what they were.
     """
 
     arrays: Mapping[str, SampleArray] | FeedSource
     spec: SampleSpec
-    told: str
+    origin: Origin
 
 
 @runtime_checkable
@@ -158,8 +173,7 @@ class Samples:
         batch_size: samples per execution; the largest one when the user's feeds differ.
         batch_is_free: any batch size works, and the last batch may be smaller.
         extras: arrays that are not model inputs (labels), `count` rows each.
-        told: what they are and how they became inputs, for people; "" for arrays, which are given
-            as inputs.
+        origin: what they were before they became inputs.
     """
 
     def __init__(
@@ -169,7 +183,7 @@ class Samples:
         extras: Extras,
         inputs: Sequence[TensorSpec],
         spec: SampleSpec,
-        told: str = "",
+        origin: Origin = Origin(),
     ) -> None:
         self.extras = extras
         self.count = layout.count
@@ -179,7 +193,7 @@ class Samples:
         self._layout = layout
         self._inputs = tuple(inputs)
         self.spec = spec
-        self.told = told
+        self.origin = origin
 
     def feeds(self, start: int, count: int) -> Feeds:
         """`count` samples from `start`, by input name, in the model's types; fresh arrays.
@@ -254,7 +268,7 @@ class Samples:
         layout = replace(self._layout, count=count, offsets=offsets)
         spec = replace(self.spec, limit=count)
         extras = self.extras.first(count)
-        return Samples(self._reader, layout, extras, self._inputs, spec, self.told)
+        return Samples(self._reader, layout, extras, self._inputs, spec, self.origin)
 
     def check_inputs(self, inputs: Sequence[TensorSpec]) -> None:
         """Make sure that these samples were opened for such inputs.
@@ -289,7 +303,7 @@ class Samples:
             )
         layout = replace(self._layout, batch_size=size)
         spec = replace(self.spec, batch_size=size)
-        return Samples(self._reader, layout, self.extras, self._inputs, spec, self.told)
+        return Samples(self._reader, layout, self.extras, self._inputs, spec, self.origin)
 
     @cached_property
     def digest(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from qdebug.network.onefile import without_weights
 from qdebug.network.samples.arrays import ArrayInMemory
 from qdebug.network.samples.found_preprocessing import folders_beside
 from qdebug.network.samples.matching import inputs_text
-from qdebug.network.samples.samples import PreparedSamples
+from qdebug.network.samples.samples import Origin, PreparedSamples, Samples
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import Array, Feeds, TensorSpec
 from qdebug.wording import counted
@@ -69,6 +70,13 @@ class Texts:
             labels={name: array[:count] for name, array in self.labels.items()},
         )
 
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """Each of them for people, the second of a pair on a line of its own."""
+        if self.pairs is None:
+            return self.texts
+        return tuple(map("\n".join, zip(self.texts, self.pairs, strict=True)))
+
     def prepared(self, spec: SampleSpec, inputs: Sequence[TensorSpec]) -> PreparedSamples:
         """The token ids: stacked and padded where the network takes a mask or a fixed number of
         tokens, else one by one.
@@ -94,7 +102,8 @@ class Texts:
         told += f", {counted(cut, 'text')} cut at {longest}" if cut else ""
         pads = length is not None or _MASK in meanings.values() or len(set(sizes)) == 1
         if not pads:
-            return PreparedSamples(_TextFeeds(encoded, meanings, inputs, used), spec, told)
+            feeds = _TextFeeds(encoded, meanings, inputs, used)
+            return PreparedSamples(feeds, spec, Origin(told, used.readable))
         width = length or max(sizes)
         arrays = {
             each.name: ArrayInMemory(_stacked(encoded, meanings[each.name], width, padding, each))
@@ -102,7 +111,49 @@ class Texts:
         }
         told += f", padded to {width}" if min(sizes) < width else ""
         arrays |= {name: ArrayInMemory(array) for name, array in used.labels.items()}
-        return PreparedSamples(arrays, spec, told)
+        return PreparedSamples(arrays, spec, Origin(told, used.readable))
+
+
+def _token_inputs(inputs: Sequence[TensorSpec]) -> dict[str, str]:
+    """What each input takes of an encoding, by its name; nothing where one takes something else."""
+    found = {each.name: _MEANINGS.get(each.name.partition(":")[0].lower()) for each in inputs}
+    if len(inputs) == 1:
+        found = {inputs[0].name: _IDS}
+    are_tokens = all(each.dtype.kind in "iu" and len(each.shape) == _AXES for each in inputs)
+    if are_tokens and all(found.values()) and _IDS in found.values():
+        return {name: str(meaning) for name, meaning in found.items()}
+    return {}
+
+
+def texts_of(samples: Samples, feeds: Mapping[int, Feeds]) -> dict[int, str]:
+    """The texts of some samples, by number, for people: as they were given, or read back from the
+    token ids, in lower case where the tokenizer writes so; nothing where they are no texts, where
+    no tokenizer lies beside the model, or without `tokenizers`.
+
+    Args:
+        feeds: of each of these samples.
+    """
+    if samples.origin.texts:
+        return {number: samples.origin.texts[number] for number in feeds}
+    meanings = _token_inputs(samples.inputs)
+    if not meanings or find_spec("tokenizers") is None:
+        return {}
+    try:
+        tokenizer = _open(_tokenizer_beside(samples.spec))
+    except SampleError:  # the samples are ids: nobody asked for texts
+        return {}
+    name_of = {meaning: name for name, meaning in meanings.items()}
+    rows = _embedding_rows(samples.spec.model, name_of[_IDS])
+    if rows is not None and tokenizer.get_vocab_size(with_added_tokens=False) > rows:
+        return {}  # the tokenizer of another model
+
+    def read(feed: Feeds) -> str:
+        ids = feed[name_of[_IDS]]
+        if _MASK in name_of:
+            ids = ids[feed[name_of[_MASK]] != 0]
+        return str(tokenizer.decode(ids.reshape(-1).tolist()))
+
+    return {number: read(feed) for number, feed in feeds.items()}
 
 
 def _meanings_of(inputs: Sequence[TensorSpec], where: str) -> dict[str, str]:
@@ -111,12 +162,9 @@ def _meanings_of(inputs: Sequence[TensorSpec], where: str) -> dict[str, str]:
     Raises:
         SampleError: one takes something else.
     """
-    found = {each.name: _MEANINGS.get(each.name.partition(":")[0].lower()) for each in inputs}
-    if len(inputs) == 1:
-        found = {inputs[0].name: _IDS}
-    are_tokens = all(each.dtype.kind in "iu" and len(each.shape) == _AXES for each in inputs)
-    if are_tokens and all(found.values()) and _IDS in found.values():
-        return {name: str(meaning) for name, meaning in found.items()}
+    found = _token_inputs(inputs)
+    if found:
+        return found
     raise SampleError(
         f"{where}: holds texts, and the model does not take token ids [samples, tokens] (with an "
         f"attention mask and token types): {inputs_text(inputs)}.",

@@ -1,4 +1,4 @@
-/** The samples that lose most by the task: the picture, and what each run says of it. */
+/** The samples that lose most: the picture, the text or the sound, and what each run says of it. */
 
 import { s } from "./charts/svg.js";
 import { h, nameOf, printable } from "./dom.js";
@@ -14,9 +14,12 @@ const LONGEST = 24;
 /** @param {HTMLElement} host */
 export function mount(host, { data, store }) {
   const body = h("div", {});
-  host.append(h("h2", {}, "Samples that lose most by the task"), body);
+  const title = h("h2", {});
+  host.append(title, body);
   const fill = () => {
     const run = data.runs[store.get().run];
+    const byNoise = run.shown.some((one) => one.lost === null);
+    title.textContent = byNoise ? "Samples with the noisiest outputs" : "Samples that lose most by the task";
     const parts = run.shown.length ? run.shown.map((one) => shown(one, run.result.clusters)) : [h("p", { class: "lacking" }, "This run shows none.")];
     const boxed = run.shown.some((one) => one.views.some((view) => view.boxes));
     body.replaceChildren(...(boxed ? [legend()] : []), h("div", { class: "shown-samples" }, ...parts));
@@ -35,9 +38,36 @@ function shown(one, clusters) {
   const drawn = one.picture && one.views.some((view) => view.boxes || view.mask);
   const parts = drawn
     ? [h("div", { class: "views" }, ...one.views.map((view) => figure(one, view)))]
-    : [one.picture ? picture(one, [], `Sample ${one.sample}`) : null, said(one)];
-  return h("article", {}, h("h3", {}, `Sample ${one.sample} `, h("small", {}, `loses ${number(one.lost, 3)}`)), ...parts, alike(one, clusters));
+    : [one.picture ? picture(one, [], `Sample ${one.sample}`) : null, one.text ? text(one) : null, one.sound ? sound(one) : null, said(one)];
+  const loss = one.lost === null ? decibels(one.sqnr_db) : `loses ${number(one.lost, 3)}`;
+  return h("article", {}, h("h3", {}, `Sample ${one.sample} `, h("small", {}, loss)), ...parts, alike(one, clusters));
 }
+
+function text({ text }) {
+  return h("blockquote", { class: "shown-text", dir: "auto" }, ...text.split("\n").map((line) => h("p", {}, printable(line))));
+}
+
+/** The curve of the whole recording, what can be heard of it brighter, and the player. */
+function sound({ sample, sound }) {
+  const { curve, seconds, heard_seconds: heard, rate, heard_rate: heardRate } = sound;
+  const width = curve.length;
+  const bars = curve.map(([low, high], x) => s("line", { x1: x + 0.5, x2: x + 0.5, y1: 1 - high, y2: Math.max(1 - low, 1 - high + 0.01), class: (x + 0.5) / width <= heard / seconds ? null : "unheard" }));
+  const label = `Sample ${sample}: ${inSeconds(seconds)} of sound, up to ${number(Math.max(...curve.flat().map(Math.abs)), 2)} of full scale`;
+  const parts = [
+    heard < seconds ? `the first ${inSeconds(heard)} of ${inSeconds(seconds)}` : inSeconds(seconds),
+    heardRate < rate ? `${heardRate} of ${rate} Hz` : `${rate} Hz`,
+  ];
+  const player = sound.url.startsWith("data:audio/wav;") ? h("audio", { controls: true, preload: "metadata", src: sound.url }) : null;
+  return h(
+    "div",
+    { class: "shown-sound" },
+    s("svg", { viewBox: `0 0 ${width} 2`, preserveAspectRatio: "none", role: "img", "aria-label": label }, s("line", { class: "zero", x1: 0, x2: width, y1: 1, y2: 1 }), ...bars),
+    player,
+    h("small", {}, parts.join(", ")),
+  );
+}
+
+const inSeconds = (seconds) => `${number(seconds, 3)} s`;
 
 /** What the sample has in common with others that fail; null where it has nothing. */
 function alike({ sample }, clusters) {

@@ -73,7 +73,9 @@ def test_pictures_within_and_beside_the_dataset(saved: Saved, tmp_path: Path) ->
     assert np.rint(found[:, 0, 0, 0] * 255).tolist() == [0, 1, 2]
     assert samples.extras["labels"].tolist() == [1, 0, 1]
     assert samples.extras["light"].tolist() == ["day", "day", "night"]
-    assert samples.told.startswith("3 pictures with labels, light (Hugging Face dataset data)")
+    assert samples.origin.told.startswith(
+        "3 pictures with labels, light (Hugging Face dataset data)"
+    )
 
 
 BOX = {"_type": "List", "feature": {"_type": "Value", "dtype": "float32"}, "length": 4}
@@ -106,7 +108,7 @@ def test_boxes_of_objects(saved: Saved, kind: Any) -> None:
     samples = opened(saved(features, {"image": cells, "objects": column}))
     assert samples.extras["boxes"].tolist() == [[[0, 2, 4, 8], [1, 1, 3, 4]], [[0] * 4] * 2]
     assert samples.extras["classes"].tolist() == [[1, 0], [-1, -1]]
-    assert "2 boxes, x, y, width and height of 'objects'" in samples.told
+    assert "2 boxes, x, y, width and height of 'objects'" in samples.origin.told
 
 
 def test_objects_that_are_no_boxes(saved: Saved) -> None:

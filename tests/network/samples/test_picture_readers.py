@@ -52,7 +52,7 @@ def test_a_folder_in_natural_order(save: Any, tmp_path: Path) -> None:
     (tmp_path / "readme.txt").write_text("not a picture")
     samples = opened(tmp_path)
     assert values(samples) == [1, 9, 10] and not samples.extras
-    assert samples.told.startswith("3 pictures; RGB") and "guess" in samples.told
+    assert samples.origin.told.startswith("3 pictures; RGB") and "guess" in samples.origin.told
 
 
 def test_the_same_pictures_have_the_digest_of_their_arrays(save: Any, tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_masks_that_are_damaged(save: Any, tmp_path: Path) -> None:
     with pytest.raises(SampleError, match=r"3 of 5 pictures.*masks/1\.png.*one channel"):
         _ = opened(tmp_path).extras["masks"]
     samples = opened(tmp_path, skip_bad=True)
-    assert values(samples) == [0, 4] and "3 unreadable ones left out" in samples.told
+    assert values(samples) == [0, 4] and "3 unreadable ones left out" in samples.origin.told
     assert samples.extras["masks"][:, 0, 0].tolist() == [0, 4]
 
 
@@ -353,7 +353,7 @@ def test_a_part_of_the_data(save: Any, tmp_path: Path) -> None:
     assert values(opened(f"{data}[2:5]")) == [2, 3, 4]
     assert values(opened(f"{data}[7:]")) == [7, 8, 9]
     assert values(opened(f"{data}[2:8]", limit=2)) == [2, 3]
-    assert opened(f"{data}[2:5]").told.startswith("2 to 4 of 10 pictures")
+    assert opened(f"{data}[2:5]").origin.told.startswith("2 to 4 of 10 pictures")
     arrays = np.ones((10, 3, 8, 8), np.float32)
     arrays *= np.arange(10, dtype=np.float32)[:, None, None, None]
     np.savez(tmp_path / "all.npz", x=arrays / 255, labels=np.arange(10))

@@ -39,7 +39,7 @@ def test_values_are_those_of_the_file(
     write(tmp_path / "a.wav", (expected * one + zero).astype(kind))
     samples = open_samples(str(tmp_path / "a.wav"), [make_spec("x", None, 1, 4)])
     assert samples.feeds(0, 1)["x"].tolist() == [[expected.tolist()]]
-    assert "1 recording; 8000 Hz" in samples.told
+    assert "1 recording; 8000 Hz" in samples.origin.told
 
 
 def test_channels_are_averaged(tmp_path: Path, make_spec: Any) -> None:
@@ -53,7 +53,7 @@ def test_shorter_ones_end_in_zeros_and_longer_ones_are_cut(tmp_path: Path, make_
     samples = open_samples(str(tmp_path), [make_spec("x", None, 5)])
     expected = [[*one, 0, 0], [*ten[:5]]]
     assert samples.feeds(0, 2)["x"].tolist() == np.array(expected).tolist()
-    assert "1 padded with 0, 1 cut" in samples.told
+    assert "1 padded with 0, 1 cut" in samples.origin.told
 
 
 @pytest.mark.parametrize("length", [5, None])
@@ -72,7 +72,7 @@ def test_where_any_length_is_taken_each_has_its_own(tmp_path: Path, make_spec: A
     for k, wave in enumerate(waves):
         assert samples.feeds(k, 1)["x"].tolist() == [[wave.tolist()]]
     assert samples.extras["labels"].tolist() == [0, 1]
-    assert "2 recordings in 2 classes by folder" in samples.told
+    assert "2 recordings in 2 classes by folder" in samples.origin.told
 
 
 @pytest.mark.parametrize("length", [3, None])
@@ -89,7 +89,7 @@ def test_looking_at_them_decodes_none(
     decode, seen = recordings.decoded, []
     monkeypatch.setattr(recordings, "decoded", lambda file: seen.append(file) or decode(file))
     samples = open_samples(str(tmp_path), [make_spec("x", None, None)])
-    assert "16000 Hz" in samples.told and not seen
+    assert "16000 Hz" in samples.origin.told and not seen
     assert samples.feeds(0, 1)["x"].tolist() == [(wave / 2**15).tolist()] and seen
 
 
@@ -101,7 +101,7 @@ def test_other_formats_by_soundfile(tmp_path: Path, make_spec: Any, kind: str) -
     coded = {"subtype": "PCM_24"} if kind != "ogg" else {}
     soundfile.write(tmp_path / f"a.{kind}", wave, 16000, **coded)
     samples = open_samples(str(tmp_path), [make_spec("x", None, 4000)])
-    assert "1 recording; 16000 Hz" in samples.told
+    assert "1 recording; 16000 Hz" in samples.origin.told
     error = np.abs(samples.feeds(0, 1)["x"][0] - wave)
     assert error.max() < (0.05 if kind == "ogg" else 2**-22)
 
@@ -128,7 +128,10 @@ def test_what_lies_beside_the_model_is_done(tmp_path: Path, make_spec: Any) -> N
     )
     scaled = (wave - wave.mean()) / wave.std()
     assert np.abs(values[100:-100:2] - scaled[50:-50]).max() < 0.02
-    assert "resampled from 8000 Hz" in samples.told and "preprocessor_config.json" in samples.told
+    assert (
+        "resampled from 8000 Hz" in samples.origin.told
+        and "preprocessor_config.json" in samples.origin.told
+    )
 
 
 def test_a_manifest_has_labels_and_texts(tmp_path: Path, make_spec: Any) -> None:
@@ -138,7 +141,7 @@ def test_a_manifest_has_labels_and_texts(tmp_path: Path, make_spec: Any) -> None
     (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
     samples = open_samples(str(tmp_path / "list.jsonl"), [make_spec("x", None, 4)])
     assert samples.extras["text"].tolist() == ["007", "x"]
-    assert samples.told.startswith("2 recordings with text (list.jsonl)")
+    assert samples.origin.told.startswith("2 recordings with text (list.jsonl)")
 
 
 def test_refusals(tmp_path: Path, make_spec: Any) -> None:
@@ -153,4 +156,6 @@ def test_refusals(tmp_path: Path, make_spec: Any) -> None:
     with refused("QD-SAMPLES-RECORDING", "1 of 2 recordings", "b.wav", "skip_bad"):
         open_samples(str(tmp_path), [waveform])
     samples = opened(SampleSpec(str(tmp_path), skip_bad=True), [waveform])
-    assert samples.count == 1 and "1 unreadable one left out" in samples.told.replace("(", "")
+    assert samples.count == 1 and "1 unreadable one left out" in samples.origin.told.replace(
+        "(", ""
+    )

@@ -57,7 +57,10 @@ def test_token_ids_are_padded_where_there_is_a_mask(model: Path) -> None:
     assert found["input_ids"].tolist() == [[2, 4, 7, 3, 1, 1], [2, 6, 6, 5, 7, 3]]
     assert found["attention_mask"].tolist() == [[1, 1, 1, 1, 0, 0], [1] * 6]
     assert found["token_type_ids"].sum() == 0
-    assert "2 texts (a.txt)" in samples.told and "4 to 6 tokens, padded to 6" in samples.told
+    assert (
+        "2 texts (a.txt)" in samples.origin.told
+        and "4 to 6 tokens, padded to 6" in samples.origin.told
+    )
 
 
 def test_pairs_have_types_and_labels(model: Path) -> None:
@@ -71,7 +74,7 @@ def test_a_fixed_number_of_tokens_pads_and_cuts(model: Path) -> None:
     lines = (json.dumps({"text": text}) for text in ("good", "very very bad film"))
     samples = read(model, "a.jsonl", "\n".join(lines), *inputs("input_ids", length=5))
     assert samples.feeds(0, 2)["input_ids"].tolist() == [[2, 4, 3, 1, 1], [2, 6, 6, 5, 3]]
-    assert "1 text cut at 5" in samples.told
+    assert "1 text cut at 5" in samples.origin.told
 
 
 def test_without_a_mask_each_text_has_its_length(model: Path) -> None:
@@ -79,7 +82,9 @@ def test_without_a_mask_each_text_has_its_length(model: Path) -> None:
     assert [samples.feeds(k, 1)["input_ids"].shape for k in range(2)] == [(1, 3), (1, 5)]
     config = {"model_max_length": 4}
     model.with_name("tokenizer_config.json").write_text(json.dumps(config))
-    assert read(model, "a.txt", "very good film", *inputs("input_ids")).told.endswith("cut at 4")
+    assert read(model, "a.txt", "very good film", *inputs("input_ids")).origin.told.endswith(
+        "cut at 4"
+    )
 
 
 def test_refusals(model: Path) -> None:
