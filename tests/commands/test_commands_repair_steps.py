@@ -154,6 +154,12 @@ def test_one_that_harms_as_a_whole_is_tried_on_parts() -> None:
     assert state.steps[0].reason is Reason.NO_GAIN and not state.steps[0].accepted
 
 
+def test_one_that_looks_for_its_layers_itself_is_not() -> None:
+    judge = Judge({"one": frozenset("abc")})
+    state, _, _ = run(judge, remedy("one", in_parts=False))
+    assert len(state.steps) == 1 and not kept(state)
+
+
 def test_one_that_changes_next_to_nothing_is_left_at_that() -> None:
     judge = Judge({"one": frozenset("abcd")})  # four help, four harm
     state, _, _ = run(judge, remedy("one"))

@@ -96,6 +96,8 @@ class Remedy:
         rewrites: it changes the FP32 network, and with it the values of some tensors.
         adds_work: it makes the network compute more, and is tried when all others were.
         groups: layers that are judged apart from each other, the first group first.
+        in_parts: where it did harm on all layers it may help on some. Not where it looks for the
+            layers itself.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Remedy:
     groups: Callable[[Quantized, Sequence[str]], list[tuple[str, ...]]] = lambda _, layers: [
         tuple(layers)
     ]
+    in_parts: bool = True
 
 
 def apart_from_heads(network: Quantized, layers: Sequence[str]) -> list[tuple[str, ...]]:

@@ -152,7 +152,7 @@ class Trying:
         if step.accepted and result is not None and after is not None:
             state = replace(state, network=result)
             return with_alternative(state, Alternative(state.in_turn, result, after)), after
-        if _may_help_in_parts(step):
+        if remedy.in_parts and _may_help_in_parts(step):
             state = replace(state, waiting=(*self._halves(state, attempt), *rest))
         return state, current
 
