@@ -9,7 +9,7 @@ from dataclasses import replace
 from onnx import TensorProto
 
 from qdebug.analyse.causes.overflow import contained
-from qdebug.backends.fp16_emulation.coverage import predicted
+from qdebug.backends.fp16_emulation.coverage import FEW_SAMPLES, behind_gates, predicted
 from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import ErrorTotals, skipped_tensors
 from qdebug.metrics.effect import Effect, EffectSummary, rank_key
@@ -96,10 +96,12 @@ def ranked_by_effect(
 
 
 def with_predictions(
-    pair: ModelPair, layers: Sequence[LayerResult], kernels: str
-) -> tuple[LayerResult, ...]:
-    """`layers` with whether the simulated error of those in FP16 predicts an engine's."""
+    pair: ModelPair, layers: Sequence[LayerResult], kernels: str, samples: int
+) -> tuple[tuple[LayerResult, ...], tuple[str, ...]]:
+    """`layers` with whether the simulated error of those in FP16 predicts an engine's, on so many
+    samples; and notes."""
     graph, how = pair.candidate, Fp16Kernels(kernels)
+    inherits = behind_gates(graph) if samples < FEW_SAMPLES else frozenset[str]()
 
     def known(layer: LayerResult) -> bool | None:
         if layer.precision is not Precision.FP16:
@@ -110,9 +112,19 @@ def with_predictions(
             if node in graph.by_name
             and any(graph.types.get(t) == TensorProto.FLOAT16 for t in graph.by_name[node].outputs)
         ]
-        return bool(half) and all(predicted(graph, node, how) for node in half)
+        return bool(half) and all(
+            node not in inherits and predicted(graph, node, how) for node in half
+        )
 
-    return tuple(replace(layer, fp16_predicted=known(layer)) for layer in layers)
+    found = tuple(replace(layer, fp16_predicted=known(layer)) for layer in layers)
+    behind = sum(x.fp16_predicted is not None and not inherits.isdisjoint(x.nodes) for x in found)
+    if not behind:
+        return found, ()
+    return found, (
+        f"{counted(behind, 'layer')} in FP16 behind a gate, as in squeeze and excitation, cannot "
+        f"be predicted on {counted(samples, 'sample')}: all inherit what the gate's few values are "
+        f"rounded to. Compare at least {FEW_SAMPLES} samples, or an engine ({option('backend')}).",
+    )
 
 
 def first_divergence(

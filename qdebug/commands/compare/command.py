@@ -474,7 +474,10 @@ def _result(
 ) -> CompareResult:
     """What the pass over the samples measured."""
     tensors = tensor_results(pair, errors)
-    layers = with_predictions(pair, layer_results(pair, errors), settings.fp16_kernels)
+    kernels = settings.fp16_kernels
+    layers, unpredicted = with_predictions(
+        pair, layer_results(pair, errors), kernels, samples.count
+    )
     computed = {t.name for t in tensors}
     finals = output_results(pair, {t: x for t, x in errors.tensors.items() if t in computed})
     half = Precision.FP16 in pair.precisions.values()
@@ -491,6 +494,6 @@ def _result(
         reference_in_fp16=is_in_fp16(pair.reference),
         skipped=all_skipped(pair, errors, not_float),
         correspondence=correspondence(pair),
-        notes=(*pair.notes, *overflow_notes(finals, layers)),
-        fp16_kernels=Fp16Kernels(settings.fp16_kernels) if half else None,
+        notes=(*pair.notes, *overflow_notes(finals, layers), *unpredicted),
+        fp16_kernels=Fp16Kernels(kernels) if half else None,
     )

@@ -12,7 +12,7 @@ from half_runs import Array, half_model
 from onnx import helper
 
 import qdebug
-from qdebug.backends.fp16_emulation.coverage import predicted
+from qdebug.backends.fp16_emulation.coverage import behind_gates, predicted
 from qdebug.display.blocks import Facts
 from qdebug.display.compare import view
 from qdebug.network.graph import Graph
@@ -71,6 +71,44 @@ def test_exact_sums_predict_what_rounds_once() -> None:
     for name, known in (("Add", True), ("MatMul", False), ("LSTM", False), ("Elu", False)):
         node, weights, _ = CASES[name]
         assert predicted(graph_of(node, weights), "node", Fp16Kernels.EXACT) is known
+
+
+def gated(gate: str) -> Graph:
+    """A convolution, a gate of squeeze and excitation or what looks like it, and another."""
+    nodes = [
+        make("Conv", ["x", "w"], ["a"], "first"),
+        make("GlobalAveragePool", ["a"], ["p"], "pool"),
+        make("Conv", ["p", "w"], ["q"], "squeeze"),
+        make(gate, ["q"], ["g"], "gate"),
+        make("Mul", ["a", "g"], ["m"], "scaled"),
+        make("Conv", ["m", "w"], ["y"], "last"),
+    ]
+    proto = half_model(nodes, {"x": [1, 4, 5, 5]}, {"w": np.ones((4, 4, 1, 1)) / 3})
+    return Graph(onnx.shape_inference.infer_shapes(proto))
+
+
+def test_what_is_behind_a_gate() -> None:
+    for gate in ("Sigmoid", "HardSigmoid"):
+        assert behind_gates(gated(gate)) == {"scaled", "last"}
+    assert not behind_gates(gated("Relu"))
+    swish = [make("Sigmoid", ["x"], ["s"], "s"), make("Mul", ["x", "s"], ["y"], "m")]
+    assert not behind_gates(Graph(half_model(swish, {"x": [1, 4, 5, 5]})))
+
+
+def test_few_samples_do_not_predict_what_is_behind_a_gate() -> None:
+    proto = onnx.shape_inference.infer_shapes(gated("Sigmoid").proto)
+    for part in (*proto.graph.input, *proto.graph.output):
+        part.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for part in proto.graph.initializer:
+        values = onnx.numpy_helper.to_array(part).astype(np.float32)
+        part.CopyFrom(onnx.numpy_helper.from_array(values, part.name))
+    del proto.graph.value_info[:]
+    data = np.random.default_rng(0).normal(size=(4, 4, 5, 5)).astype(np.float32)
+    for samples, known in ((3, False), (4, True)):
+        found = qdebug.compare(proto, inputs={"x": data[:samples]}, precision="fp16", effect="none")
+        said = {layer.name: layer.fp16_predicted for layer in found.layers}
+        assert said["first"] and said["last"] is known
+        assert any("behind a gate" in note for note in found.notes) is not known
 
 
 def test_results_say_of_how_many_layers() -> None:
