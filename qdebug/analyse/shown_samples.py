@@ -13,9 +13,10 @@ import numpy as np
 from qdebug.analyse.compared import Compared
 from qdebug.analyse.run_file import sample_part
 from qdebug.execute.evaluator import OutputKeeper
-from qdebug.metrics.tasks.base import Float64, TaskMetric, first_output, join_outputs
+from qdebug.metrics.tasks.base import TaskMetric, first_output, join_outputs
 from qdebug.metrics.tasks.boxes.agreement import OVERLAP
-from qdebug.metrics.tasks.boxes.detections import Int64, matched
+from qdebug.metrics.tasks.boxes.detections import Detections, matched
+from qdebug.metrics.tasks.boxes.instance_masks import plane_of
 from qdebug.metrics.tasks.classes import chosen_classes
 from qdebug.metrics.tasks.kinds import reading
 from qdebug.metrics.tasks.registry import built_in
@@ -212,32 +213,34 @@ def _masks(sides: _Sides) -> list[dict[str, Any]]:
 
 
 def _boxes(sides: _Sides) -> list[dict[str, Any]]:
-    """Boxes that count as found. Those of the runs are compared with the true ones, and these with
-    the candidate's; without labels FP32's are the true ones."""
-    reference, candidate = (side.sure.of(0) for side in (sides.reference, sides.candidate))
+    """Boxes that count as found, with their masks where there are any. Those of the runs are
+    compared with the true ones, and these with the candidate's; without labels FP32's are the true
+    ones."""
+    reference, candidate = sides.reference.sure, sides.candidate.sure
     pairs = [(reference, candidate), (candidate, reference)]
     if sides.truth is not None:
-        true = sides.truth.of(0)
-        pairs = [(true, candidate), (reference, true), (candidate, true)]
-    labelled = sides.truth is not None
-    return [
-        {"boxes": _compared_boxes(own, others, sides.names, labelled=labelled and k == 0)}
-        for k, (own, others) in enumerate(pairs)
-    ]
+        truth = sides.truth
+        pairs = [(truth, candidate), (reference, truth), (candidate, truth)]
+    found = []
+    for own, others in pairs:
+        said: dict[str, Any] = {"boxes": _compared_boxes(own, others, sides)}
+        if own.masks is not None:
+            masks = own.masks_of(0)[:_MOST_BOXES]
+            said["mask"] = mask_thumbnail(plane_of(masks, sides.reference.masks.size))
+        found.append(said)
+    return found
 
 
-_Boxes = tuple[Float64, Float64, Int64]
-"""Of one sample: see Detections.of."""
-
-
-def _compared_boxes(
-    own: _Boxes, others: _Boxes, names: Mapping[int, str], *, labelled: bool
-) -> tuple[ShownBox, ...]:
-    same = {k for k, _ in matched(own[0], own[2], others[0], others[2], OVERLAP)}
-    x1, y1, x2, y2 = own[0].T.tolist() if len(own[0]) else ([], [], [], [])
-    of_each = zip(zip(x1, y1, x2, y2, strict=True), own[1].tolist(), own[2].tolist(), strict=True)
+def _compared_boxes(own: Detections, others: Detections, sides: _Sides) -> tuple[ShownBox, ...]:
+    same = {k for k, _ in matched(own, others, 0, OVERLAP)}
+    of_each = zip(*(array.tolist() for array in own.of(0)), strict=True)
     return tuple(
-        ShownBox(corners, names.get(label, str(label)), None if labelled else score, k in same)
+        ShownBox(
+            tuple(corners),
+            sides.names.get(label, str(label)),
+            None if own is sides.truth else score,
+            k in same,
+        )
         for k, (corners, score, label) in islice(enumerate(of_each), _MOST_BOXES)
     )
 

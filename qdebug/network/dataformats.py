@@ -112,7 +112,7 @@ FORMATS = (
     DataFormat(
         "coco",
         "COCO's .json",
-        "pictures with boxes: the file of annotations, or the folder that it is in",
+        "pictures with boxes, outlines too: the file of annotations, or the folder that it is in",
         (".json",),
         in_folders=True,
         beside_others=True,
@@ -122,7 +122,7 @@ FORMATS = (
     DataFormat(
         "yolo",
         "YOLO's data.yaml",
-        "pictures with boxes: the file, its folder, or a folder with `images` and `labels`",
+        "pictures with boxes or polygons: the file, its folder, or one with `images` and `labels`",
         (".yaml", ".yml"),
         in_folders=True,
         beside_others=True,

@@ -36,7 +36,8 @@ class SampleView:
         says: a class, the text that was read, a few values, or the sample whose embedding is
             nearest; null of other metrics.
         boxes: the most certain first; null of a metric of something else.
-        mask: a PNG of the classes, a data URL; null of a metric of something else.
+        mask: a PNG of the classes, or of the single objects that boxes are around, a data URL; null
+            of a metric of something else.
     """
 
     of: str

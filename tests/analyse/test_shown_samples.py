@@ -57,6 +57,25 @@ def test_boxes_of_the_truth_and_of_both_runs(tmp_path: Path) -> None:
     assert len(scores) <= 2
 
 
+def test_boxes_with_their_masks(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    pytest.importorskip("faster_coco_eval")
+    function = tmp_path / "read.py"
+    function.write_text(
+        "import numpy as np\n"
+        "def masks(outputs):\n"
+        "    logits = next(iter(outputs.values()))\n"
+        "    boxes = np.tile(np.array([0.0, 0, 12, 12]), (*logits.shape[:2], 1))\n"
+        "    return boxes, logits.max((2, 3))[..., None], logits > 0.5\n"
+    )
+    model = network("Conv", (3, 3, 1, 1), ["N", 3, 12, 12], ["N", 3, 12, 12])
+    pictures = {"x": np.random.default_rng(1).random((6, 3, 12, 12)).astype(np.float32)}
+    settings = {"metric": "map50-to-reference", "decode": f"{function}:masks"}
+    found = shown(tmp_path / "run.h5", model, inputs=pictures, **settings)
+    for view in found[0]["views"]:
+        assert view["boxes"] and view["mask"].startswith("data:image/png;")
+
+
 def test_what_a_classifier_says(tmp_path: Path) -> None:
     inputs, calib = DATA / "digits_holdout.npz", DATA / "digits_calib.npz"
     given = {"inputs": inputs, "calib_data": calib, "samples": 64, "weights": "per-tensor"}

@@ -103,6 +103,22 @@ def outputs_of(name: str, boxes: Any, scores: Any) -> dict[str, Any]:
     return {"logits": np.log(scores) - np.log1p(-scores), "pred_boxes": unit}
 
 
+def with_prototypes(name: str, outputs: dict[str, Any], shape: Any) -> dict[str, Any]:
+    """The outputs of a detector of boxes with those that one of masks has besides."""
+    if not name.endswith("-seg"):
+        return outputs
+    axis = 1 if name == "yolov8-seg" else 2
+    coefficients = np.moveaxis(mask_coefficients(*shape[:2]), 2, axis)
+    return {"p": PROTOTYPES, "y": np.concatenate([outputs["y"], coefficients], axis)}
+
+
+PROTOTYPES = np.random.default_rng(5).normal(size=(2, 6, 16, 16))
+
+
+def mask_coefficients(samples: int, places: int) -> Any:
+    return np.random.default_rng(6).normal(size=(samples, places, 6))
+
+
 def cells() -> tuple[Any, Any, Any]:
     places = [
         (y, x, stride)
@@ -118,14 +134,21 @@ def cells() -> tuple[Any, Any, Any]:
 def test_a_decoder_reads_what_its_detector_writes(name: str) -> None:
     random = np.random.default_rng(0)
     boxes, scores = random_boxes(random, 2, 84), 0.3 * random.random((2, 84, 3)) + 0.01
-    found = DECODE[name](outputs_of(name, boxes, scores), ModelFacts(SIZE, {}))
+    outputs = outputs_of(name.removesuffix("-seg"), boxes, scores)
+    outputs = with_prototypes(name, outputs, scores.shape)
+    found = DECODE[name](outputs, ModelFacts(SIZE, {}))
     np.testing.assert_allclose(found.boxes, boxes, atol=1e-5)
-    if name in ("end-to-end", "detections"):  # one class of each box
+    of_one_class = ("end-to-end", "end-to-end-seg", "detections")
+    if name in of_one_class:
         np.testing.assert_allclose(found.scores.max(axis=2), scores.max(axis=2))
         np.testing.assert_array_equal(found.scores.argmax(axis=2), scores.argmax(axis=2))
     else:
         np.testing.assert_allclose(found.scores, scores, atol=1e-6)
-    assert found.distinct == (name in ("end-to-end", "detections", "detr", "rt-detr"))
+    assert found.distinct == (name in (*of_one_class, "detr", "rt-detr"))
+    assert (found.masks is not None) == name.endswith("-seg")
+    if found.masks is not None:
+        assert found.masks.size == (64, 64) and found.masks.in_boxes
+        np.testing.assert_array_equal(found.masks.coefficients, mask_coefficients(2, 84))
 
 
 @pytest.mark.parametrize(
@@ -148,6 +171,26 @@ def test_shapes_and_metadata_tell_the_decoder(
 ) -> None:
     fitting = fitting_decoder(ModelFacts(SIZE, {"y": shape}, metadata))
     assert fitting == name
+
+
+@pytest.mark.parametrize(
+    ("shape", "metadata", "name"),
+    [
+        ((None, 7 + 32, 84), {}, "yolov8-seg"),
+        ((None, 7 + 32, None), NAMES | {"task": "segment"}, "yolov8-seg"),
+        ((None, 7 + 32, None), NAMES | {"task": "something"}, "yolov8"),
+        ((None, 252, 8 + 32), {}, "yolov5-seg"),
+        ((None, None, 8 + 32), NAMES, "yolov5-seg"),
+        ((None, 300, 6 + 32), {}, "end-to-end-seg"),
+        ((None, 84, 8), {}, "yolox"),
+        ((None, 10, 20), {}, None),
+    ],
+)
+def test_prototypes_beside_the_boxes_are_of_masks(
+    shape: Any, metadata: dict[str, str], name: str | None
+) -> None:
+    outputs = {"y": shape, "p": (None, 32, 16, 16)}
+    assert fitting_decoder(ModelFacts(SIZE, outputs, metadata)) == name
 
 
 def test_decoders_have_the_names_that_help_texts_list() -> None:

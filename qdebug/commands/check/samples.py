@@ -24,8 +24,9 @@ from qdebug.errors import MetricError, QdebugError, SampleError
 from qdebug.execute.context import Context
 from qdebug.metrics.chance import better_than_chance, no_better_than_chance
 from qdebug.metrics.tasks.base import LABEL_NAMES, TaskMetric, first_output, join_outputs
+from qdebug.metrics.tasks.kinds import decoder_of
 from qdebug.metrics.tasks.load import load_metric
-from qdebug.metrics.tasks.registry import NAMES
+from qdebug.metrics.tasks.registry import WITH_MASKS
 from qdebug.network.graph import Graph
 from qdebug.network.prepare import Model
 from qdebug.network.preprocessing import picture_input
@@ -110,9 +111,13 @@ def judge_of(settings: CheckSettings, samples: Samples, model: Model, classes: i
     name = settings.metric
     if name is None and any(label in samples.extras for label in LABEL_NAMES):
         name = "top1"
-    if name is None and "boxes" in samples.extras and "map50" in NAMES:
-        name = "map50"
     metric = None if name is None else on_model(load_metric(name, settings.decode), model)
+    if metric is None and "boxes" in samples.extras:
+        metric = on_model(load_metric("map50", settings.decode), model)
+        reads = decoder_of(metric) if metric is not None else ""
+        if reads.endswith(WITH_MASKS) and "instance_masks" not in samples.extras:
+            boxes = reads.removesuffix(WITH_MASKS)
+            metric = on_model(load_metric("map50", boxes), model)
     return Judged(metric.name if metric else "confidence", metric, classes)
 
 

@@ -73,12 +73,14 @@ def tensors_of(graph: Graph, names: Mapping[int, str]) -> tuple[tuple[CheckedTen
         for x in graph.inputs
     )
     shapes = shapes_per_sample(graph)
+    planes = [shape[1] for shape in shapes.values() if len(shape) == _PLANES]
+    masks = planes[0] if len(planes) == 1 and isinstance(planes[0], int) else 0
     outputs = tuple(
         CheckedTensor(
             name,
             graph.shapes.get(name, ()),
             _dtype(value),
-            _meaning(shapes.get(name, ()), len(names)),
+            _meaning(shapes.get(name, ()), len(names), masks),
         )
         for name, value in zip(graph.outputs, graph.proto.graph.output, strict=True)
     )
@@ -90,16 +92,21 @@ def _dtype(value: onnx.ValueInfoProto) -> str:
     return str(helper.tensor_dtype_to_np_dtype(kind)) if kind else "no array"
 
 
-_MATRIX, _BOXES = 2, 3
+_MATRIX, _BOXES, _PLANES = 2, 3, 4
 _CORNERS = 4
 
 
-def _meaning(shape: Sequence[int | str | None], classes: int) -> str:
-    """What an output of a network with so many named classes holds; "" where that is not clear."""
+def _meaning(shape: Sequence[int | str | None], classes: int, masks: int) -> str:
+    """What an output of a network with so many named classes holds, beside another one of so many
+    planes, 0 for none; "" where that is not clear."""
     if classes and len(shape) == _MATRIX and shape[-1] == classes:
         return f"scores of {classes} classes"
     if classes and len(shape) == _BOXES and shape[1] == _CORNERS + classes:
         return f"boxes and scores of {classes} classes, raw (Ultralytics)"
+    if classes and masks and len(shape) == _BOXES and shape[1] == _CORNERS + classes + masks:
+        return (
+            f"boxes, scores of {classes} classes and {masks} mask coefficients, raw (Ultralytics)"
+        )
     return ""
 
 

@@ -22,6 +22,8 @@ from qdebug.userfile import digest_of, last_line, raising_line
 from qdebug.wording import option
 
 Float64 = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
+Int64 = npt.NDArray[np.int64]
 Outputs = Mapping[str, Array]
 """Arrays [samples, …] by name; of an output whose shape differs between samples, an array of
 objects [samples], which are the samples' arrays. See `is_ragged`."""

@@ -46,6 +46,12 @@ class ModelFacts:
         """Whether the file says, as Ultralytics does, that it needs no suppression."""
         return self._literal("end2end") is True
 
+    @property
+    def segments(self) -> bool:
+        """Whether it finds masks of objects: unless the file says, as Ultralytics does, that its
+        task is another one."""
+        return self.metadata.get("task", "segment") == "segment"
+
     def _literal(self, key: str) -> object:
         try:
             return ast.literal_eval(self.metadata.get(key, "None"))

@@ -17,11 +17,13 @@ from qdebug.metrics.tasks.boxes.detections import (
     THRESHOLDS,
     Candidates,
     labelled,
+    labelled_objects,
 )
+from qdebug.metrics.tasks.boxes.instance_masks import InstanceMasks
 from qdebug.metrics.tasks.classes import chosen_classes
 from qdebug.metrics.tasks.facts import ModelFacts, Shape
 from qdebug.metrics.tasks.masks import labelled_masks, masks_of
-from qdebug.metrics.tasks.registry import DECODERS, BuiltInMetric, Takes, decoder_list
+from qdebug.metrics.tasks.registry import DECODERS, WITH_MASKS, BuiltInMetric, Takes, decoder_list
 from qdebug.metrics.tasks.text import Lines, greedy, labelled_lines
 from qdebug.network.samples.matching import shape_text
 from qdebug.types import Array
@@ -78,13 +80,20 @@ def check_labels(metric: TaskMetric, labels: Outputs, where: str) -> None:
     """
     try:
         if metric.takes == "boxes":
-            labelled(labels)
+            labelled(labels, masks=decoder_of(metric).endswith(WITH_MASKS))
         elif metric.takes == "text":
             labelled_lines(labels, Lines(()))
         elif metric.takes != "mask" or "masks" not in labels:
             labels_of(labels)
     except MetricError as error:
         raise error.reworded(f"{where}{': ' * bool(where)}{error.message}") from None
+
+
+def decoder_of(metric: TaskMetric) -> str:
+    """The decoder, or the user's function, by which a metric of boxes reads outputs; "" where that
+    is not known yet."""
+    fitting = fitting_decoder(metric.facts) if metric.facts is not None else None
+    return metric.decode or fitting or ""
 
 
 def refuse_no_classifier(name: str, facts: ModelFacts) -> None:
@@ -137,11 +146,16 @@ def _boxes(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -
 
 
 def _boxes_by(found: Callable[[Outputs], Candidates], read_as: str | None) -> Reading:
+    what = "masks" if read_as and read_as.endswith(WITH_MASKS) else "boxes"
     return Reading(
         found,
-        lambda labels, _: labelled(labels),
+        lambda labels, candidates: (
+            labelled_objects(labels, candidates.masks.size)
+            if candidates.masks is not None
+            else labelled(labels)
+        ),
         lambda candidates: candidates.sure,
-        f"boxes as {read_as}, {THRESHOLDS}" if read_as else "",
+        f"{what} as {read_as}, {THRESHOLDS}" if read_as else "",
     )
 
 
@@ -149,25 +163,31 @@ def _candidates(returned: Any, decode: str) -> Candidates:
     """What a user's decoder returned.
 
     Raises:
-        MetricError: it is not boxes and scores.
+        MetricError: it is not boxes and scores, or with these no masks.
     """
     try:
-        boxes, scores = (np.asarray(array, np.float64) for array in returned)
+        arrays = [np.asarray(array, np.float64) for array in returned]
     except (TypeError, ValueError):
-        boxes = scores = np.zeros(0)
+        arrays = []
+    axes = [array.ndim for array in arrays]
     if (
-        boxes.ndim != 3
-        or boxes.shape[2] != 4
-        or scores.ndim != 3
-        or scores.shape[:2] != boxes.shape[:2]
+        axes not in ([3, 3], [3, 3, 4])
+        or arrays[0].shape[2] != 4
+        or len({array.shape[:2] for array in arrays}) > 1
     ):
         raise MetricError(
             f"{option('decode', decode)}: the function did not return boxes [samples, places, 4] "
             "and scores [samples, places, classes]",
-            "Return the two arrays, boxes as x1, y1, x2, y2.",
+            "Return the two arrays, boxes as x1, y1, x2, y2; and as a third, if there are any, "
+            "masks [samples, places, height, width], where more than ½ is the object.",
             code="QD-METRIC-DECODE",
         )
-    return Candidates(boxes, scores)
+    boxes, scores, *masks = arrays
+    if not masks:
+        return Candidates(boxes, scores)
+    height, width = masks[0].shape[2:]
+    own = InstanceMasks(masks[0] - 0.5, None, (height, width), in_boxes=False)
+    return Candidates(boxes, scores, masks=own)
 
 
 def _text(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -> Reading:

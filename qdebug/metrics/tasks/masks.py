@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Outputs, Rows, first_output, labels_of
-from qdebug.metrics.tasks.boxes.detections import Floats, Int64
+from qdebug.metrics.tasks.base import Floats, Int64, Outputs, Rows, first_output, labels_of
 from qdebug.types import Array
 from qdebug.wording import option
 

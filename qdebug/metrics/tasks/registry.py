@@ -118,7 +118,7 @@ BUILT_IN = (
     ),
     BuiltInMetric(
         "map",
-        "mean average precision of boxes, IoU 0.50 to 0.95, as COCO's AP",
+        "mean average precision of boxes, or masks, IoU 0.50 to 0.95, as COCO's AP",
         "labels",
         "boxes",
         package="faster_coco_eval",
@@ -126,7 +126,7 @@ BUILT_IN = (
     ),
     BuiltInMetric(
         "map50",
-        "mean average precision of boxes at IoU 0.50, as COCO's AP50",
+        "mean average precision of boxes, or masks, at IoU 0.50, as COCO's AP50",
         "labels",
         "boxes",
         package="faster_coco_eval",
@@ -134,7 +134,7 @@ BUILT_IN = (
     ),
     BuiltInMetric(
         "map-to-reference",
-        "the same as map with FP32's boxes as truth: needs no labels",
+        "the same as map with what FP32 finds as truth: needs no labels",
         "reference",
         "boxes",
         file="map",
@@ -143,7 +143,7 @@ BUILT_IN = (
     ),
     BuiltInMetric(
         "map50-to-reference",
-        "the same as map50 with FP32's boxes as truth",
+        "the same as map50 with what FP32 finds as truth",
         "reference",
         "boxes",
         file="map50",
@@ -151,11 +151,15 @@ BUILT_IN = (
         bounds=UNIT,
     ),
     BuiltInMetric(
-        "box-f1", "F1 of boxes, which are right from IoU 0.50 on", "labels", "boxes", bounds=UNIT
+        "box-f1",
+        "F1 of boxes, or masks, which are right from IoU 0.50 on",
+        "labels",
+        "boxes",
+        bounds=UNIT,
     ),
     BuiltInMetric(
         "box-f1-to-reference",
-        "the same with FP32's boxes as truth: kept, lost and new boxes",
+        "the same with what FP32 finds as truth: kept, lost and new boxes",
         "reference",
         "boxes",
         file="box_f1",
@@ -270,6 +274,11 @@ DECODERS = (
     Decoder("yolov5", "boxes", "[N, places, 5 + classes]: YOLOv5, YOLOv7"),
     Decoder("yolox", "boxes", "[N, places, 5 + classes] in cells of a grid: YOLOX"),
     Decoder("end-to-end", "boxes", "[N, boxes, 6]: x1, y1, x2, y2, score, class"),
+    Decoder(
+        "yolov8-seg", "boxes", "[N, 4 + classes + M, places] and [N, M, h, w]: YOLOv8-seg, raw"
+    ),
+    Decoder("yolov5-seg", "boxes", "[N, places, 5 + classes + M] and [N, M, h, w]: YOLOv5-seg"),
+    Decoder("end-to-end-seg", "boxes", "[N, boxes, 6 + M] and [N, M, h, w]: YOLO26-seg"),
     Decoder("detections", "boxes", "boxes, scores and classes in outputs of their own"),
     Decoder("ssd", "boxes", "boxes [N, places, 4] and scores with a background: SSD"),
     Decoder("detr", "boxes", "boxes [N, queries, 4] and logits with a last 'no object': DETR"),
@@ -278,6 +287,9 @@ DECODERS = (
     Decoder("ctc-last", "text", "text, [N, frames, classes]: the last class is the blank"),
 )
 """By name; `--decode file.py:function` takes others."""
+
+WITH_MASKS = "-seg"
+"""How the names of decoders end that read masks besides boxes."""
 
 
 def decoder_list(takes: Takes, indent: str = "    ") -> str:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Outputs, Rows, first_output
-from qdebug.metrics.tasks.boxes.detections import Floats, Int64
+from qdebug.metrics.tasks.base import Floats, Int64, Outputs, Rows, first_output
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.wording import option
 

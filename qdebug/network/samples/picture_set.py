@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import starmap
+from importlib.util import find_spec
+from itertools import compress, starmap
 from typing import NoReturn
 
 import numpy as np
@@ -26,6 +27,7 @@ from qdebug.network.samples.found_preprocessing import (
     read_metadata,
 )
 from qdebug.network.samples.groups import folders_of
+from qdebug.network.samples.outlines import Outline, counts_in_input
 from qdebug.network.samples.pictures import (
     Encoded,
     UnreadablePictureError,
@@ -57,11 +59,13 @@ class Boxes:
         corners: float64 [n, 4]: x1, y1, x2, y2 in the picture's pixels; with `relative` in shares
             of its width and height.
         classes: int64 [n].
+        outlines: [n], None of an object without one; () where there are none.
     """
 
     corners: Array
     classes: Array
     relative: bool = False
+    outlines: tuple[Outline | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,13 @@ class PictureSet:
     boxes: tuple[Boxes, ...] | None = None
     masks: tuple[Encoded, ...] | None = None
     classes: tuple[str, ...] = ()
+
+    @property
+    def objects_without_outline(self) -> int | None:
+        """How many of all, where some have one; else None. Masks are made where all have one."""
+        boxes = self.boxes or ()
+        outlines = sum(outline is not None for one in boxes for outline in one.outlines)
+        return sum(len(one.classes) for one in boxes) - outlines if outlines else None
 
     def numbered_by(self, names: Mapping[int, str]) -> PictureSet:
         """With the numbers that a model has for its classes, where it `names` all of these."""
@@ -142,7 +153,10 @@ class PictureSet:
             **{name: ArrayInMemory(array) for name, array in used.labels.items()},
         }
         if used.boxes is not None:
-            arrays |= _box_arrays(used.boxes, how, sizes)
+            arrays |= _box_arrays(used, how, sizes, spec.data)
+            if used.objects_without_outline:
+                without = counted(used.objects_without_outline, "object")
+                others += f"; {without} without an outline: there are no masks to judge by"
         if used.masks is not None:
             arrays["masks"] = DecodedMasks(used.masks, how, spec.data)
         source = (
@@ -354,26 +368,49 @@ class DecodedMasks:
 
 
 def _box_arrays(
-    boxes: Sequence[Boxes], how: Preprocessing, sizes: Sequence[tuple[int, int]]
+    pictures: PictureSet, how: Preprocessing, sizes: Sequence[tuple[int, int]], where: str
 ) -> dict[str, SampleArray]:
     """`boxes` float32 [pictures, most, 4], x1, y1, x2, y2 in pixels of the network's input, and
-    `classes` int64 [pictures, most], -1 where there are fewer; boxes that a crop removed are
-    none."""
-    moved = list(starmap(partial(_moved, how), zip(boxes, sizes, strict=True)))
+    `classes` int64 [pictures, most], -1 where there are fewer; where there are outlines,
+    `instance_masks` [pictures, most], see counts_in_input. Boxes that a crop removed are none.
+
+    Raises:
+        SampleError: an outline is damaged.
+    """
+    assert pictures.boxes is not None
+    moved = list(starmap(partial(_moved, how), zip(pictures.boxes, sizes, strict=True)))
     most = max(1, max(len(one.classes) for one in moved))
     corners = np.zeros((len(moved), most, 4), np.float32)
     classes = np.full((len(moved), most), -1, np.int64)
     for row, one in enumerate(moved):
         corners[row, : len(one.classes)] = one.corners
         classes[row, : len(one.classes)] = one.classes
-    return {"boxes": ArrayInMemory(corners), "classes": ArrayInMemory(classes)}
+    arrays: dict[str, Array] = {"boxes": corners, "classes": classes}
+    if pictures.objects_without_outline == 0 and find_spec("faster_coco_eval"):
+        masks = np.full((len(moved), most), b"", object)
+        for row, (one, size) in enumerate(zip(moved, sizes, strict=True)):
+            try:
+                counts = [
+                    counts_in_input(outline, how, size) for outline in one.outlines if outline
+                ]
+            except ValueError as error:
+                raise SampleError(
+                    f"{where}: an outline on {pictures.pictures[row].name}: {error}.",
+                    "Export the annotations again.",
+                    code="QD-SAMPLES-ANNOTATIONS",
+                ) from error
+            masks[row, : len(counts)] = counts
+        arrays["instance_masks"] = masks.astype(np.bytes_)
+    return {name: ArrayInMemory(array) for name, array in arrays.items()}
 
 
 def _moved(how: Preprocessing, boxes: Boxes, size: tuple[int, int]) -> Boxes:
-    corners = boxes.corners.reshape(-1, 4)
-    if boxes.relative:
-        height, width = size
-        corners = corners * (width, height, width, height)
-    placed = boxes_as_input(corners, how, size)
+    """In pixels of the network's input; outlines in pixels of the picture."""
+    height, width = size if boxes.relative else (1, 1)
+    placed = boxes_as_input(boxes.corners.reshape(-1, 4) * ((width, height) * 2), how, size)
     seen = (placed[:, 2] > placed[:, 0]) & (placed[:, 3] > placed[:, 1])
-    return Boxes(placed[seen], boxes.classes[seen])
+    outlines = tuple(
+        outline and replace(outline, polygons=tuple(p * (width, height) for p in outline.polygons))
+        for outline in compress(boxes.outlines, seen)
+    )
+    return Boxes(placed[seen], boxes.classes[seen], outlines=outlines)

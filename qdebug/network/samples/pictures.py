@@ -342,14 +342,20 @@ def mask_as_input(picture: Encoded, how: Preprocessing) -> Array:
         values = np.asarray(opened)
     if values.ndim != 2:
         raise UnreadablePictureError("a mask has one channel, whose values are classes")
+    return plane_as_input(values.astype(np.int64), how, MASK_PADDING)
+
+
+def plane_as_input(values: Array, how: Preprocessing, padding: int) -> Array:
+    """A value for each pixel of a picture [height, width], put where the picture is in the input,
+    by nearest pixel; `padding` elsewhere."""
     place = placed(how, *values.shape)
     rows, columns = (
         np.minimum((np.arange(n) + 0.5) * before / n, before - 1).astype(int)
         for n, before in zip(place.size, values.shape, strict=True)
     )
-    small = values[rows][:, columns].astype(np.int64)
+    small = values[rows][:, columns]
     size = how.size or place.size
-    canvas = np.full(size, MASK_PADDING, np.int64)
+    canvas = np.full(size, padding, values.dtype)
     in_rows, in_columns = (
         _overlap(at, s, t)
         for at, s, t in zip((place.top, place.left), small.shape, size, strict=True)
@@ -367,12 +373,17 @@ def boxes_as_input(boxes: Array, how: Preprocessing, size: tuple[int, int]) -> A
 
     What a crop cuts off is cut off.
     """
+    height, width = how.size or placed(how, *size).size
+    moved = points_as_input(boxes.reshape(-1, 2), how, size).reshape(-1, 4)
+    return np.clip(moved, 0, (width, height, width, height))
+
+
+def points_as_input(points: Array, how: Preprocessing, size: tuple[int, int]) -> Array:
+    """Points [n, 2] of a picture of `size` (x, y in its pixels), in pixels of the input, in which
+    they may not lie."""
     place = placed(how, *size)
     rows, columns = place.scale
-    moved = boxes.astype(np.float64) * (columns, rows, columns, rows)
-    moved += (place.left, place.top, place.left, place.top)
-    height, width = how.size or place.size
-    return np.clip(moved, 0, (width, height, width, height))
+    return points.astype(np.float64) * (columns, rows) + (place.left, place.top)
 
 
 def rounded_up(value: float, step: int) -> int:

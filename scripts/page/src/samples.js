@@ -86,7 +86,8 @@ function said({ views }) {
 
 function figure(one, view) {
   const words = view.boxes ? summary(view) : "";
-  const layers = view.mask ? [image(view.mask, one, "mask")] : (view.boxes ?? []).flatMap((box) => drawnBox(box, one));
+  const masks = view.mask ? [image(view.mask, one, "mask")] : [];
+  const layers = [...masks, ...(view.boxes ?? []).flatMap((box) => drawnBox(box, one))];
   const label = `Sample ${one.sample}, ${view.of}${words && `: ${words}`}${listed(view.boxes)}`;
   return h("figure", {}, h("figcaption", {}, nameOf(view.of), words ? h("small", {}, ` ${words}`) : null), picture(one, layers, label));
 }

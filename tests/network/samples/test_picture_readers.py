@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refused
 
 from qdebug.errors import SampleError
 from qdebug.network.samples import Samples
@@ -158,6 +159,36 @@ def test_coco(save: Any, tmp_path: Path) -> None:
         assert samples.extras["boxes"][1].tolist() == [[1, 2, 3, 6], [0, 0, 8, 8]]
 
 
+def test_outlines_of_coco(save: Any, tmp_path: Path) -> None:
+    """Polygons, and runs of pixels in either form, become masks in the network's input."""
+    rle = pytest.importorskip("faster_coco_eval.core.mask")
+    save("a.png", 1, (16, 16))
+    save("b.png", 2, (16, 32))
+    plane = np.zeros((16, 16), np.uint8, order="F")
+    plane[4:12, 2:6] = 1
+    runs = rle.encode(plane)
+    counts = np.diff(np.flatnonzero(np.diff(plane.ravel("F"), prepend=0, append=0)), prepend=0)
+    whole = [*map(int, counts), int(plane.size - counts.sum())]
+    polygon = [2, 4, 6, 4, 6, 12, 2, 12]
+    forms = ([polygon], runs | {"counts": runs["counts"].decode()}, runs | {"counts": whole})
+    boxes = [{"image_id": 3, "category_id": 9, "bbox": [2, 4, 4, 8]} for _ in forms]
+    given = [box | {"segmentation": form} for box, form in zip(boxes, forms, strict=True)]
+    samples = opened(coco(tmp_path, annotations=given))
+    masks = samples.extras["instance_masks"]
+    assert masks[0].tolist() == [b"", b"", b""]
+    for mask in masks[1]:
+        size, _, counted = mask.partition(b":")
+        found = rle.decode({"size": [8, 8], "counts": counted})
+        assert size == b"8x8" and np.array_equal(found, plane[::2, ::2])
+    wrong = runs | {"size": [8, 32], "counts": whole}
+    with refused("QD-SAMPLES-ANNOTATIONS", "a.png", "[8, 32]"):
+        opened(coco(tmp_path, annotations=[boxes[0] | {"segmentation": wrong}]))
+    with refused("QD-SAMPLES-DAMAGED", "segmentation"):
+        opened(coco(tmp_path, annotations=[boxes[0] | {"segmentation": [[1, 2, 3, 4]]}]))
+    some = opened(coco(tmp_path, annotations=[given[0], boxes[1]]))
+    assert "instance_masks" not in some.extras and "1 object without an outline" in some.told
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -226,6 +257,12 @@ def test_yolo(save: Any, tmp_path: Path) -> None:
         samples = opened(data)
         assert samples.extras["classes"].tolist() == [[1, 0], [-1, -1]]
         assert samples.extras["boxes"][0].tolist() == [[2, 3, 6, 5], [0, 0, 8, 8]]
+    (labels / "a.txt").write_text("0 0 0 0.5 0 0.5 1 0 1\n")
+    (mask, *_), _ = opened(tmp_path).extras["instance_masks"]
+    counts = mask.removeprefix(b"8x8:")
+    rle = pytest.importorskip("faster_coco_eval.core.mask")
+    plane = rle.decode({"size": [8, 8], "counts": counts})
+    assert plane[:, :4].all() and not plane[:, 4:].any()
     (labels / "a.txt").write_text("2 0.5 0.5 0.5 0.25\n")
     with pytest.raises(SampleError, match=r"a\.txt:1.*one of 2 classes"):
         opened(tmp_path)

@@ -1,4 +1,4 @@
-"""Average precision of boxes, as COCO computes it, by faster-coco-eval."""
+"""Average precision of boxes, or of masks, as COCO computes it, by faster-coco-eval."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from qdebug.errors import MetricError, required
-from qdebug.metrics.tasks.base import Float64
 from qdebug.metrics.tasks.boxes.detections import Detections
 
 _ALL_OVERLAPS, _HALF = 0, 1
@@ -26,7 +25,7 @@ def at_half_overlap(found: Detections, truth: Detections) -> float:
 
 
 def _summary(found: Detections, truth: Detections) -> list[float]:
-    """COCO's figures.
+    """COCO's figures: those of masks where both sides have them, else of boxes.
 
     Raises:
         MetricError: faster-coco-eval is not installed, or the truth has no boxes.
@@ -34,48 +33,48 @@ def _summary(found: Detections, truth: Detections) -> list[float]:
     library = required(
         "faster_coco_eval", "average precision", code="QD-METRIC-EXTRA", error=MetricError
     )
-    true_boxes = [
-        {**box, "id": number, "iscrowd": 0, "area": box["bbox"][2] * box["bbox"][3]}
-        for number, box in enumerate(_coco(truth), start=1)
+    kind = "bbox" if found.masks is None or truth.masks is None else "segm"
+    true_objects = [
+        # The area chooses among small and large objects, and AP is of all.
+        {**one, "id": number, "iscrowd": 0, "area": 1.0}
+        for number, one in enumerate(_coco(truth, kind), start=1)
     ]
-    if not true_boxes:
+    if not true_objects:
         raise MetricError(
             "average precision needs true boxes, and these samples have none",
             "Give samples with objects in them.",
             code="QD-METRIC-NO-BOXES",
         )
     categories = sorted({int(c) for one in (truth, found) for c in np.unique(one.classes)} - {-1})
-    images = [{"id": sample} for sample in range(len(truth.classes))]
+    height, width = true_objects[0]["segmentation"]["size"] if kind == "segm" else (0, 0)
+    size = {"height": height, "width": width}
+    images = [{"id": sample, **size} for sample in range(len(truth.classes))]
     dataset = {
         "images": images,
-        "annotations": true_boxes,
+        "annotations": true_objects,
         "categories": [{"id": category, "name": str(category)} for category in categories],
     }
-    boxes = [
-        {**box, "score": score} for box, score in zip(_coco(found), _scores(found), strict=True)
-    ]
-    if not boxes:
+    scores = (s for n in range(len(found.classes)) for s in found.of(n)[1].tolist())
+    objects = [{**one, "score": s} for one, s in zip(_coco(found, kind), scores, strict=True)]
+    if not objects:
         return [0.0, 0.0]
     silent: Any = lambda *_: None  # noqa: E731
     coco = library.COCO(dataset, print_function=silent)
-    evaluation = library.COCOeval_faster(coco, coco.loadRes(boxes), "bbox", print_function=silent)
+    evaluation = library.COCOeval_faster(coco, coco.loadRes(objects), kind, print_function=silent)
     evaluation.evaluate()
     evaluation.accumulate()
     evaluation.summarize()
     return [float(value) for value in evaluation.stats[:2]]
 
 
-def _coco(detections: Detections) -> Iterator[dict[str, Any]]:
+def _coco(detections: Detections, kind: str) -> Iterator[dict[str, Any]]:
+    """The objects as COCO's format has them: boxes as x, y, w, h, or masks."""
     for sample in range(len(detections.classes)):
         boxes, _, classes = detections.of(sample)
-        for box, category in zip(_width_height(boxes), classes.tolist(), strict=True):
-            yield {"image_id": sample, "category_id": category, "bbox": box}
-
-
-def _scores(detections: Detections) -> list[float]:
-    return [s for n in range(len(detections.classes)) for s in detections.of(n)[1].tolist()]
-
-
-def _width_height(boxes: Float64) -> list[list[float]]:
-    """x, y, w, h of x1, y1, x2, y2."""
-    return [[*box[:2].tolist(), *(box[2:] - box[:2]).tolist()] for box in boxes]
+        if kind == "segm":
+            shapes = [{"segmentation": mask} for mask in detections.masks_of(sample)]
+        else:
+            sides = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
+            shapes = [{"bbox": box} for box in sides.tolist()]
+        for shape, category in zip(shapes, classes.tolist(), strict=True):
+            yield {"image_id": sample, "category_id": category, **shape}

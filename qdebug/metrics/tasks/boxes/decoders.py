@@ -10,21 +10,25 @@ exporters write.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
 
 from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Outputs, first_output
-from qdebug.metrics.tasks.boxes.detections import Candidates, Floats
+from qdebug.metrics.tasks.base import Floats, Outputs, first_output
+from qdebug.metrics.tasks.boxes.detections import Candidates
+from qdebug.metrics.tasks.boxes.instance_masks import InstanceMasks
 from qdebug.metrics.tasks.facts import ModelFacts, Shape
-from qdebug.metrics.tasks.registry import DECODERS, decoder_list
+from qdebug.metrics.tasks.registry import DECODERS, WITH_MASKS, decoder_list
 from qdebug.network.samples.matching import shape_text
 from qdebug.types import Array
 from qdebug.wording import option
 
 _STRIDES = (8, 16, 32)
 """Of the levels of YOLO's pyramids."""
+_PROTOTYPE = 4
+"""Pixels of the input for one of a prototype: the stride of YOLO-seg's Proto."""
 _MOST_CHOSEN = 1000
 """Boxes after suppression: exporters write 100 to 300."""
 
@@ -105,11 +109,36 @@ def rt_detr(outputs: Outputs, facts: ModelFacts) -> Candidates:
     return Candidates(_in_pixels(_corners(boxes), facts), scores, distinct=True)
 
 
+def _with_masks(of: str, decode: Decode, axis: int) -> Decode:
+    """The decoder called `of`: one of boxes whose columns, which are on `axis`, end with the
+    coefficients of masks; the prototypes are an output [N, coefficients, height, width], as in
+    YOLACT (Bolya et al. 2019)."""
+
+    def masked(outputs: Outputs, facts: ModelFacts) -> Candidates:
+        name = next((n for n, array in outputs.items() if array.ndim == 3), None)
+        planes = next((_floats(a) for a in outputs.values() if a.ndim == 4), None)
+        if name is None or planes is None or outputs[name].shape[axis] <= planes.shape[1]:
+            _refuse(of, outputs)
+        columns = np.moveaxis(outputs[name], axis, -1)
+        boxes, coefficients = np.split(columns, [columns.shape[2] - planes.shape[1]], axis=2)
+        found = decode({name: np.moveaxis(boxes, -1, axis)}, facts)
+        height, width = planes.shape[2:]
+        size = facts.size or (height * _PROTOTYPE, width * _PROTOTYPE)
+        return replace(
+            found, masks=InstanceMasks(planes, _floats(coefficients), size, in_boxes=True)
+        )
+
+    return masked
+
+
 DECODE: Mapping[str, Decode] = {
     "yolov8": yolov8,
     "yolov5": yolov5,
     "yolox": yolox,
     "end-to-end": end_to_end,
+    "yolov8-seg": _with_masks("yolov8-seg", yolov8, axis=1),
+    "yolov5-seg": _with_masks("yolov5-seg", yolov5, axis=2),
+    "end-to-end-seg": _with_masks("end-to-end-seg", end_to_end, axis=2),
     "detections": detections,
     "ssd": ssd,
     "detr": detr,
@@ -124,26 +153,33 @@ def fitting_decoder(facts: ModelFacts) -> str | None:
     shapes = list(facts.outputs.values())
     if len(shapes) == 1 and len(shapes[0]) == 3:
         return _of_one_output(shapes[0], facts)
+    if sorted(map(len, shapes)) == [3, 4]:
+        rows, planes = sorted(shapes, key=len)
+        name = _of_one_output(rows, facts, planes[1] or 0)
+        masked = f"{name}{WITH_MASKS}"
+        return masked if masked in DECODE and facts.segments else name
     if any(len(s) == 3 and s[2] == 4 for s in shapes):
         flat = [s for s in shapes if len(s) == 2]
         return "detections" if len(flat) == 2 else None
     return None
 
 
-def _of_one_output(shape: Shape, facts: ModelFacts) -> str | None:
+def _of_one_output(shape: Shape, facts: ModelFacts, coefficients: int = 0) -> str | None:
     """Of [N, rows, columns]: which of the two are places is told by the input's size, or by how
-    many names of classes the file has."""
+    many names of classes the file has; of masks there are so many `coefficients`."""
     rows, columns = shape[1:]
     classes, places = facts.classes, _places(facts)
     if rows is not None and places and rows in (places, 3 * places):
         return "yolox" if rows == places else "yolov5"
     if columns is not None and columns == places:
         return "yolov8"
-    if columns == 6 and ((rows or 0) in range(1, _MOST_CHOSEN + 1) or facts.is_end_to_end):
+    if columns == 6 + coefficients and (
+        (rows or 0) in range(1, _MOST_CHOSEN + 1) or facts.is_end_to_end
+    ):
         return "end-to-end"
     if classes and rows is not None and rows >= 4 + classes and (columns is None or columns > rows):
         return "yolov8"
-    return "yolov5" if classes and columns == 5 + classes else None
+    return "yolov5" if classes and columns == 5 + classes + coefficients else None
 
 
 def undecided(facts: ModelFacts, metric: str) -> MetricError:
@@ -154,7 +190,8 @@ def undecided(facts: ModelFacts, metric: str) -> MetricError:
         f"{shapes}",
         f"Say it with {option('decode', 'NAME')}:\n{decoder_list('boxes')}\n"
         f"  or {option('decode', 'file.py:function')}, a function of the outputs that returns "
-        "boxes [samples, places, 4], xyxy, and scores [samples, places, classes].",
+        "boxes [samples, places, 4], xyxy, scores [samples, places, classes] and, where there are "
+        "any, masks [samples, places, height, width].",
         code="QD-METRIC-DECODE",
     )
 

@@ -1,24 +1,30 @@
-"""Boxes in memory, as labels give them and as detectors do.
+"""Boxes in memory, as labels give them and as detectors do, and the masks of their objects.
 
 The labels of a set of samples are two arrays of the data: `boxes` [samples, most, 4], xyxy in
 pixels of the network's input (after letterbox or resize), and `classes` [samples, most], whole
-numbers, -1 where a sample has no more boxes.
+numbers, -1 where a sample has no more boxes; where there are masks, `instance_masks` too, see
+instance_masks.masks_of_labels.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Float64, Outputs, Rows
+from qdebug.metrics.tasks.base import Float64, Floats, Int64, Outputs, Rows
+from qdebug.metrics.tasks.boxes.instance_masks import (
+    InstanceMasks,
+    Rle,
+    mask_ious,
+    masks_of_labels,
+)
+from qdebug.wording import option
 
-Floats = npt.NDArray[np.floating[Any]]
-Int64 = npt.NDArray[np.int64]
+Objects = npt.NDArray[np.object_]
 
 DECISION = 0.25
 """The score from which on a box counts as found: Ultralytics' `conf` of predict."""
@@ -48,11 +54,13 @@ class Candidates:
         scores: [samples, places, classes], 0 to 1.
         distinct: the network gives each object once, and in an order of its own: overlapping boxes
             stay, and a place has no meaning.
+        masks: of the objects at the places; None of a detector of boxes.
     """
 
     boxes: Floats
     scores: Floats
     distinct: bool = False
+    masks: InstanceMasks | None = None
 
     @cached_property
     def found(self) -> Detections:
@@ -66,7 +74,8 @@ class Candidates:
 
     def take(self, rows: Rows) -> Candidates:
         """Those of some samples."""
-        taken = Candidates(self.boxes[rows], self.scores[rows], self.distinct)
+        masks = None if self.masks is None else self.masks.take(rows)
+        taken = Candidates(self.boxes[rows], self.scores[rows], self.distinct, masks)
         for name in ("found", "sure"):  # which take time
             if name in self.__dict__:
                 taken.__dict__[name] = self.__dict__[name].take(rows)
@@ -81,29 +90,38 @@ class Detections:
         boxes: float64 [samples, most, 4], xyxy.
         scores: float64 [samples, most]; 1 of labels.
         classes: int64 [samples, most]; -1 for no box.
+        masks: Rle [samples, most], None for no box; None where there are boxes alone.
     """
 
     boxes: Float64
     scores: Float64
     classes: Int64
+    masks: Objects | None = None
 
     def of(self, sample: int) -> tuple[Float64, Float64, Int64]:
         """Boxes [n, 4], scores [n] and classes [n] of one sample."""
         there = self.classes[sample] >= 0
         return self.boxes[sample, there], self.scores[sample, there], self.classes[sample, there]
 
+    def masks_of(self, sample: int) -> list[Rle]:
+        """The masks [n] of one sample, where there are any."""
+        assert self.masks is not None
+        masks: list[Rle] = self.masks[sample, self.classes[sample] >= 0].tolist()
+        return masks
+
     def take(self, rows: Rows) -> Detections:
         """Those of some samples."""
-        return Detections(self.boxes[rows], self.scores[rows], self.classes[rows])
+        masks = None if self.masks is None else self.masks[rows]
+        return Detections(self.boxes[rows], self.scores[rows], self.classes[rows], masks)
 
     def above(self, score: float) -> Detections:
         """Those with at least this score."""
         classes = np.where(self.scores >= score, self.classes, -1)
-        return Detections(self.boxes, self.scores, classes)
+        return Detections(self.boxes, self.scores, classes, self.masks)
 
 
-def labelled(labels: Outputs) -> Detections:
-    """The boxes of the labels.
+def labelled(labels: Outputs, *, masks: bool = False) -> Detections:
+    """The boxes of the labels, which must have masks too where these are judged.
 
     Raises:
         MetricError: there are none, or they are not in the form that this module describes.
@@ -114,6 +132,13 @@ def labelled(labels: Outputs) -> Detections:
             f"the metric needs labelled boxes, arrays 'boxes' and 'classes' in the data: {there}",
             "Give 'boxes' [samples, most, 4], xyxy in pixels of the input, and 'classes' [samples, "
             "most], -1 for no box; or use map-to-reference, which takes FP32's boxes.",
+            code="QD-METRIC-LABELS",
+        )
+    if masks and "instance_masks" not in labels:
+        raise MetricError(
+            "the metric compares masks of objects, and the data have boxes alone",
+            "Give outlines with the boxes (COCO's 'segmentation', YOLO's polygons), or judge the "
+            f"boxes: {option('decode', 'yolov8')}, the name of a decoder without -seg.",
             code="QD-METRIC-LABELS",
         )
     boxes, classes = np.asarray(labels["boxes"]), np.asarray(labels["classes"])
@@ -128,6 +153,25 @@ def labelled(labels: Outputs) -> Detections:
     return Detections(boxes.astype(np.float64), np.ones(whole.shape), whole)
 
 
+def labelled_objects(labels: Outputs, size: tuple[int, int]) -> Detections:
+    """The boxes of the labels with their masks, in an input of `size`.
+
+    Raises:
+        MetricError: there are none, or they are not in the form that this module describes.
+    """
+    boxes = labelled(labels, masks=True)
+    masks = masks_of_labels(np.asarray(labels["instance_masks"]), size)
+    if masks.shape != boxes.classes.shape:
+        raise MetricError(
+            f"the labels 'instance_masks' {list(masks.shape)} and 'classes' "
+            f"{list(boxes.classes.shape)} are not [samples, most, …] and [samples, most]",
+            "Give a mask for each box.",
+            code="QD-METRIC-LABELS",
+        )
+    there = np.array([mask is not None for mask in masks.flat], bool).reshape(masks.shape)
+    return replace(boxes, classes=np.where(there, boxes.classes, -1), masks=masks)
+
+
 def detected(candidates: Candidates, lowest: float) -> Detections:
     """The boxes that a detector finds: every (place, class) with at least the score `lowest`,
     without those that overlap one of a higher score and the same class too far. NaN is no score."""
@@ -135,19 +179,23 @@ def detected(candidates: Candidates, lowest: float) -> Detections:
         _sample(boxes, scores, lowest, candidates.distinct)
         for boxes, scores in zip(candidates.boxes, candidates.scores, strict=True)
     ]
-    most = max((len(classes) for _, _, classes in found), default=0)
+    most = max((len(classes) for _, _, classes, _ in found), default=0)
     count = len(found)
     boxes, scores = np.zeros((count, most, 4)), np.zeros((count, most))
     classes = np.full((count, most), -1, np.int64)
-    for row, (own, score, number) in enumerate(found):
+    masks = None if candidates.masks is None else np.empty((count, most), object)
+    for row, (own, score, number, places) in enumerate(found):
         boxes[row, : len(own)], scores[row, : len(own)] = own, score
         classes[row, : len(own)] = number
-    return Detections(boxes, scores, classes)
+        if candidates.masks is not None and masks is not None:
+            masks[row, : len(own)] = candidates.masks.encoded(row, places, own)
+    return Detections(boxes, scores, classes, masks)
 
 
 def _sample(
     boxes: Floats, scores: Floats, lowest: float, distinct: bool
-) -> tuple[Float64, Float64, Int64]:
+) -> tuple[Float64, Float64, Int64, Int64]:
+    """The boxes, scores, classes and places of one sample."""
     places, classes = np.nonzero(scores >= lowest)
     values = scores[places, classes]
     order = np.argsort(-values, kind="stable")[:_MOST_SORTED]
@@ -156,7 +204,7 @@ def _sample(
     kept = np.arange(len(order))[:_MOST]
     if not distinct:
         kept = suppressed(own, classes, _OVERLAP)
-    return own[kept], values[kept].astype(np.float64), classes[kept]
+    return own[kept], values[kept].astype(np.float64), classes[kept], places[kept]
 
 
 def suppressed(boxes: Float64, classes: Int64, overlap: float) -> Int64:
@@ -214,11 +262,18 @@ def _areas(boxes: Float64) -> Float64:
 
 
 def matched(
-    boxes: Float64, classes: Int64, others: Float64, other_classes: Int64, overlap: float
+    found: Detections, truth: Detections, sample: int, overlap: float
 ) -> list[tuple[int, int]]:
-    """Which boxes are the same: each in turn takes the free one of its class among `others` that it
-    overlaps most, by at least `overlap`."""
-    overlaps = np.where(classes[:, np.newaxis] == other_classes, ious(boxes, others), -1.0)
+    """Which objects of a sample are the same, as numbers among those of each side: each in turn
+    takes the free one of its class among the `truth` that it overlaps most, by at least `overlap`.
+    Masks are compared where both sides have them, else boxes."""
+    boxes, _, classes = found.of(sample)
+    others, _, other_classes = truth.of(sample)
+    if found.masks is None or truth.masks is None:
+        overlaps = ious(boxes, others)
+    else:
+        overlaps = mask_ious(found.masks_of(sample), truth.masks_of(sample))
+    overlaps = np.where(classes[:, np.newaxis] == other_classes, overlaps, -1.0)
     pairs = []
     for number, row in enumerate(overlaps):
         best = int(np.argmax(row)) if row.size else -1

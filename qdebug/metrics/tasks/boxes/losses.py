@@ -12,6 +12,7 @@ from qdebug.metrics.tasks.boxes.detections import (
     ious_of_pairs,
     matched,
 )
+from qdebug.metrics.tasks.boxes.instance_masks import mask_ious
 
 _SLOPE = 20.0
 """Of a soft decision on a score or an overlap: from 0.02 to 0.98 within 0.2 of the threshold on
@@ -31,8 +32,9 @@ def soft_f1_losses(found: Candidates, reference: Candidates) -> Float64:
     """The soft form of 1 − F1 next to the reference's boxes, 0 to 1, float64 [samples].
 
     It is 1 − (2·Σ min(d, d_ref)·near + ε) / (Σ (d + d_ref) + ε), with d = σ(20·(s − τ)) of the
-    scores s and near = σ(20·(IoU − ½)) of the two boxes, over all places and classes where either
-    score is above 0.1; τ is the score from which on a box counts as found, and NaN counts as 0.
+    scores s and near = σ(20·(IoU − ½)) of the two boxes, or masks, over all places and classes
+    where either score is above 0.1; τ is the score from which on a box counts as found, and NaN
+    counts as 0.
 
     Of networks that give each object once, in an order of their own, boxes of a class that overlap
     are taken for one, and what has no counterpart has the score 0 there. Measured by
@@ -68,7 +70,11 @@ def _places(found: Candidates, reference: Candidates) -> list[Part]:
             each.boxes[sample, places].astype(np.float64) for each in (found, reference)
         )
         own, first = (s[places, classes].astype(np.float64) for s in (scores, before))
-        parts.append((own, first, ious_of_pairs(boxes, others)))
+        if found.masks is not None and reference.masks is not None:
+            near = found.masks.overlaps(reference.masks, sample, places, boxes, others)
+        else:
+            near = ious_of_pairs(boxes, others)
+        parts.append((own, first, near))
     return parts
 
 
@@ -76,18 +82,20 @@ def _pairs(found: Candidates, reference: Candidates) -> list[Part]:
     one, other = detected(found, _LOOKED_AT), detected(reference, _LOOKED_AT)
     parts = []
     for sample in range(len(one.classes)):
-        boxes, scores, classes = one.of(sample)
-        others, before, other_classes = other.of(sample)
-        same = matched(boxes, classes, others, other_classes, _LEAST_OVERLAP)
+        (boxes, scores, _), (others, before, _) = one.of(sample), other.of(sample)
+        same = matched(one, other, sample, _LEAST_OVERLAP)
         mine, theirs = (list(side) for side in zip(*same, strict=True)) if same else ([], [])
         new, lost = np.delete(scores, mine), np.delete(before, theirs)
+        if one.masks is not None and other.masks is not None:
+            table = mask_ious(one.masks_of(sample), other.masks_of(sample))
+            near = table[mine, theirs]
+        else:
+            near = ious_of_pairs(boxes[mine], others[theirs])
         parts.append(
             (
                 np.concatenate([scores[mine], new, np.zeros(len(lost))]),
                 np.concatenate([before[theirs], np.zeros(len(new)), lost]),
-                np.concatenate(
-                    [ious_of_pairs(boxes[mine], others[theirs]), np.zeros(len(new) + len(lost))]
-                ),
+                np.concatenate([near, np.zeros(len(new) + len(lost))]),
             )
         )
     return parts

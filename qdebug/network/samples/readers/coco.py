@@ -1,4 +1,5 @@
-"""Detection sets in COCO's format: a JSON file that names pictures and the boxes on them.
+"""Detection sets in COCO's format: a JSON file that names pictures, and the boxes and the outlines
+of the objects on them.
 
 Pictures are looked for beside the file, in `images` beside it or beside its folder, and in a
 folder called as it is. Classes are numbered from 0 in the order of their ids, as detectors do.
@@ -18,6 +19,7 @@ import numpy as np
 from qdebug.errors import SampleError
 from qdebug.inputfiles import read_bytes
 from qdebug.network.samples.feed_files import files_in
+from qdebug.network.samples.outlines import outline_of
 from qdebug.network.samples.picture_set import Boxes, PictureSet
 from qdebug.network.samples.pictures import EncodedFile
 from qdebug.network.samples.samples import Source
@@ -102,19 +104,21 @@ def _picture_set(path: Path, data: Any) -> PictureSet:
 
 
 def _boxes(annotations: Iterable[Any], number: dict[Any, int]) -> Boxes:
-    """x, y, width and height as corners.
+    """x, y, width and height as corners, and outlines where there are any.
 
     Raises:
-        ValueError: they are not four finite numbers.
+        ValueError: they are not four finite numbers, or an outline is none.
     """
-    corners, classes = [], []
+    corners, classes, outlines = [], [], []
     for annotation in annotations:
         x, y, width, height = map(float, annotation["bbox"])
         if not all(map(math.isfinite, (x, y, width, height))):
             raise ValueError(f"'bbox' is {annotation['bbox']}")
         corners.append((x, y, x + width, y + height))
         classes.append(number[annotation["category_id"]])
-    return Boxes(np.array(corners, np.float64).reshape(-1, 4), np.array(classes, np.int64))
+        outlines.append(outline_of(annotation.get("segmentation")))
+    table = np.array(corners, np.float64).reshape(-1, 4)
+    return Boxes(table, np.array(classes, np.int64), outlines=tuple(outlines))
 
 
 def _refuse_unknown(path: Path, what: str, unknown: set[Any], key: str) -> None:

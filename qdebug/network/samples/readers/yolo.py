@@ -1,5 +1,6 @@
 """Detection sets in YOLO's format: pictures in `images`, and in `labels` a text file for each, in
-lines of class, centre x, centre y, width and height in shares of the picture; and a data.yaml."""
+lines of class, centre x, centre y, width and height in shares of the picture, or of class and
+polygon; and a data.yaml."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import yaml
 
 from qdebug.errors import SampleError
 from qdebug.inputfiles import read_text
+from qdebug.network.samples.outlines import Outline
 from qdebug.network.samples.picture_set import Boxes, PictureSet
 from qdebug.network.samples.readers.pictures import pictures_in
 from qdebug.network.samples.samples import Source
@@ -118,7 +120,7 @@ def _boxes(path: Path, known: int) -> Boxes:
     Raises:
         SampleError: a line that is no box, or of a class that has no name.
     """
-    corners, classes = [], []
+    corners, classes, outlines = [], [], []
     lines = read_text(path).splitlines() if path.is_file() else []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -133,12 +135,13 @@ def _boxes(path: Path, known: int) -> Boxes:
             )
         classes.append(box[0])
         corners.append(box[1])
+        outlines.append(box[2])
     table = np.array(corners, np.float64).reshape(-1, 4)
-    return Boxes(table, np.array(classes, np.int64), relative=True)
+    return Boxes(table, np.array(classes, np.int64), relative=True, outlines=tuple(outlines))
 
 
-def _box(line: str) -> tuple[int, tuple[float, ...]] | None:
-    """Class and corners of a line, of a polygon those around it; None where it is none."""
+def _box(line: str) -> tuple[int, tuple[float, ...], Outline | None] | None:
+    """Class, corners and outline of a line, of a polygon those around it; None where it is none."""
     try:
         first, *values = map(float, line.split())
     except ValueError:
@@ -150,7 +153,7 @@ def _box(line: str) -> tuple[int, tuple[float, ...]] | None:
     if len(values) == _BOX:
         x, y, width, height = values
         corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-    else:
-        xs, ys = values[::2], values[1::2]
-        corners = (min(xs), min(ys), max(xs), max(ys))
-    return int(first), corners
+        return int(first), corners, None
+    xs, ys = values[::2], values[1::2]
+    polygon = np.array(values, np.float64).reshape(-1, 2)
+    return int(first), (min(xs), min(ys), max(xs), max(ys)), Outline((polygon,))
