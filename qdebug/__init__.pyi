@@ -686,7 +686,8 @@ def open_samples(
 
     Args:
         data: as `inputs` of `compare`.
-        model: a path or an `onnx.ModelProto`, whose inputs they are for.
+        model: a path or an `onnx.ModelProto`, whose inputs they are for; how pictures become these
+            is read from it, or beside it.
         samples: use at most so many.
         batch_size: samples per execution; None takes the model's, or 1.
 

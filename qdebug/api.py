@@ -455,7 +455,8 @@ def open_samples(
 
     Args:
         data: as `inputs` of `compare`.
-        model: a path or an `onnx.ModelProto`, whose inputs they are for.
+        model: a path or an `onnx.ModelProto`, whose inputs they are for; how pictures become these
+            is read from it, or beside it.
         samples: use at most so many.
         batch_size: samples per execution; None takes the model's, or 1.
 
@@ -466,11 +467,12 @@ def open_samples(
     from qdebug.network.load import read_model
     from qdebug.network.prepare import prepare_model
     from qdebug.network.sampleaxis import sample_inputs
-    from qdebug.network.samples import open_samples as opened
+    from qdebug.network.samplespec import SampleSpec
 
     given = as_settings(CompareSettings, {"inputs": data, "model": model})
     inputs = sample_inputs(prepare_model(read_model(given["model"])).graph)
-    return opened(given["inputs"], inputs, limit=samples, batch_size=batch_size)
+    spec = SampleSpec(given["inputs"], samples, batch_size, model=given["model"])
+    return spec.open(inputs)
 
 
 def _with_page(settings: Any, model: str | None, result: ResultT) -> ResultT:

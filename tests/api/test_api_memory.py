@@ -331,3 +331,12 @@ def test_settings_in_place_of_keywords(arrays: dict[str, Array]) -> None:
     with pytest.raises(qdebug.UsageError) as caught:
         qdebug.compare(settings, samples=4)
     assert caught.value.code == "QD-USAGE-KEYWORD"
+
+
+def test_samples_are_prepared_as_the_model_says(tmp_path: Path) -> None:
+    images = pytest.importorskip("PIL.Image")
+    images.new("RGB", (40, 20), (255, 0, 0)).save(tmp_path / "a.png")
+    samples = qdebug.open_samples(tmp_path, DATA / "digits_detector.onnx")
+    assert (
+        "letterboxed" in samples.told and "metadata_props of digits_detector.onnx" in samples.told
+    )
