@@ -23,6 +23,9 @@ from pathlib import Path
 import numpy as np
 from bench_diagnosis import LEAST_COST_DB, compared, networks, planted, share
 from common import planted_parser
+from planted_channels import one_scale, unequal_channels
+from planted_nodes import misplaced_pairs
+from planted_ranges import wrong_ranges
 
 from qdebug.metrics.parts import ErrorParts
 from qdebug.results.compare import CompareResult
@@ -70,10 +73,10 @@ def cases_of(network: planted.Network) -> Iterator[Case]:
     """Every case of a network that counts."""
     base = compared(planted.healthy(network))
     faults = chain(
-        planted.wrong_ranges(network),
-        planted.unequal_channels(network),
-        planted.one_scale(network),
-        planted.misplaced_pairs(network),
+        wrong_ranges(network),
+        unequal_channels(network),
+        one_scale(network),
+        misplaced_pairs(network),
     )
     for fault in faults:
         result = compared(dict(fault.settings))

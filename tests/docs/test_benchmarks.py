@@ -25,7 +25,7 @@ ARGUMENTS = {
     "bench_cluster": "--net digits_cnn --samples 16 --rounds 1 --workers 1 --commands compare",
     "bench_compare": f"{SMALL} --keep none all/float16",
     "bench_cures": "--nets digits_cnn --samples 4 --assets /nowhere",
-    "bench_diagnosis": "--nets digits_cnn --samples 2 --development --effect none",
+    "bench_diagnosis": "--nets digits_cnn --samples 2 --kinds plans --development --effect none",
     "bench_effect": "--nets digits_cnn --samples 16",
     "bench_effect_cost": "--layers 4",
     "bench_effect_draws": "--nets digits_cnn",
