@@ -53,8 +53,9 @@ from qdebug.network.samples.subset import SampleSubset, finely, spread, whole
 from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import BoundPlan, Granularity, TensorRange, bind_plan
+from qdebug.plan.quantize import Grid
 from qdebug.plan.rewrite.qdq import weight_axis
-from qdebug.plan.rewrite.requantize import with_channel_scales, with_exact_biases, with_ranges
+from qdebug.plan.rewrite.requantize import with_channel_scales, with_exact_biases, with_scales
 from qdebug.results.compare import Cause, CompareResult, Cure
 from qdebug.results.summary import MOST_LEADERS
 from qdebug.types import Array, Progress
@@ -73,7 +74,10 @@ _LEAST_DB = 1.0
 _WORTH_ANOTHER_DB = 3.0
 """A second change has to halve the noise again."""
 _SURELY = 2.0
-"""Standard errors by which the noise of the samples must fall."""
+"""Standard errors by which the noise of the samples must fall, each sample's in dB: the sum is that
+of a few samples, which say little of the others (docs/validation/yardsticks.md)."""
+_NONE = 1e-12
+"""Less noise, 120 dB, is none."""
 _CONFIRMED = 2
 """So many of those that help on a few samples are run on all, until one helps there too."""
 _FITS = 1.25
@@ -82,7 +86,7 @@ FITTED_RANGES = "ranges of these samples"
 """The change that answers ranges of other data."""
 _OF_WEIGHTS = (*WEIGHT_CAUSES, INVALID_SCALE)
 _OTHER_DATA = ("stale-calibration", "unrepresentative-calibration")
-_RANGES = (*_OTHER_DATA, "clipping", "coarse-step", "rounding")
+_RANGES = (*_OTHER_DATA, "clipping", "coarse-step", "rounding", INVALID_SCALE)
 
 State = TypeVar("State", BoundPlan, Graph)
 
@@ -219,7 +223,7 @@ def _cure(
     chosen: Sequence[_Change[State]], before: _Measured, after: _Measured, samples: int
 ) -> Cure:
     with np.errstate(invalid="ignore"):  # both hold NaN or Inf, or other shapes than FP32's
-        fell = before.by_sample - after.by_sample
+        fell = np.log(before.by_sample + _NONE) - np.log(after.by_sample + _NONE)
     certain = True
     if len(fell) > 1 and np.isfinite(fell).all():
         certain = bool(fell.mean() > _SURELY * fell.std(ddof=1) / math.sqrt(len(fell)))
@@ -421,6 +425,17 @@ def _is_off(amax: float, largest: float) -> bool:
     return finite and not 1 / _FITS <= amax / largest <= _FITS
 
 
+def _fitted_scale(grid: Grid, largest: float) -> float | None:
+    """The scale with which a range ends at the largest magnitude; None where it does so already,
+    nearly."""
+    scale = float(grid.scale.max())
+    if not 0 < scale < math.inf:  # the quantizer has failed
+        reach = max(abs(x) for x in replace(grid, scale=np.array(1, np.float32), bounds=None).range)
+        return largest / reach if 0 < largest < math.inf else None
+    reach = max(-grid.shown[0], grid.shown[1])
+    return scale * largest / reach if _is_off(reach, largest) else None
+
+
 def _of_quantized(compared: Compared) -> _Quantization[Graph]:
     pair = compared.pair
     layers = [x for x in pair.layers if pair.precisions[x.name] in SCALED]
@@ -428,13 +443,13 @@ def _of_quantized(compared: Compared) -> _Quantization[Graph]:
     changes: list[_Change[Graph]] = []
     if changed:
 
-        def with_scales(state: Graph) -> Graph:
+        def divided(state: Graph) -> Graph:
             known = state is pair.candidate
             return by_channel if known else with_channel_scales(pair.reference, state, layers)[0]
 
         what = "a scale for each output channel of the weights"
         changes.append(
-            _Change("weights per-channel", what, _OF_WEIGHTS, len(changed), "weights", with_scales)
+            _Change("weights per-channel", what, _OF_WEIGHTS, len(changed), "weights", divided)
         )
     saturated = [n for n in pair.saturated if n in pair.layers.of_node and pair.aligned]
     if saturated:
@@ -448,18 +463,15 @@ def _of_quantized(compared: Compared) -> _Quantization[Graph]:
             _Change("biases in FP32", what, causes, len(saturated), "biases", with_biases)
         )
     largest = _largest(compared)
-    factors = {
-        t: largest[t] / max(-grid.shown[0], grid.shown[1])
-        for t, grid in pair.grids.items()
-        if _is_off(max(-grid.shown[0], grid.shown[1]), largest.get(t, 0.0))
-    }
-    _, changed_ranges = with_ranges(pair.candidate, factors)
+    scales = {t: _fitted_scale(grid, largest.get(t, 0.0)) for t, grid in pair.grids.items()}
+    others = {t: scale for t, scale in scales.items() if scale is not None}
+    _, changed_ranges = with_scales(pair.candidate, others)
     if changed_ranges:
         readers = sum(not pair.reads(x.name).isdisjoint(changed_ranges) for x in layers)
         what = "ranges that hold the values of these samples, and no more"
 
         def fitted(state: Graph) -> Graph:
-            return with_ranges(state, factors)[0]
+            return with_scales(state, others)[0]
 
         changes.append(_Change(FITTED_RANGES, what, _RANGES, readers, "ranges", fitted))
     return _Quantization(pair.candidate, tuple(changes), lambda state: state.proto)

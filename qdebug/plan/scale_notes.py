@@ -27,7 +27,10 @@ def invalid_scales(graph: Graph) -> dict[str, str]:
         told = " and ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
         if told:
             readers = graph.consumers.get(node.outputs[0], ()) or (node,)
-            what = f"of {values.size} scales, {told} ({printable(repr(node.inputs[1]))})"
+            name = printable(repr(node.inputs[1]))
+            what = f"of {values.size} scales, {told} ({name})"
+            if values.size == 1:
+                what = f"its scale is {told.removeprefix('1 ')} ({name})"
             found |= {reader.name: what for reader in readers}
     return found
 
@@ -36,7 +39,7 @@ def scale_notes(graph: Graph) -> tuple[str, ...]:
     """What to say of them: ONNX Runtime computes with them, TensorRT refuses the model ("Scale
     coefficients must all be positive")."""
     return tuple(
-        f"Layer {printable(repr(reader))}: {what}. TensorRT takes only positive scales; a channel "
-        "that is all 0 needs any scale above 0."
+        f"Layer {printable(repr(reader))}: {what}. TensorRT takes only positive scales; what "
+        "is all 0 needs any scale above 0."
         for reader, what in invalid_scales(graph).items()
     )

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qdebug
+from qdebug.analyse.cures import FITTED_RANGES
 from qdebug.types import Array
 
 TINY, BIAS = 3, 2.0
@@ -101,3 +102,20 @@ def test_a_bias_that_fits_is_not_blamed(known: bool) -> None:
     result = compared("Conv", known=known, tiny=1e-3)
     assert all(c.label != "bias-saturation" for c in result.layers[0].causes)
     assert not any("saturates" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("constant", "cure"), [("xs", FITTED_RANGES), ("ws", "weights per-channel")]
+)
+def test_a_scale_that_is_no_number_is_the_cause_and_cured(constant: str, cure: str) -> None:
+    """Of the input, and of a channel of the weight."""
+    model = network("Gemm", True, tiny=1.0)
+    tensor = next(t for t in model.graph.initializer if t.name == constant)
+    values = numpy_helper.to_array(tensor).copy()
+    values[... if values.ndim == 0 else TINY] = np.nan
+    tensor.CopyFrom(numpy_helper.from_array(values, constant))
+    x = np.random.default_rng(1).normal(size=(16, 8)).astype(np.float32)
+    result = qdebug.compare(model, inputs={"x": x}, reference=network("Gemm", False, tiny=1.0))
+    assert result.layers[0].causes[0].label == "invalid-scale"
+    assert (result.cures[0].name, result.cures[0].helps) == (cure, True)
+    assert result.cures[0].sqnr_db > 25

@@ -531,8 +531,8 @@ def with_invalid_scale(
     main = causes[0] if causes else None
     if not scales or not (broken or (main is not None and main.label in WEIGHT_CAUSES)):
         return causes
-    evidence = f"its scales are not all positive numbers: {scales}"
-    remedy = "Quantize the FP32 model again: a channel that is all 0 needs any scale above 0."
+    evidence = f"a scale has to be a positive number; {scales}"
+    remedy = "Quantize the FP32 model again: what is all 0 needs any scale above 0."
     share = None if broken or main is None else main.share
     share_of = OWN_ERROR if main is None else main.share_of
     rest = causes if broken else causes[1:]

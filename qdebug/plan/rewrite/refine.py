@@ -217,7 +217,8 @@ def _differs(far: float) -> str:
 
 def _steps_apart(values: ConstantValues, tensor: str, value: Array, other: Array) -> float:
     """By how many steps of its quantization a constant differs from the FP32 one, at most; values
-    beyond the range of the codes do not count. inf for one that is not quantized and differs."""
+    beyond the range of the codes do not count, nor those whose scale is no positive number. inf for
+    one that is not quantized and differs."""
     difference = np.abs(value.astype(np.float64) - other.astype(np.float64))
     least = _SAME * float(np.abs(value).max(initial=0.0))
     if difference.max(initial=0.0) <= least:
@@ -225,9 +226,10 @@ def _steps_apart(values: ConstantValues, tensor: str, value: Array, other: Array
     step, low, high = _grid(values.graph, tensor, other)
     if step is None:
         return float("inf")
+    valid = np.isfinite(step) & (np.asarray(step) > 0)
     clipped = ((other <= low) & (value < other)) | ((other >= high) & (value > other))
-    far = np.where(clipped, 0.0, np.maximum(difference - least, 0) / step)
-    return float(far.max(initial=0.0))
+    far = np.maximum(difference - least, 0) / np.where(valid, step, 1)
+    return float(far.max(initial=0.0, where=valid & ~clipped))
 
 
 def _grid(graph: Graph, tensor: str, other: Array) -> tuple[Array | float | None, Array, Array]:

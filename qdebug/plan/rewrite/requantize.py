@@ -118,29 +118,29 @@ def with_exact_biases(reference: Graph, candidate: Graph, nodes: Collection[str]
     return Graph(editor.finish("the model with biases in floating point"))
 
 
-def with_ranges(candidate: Graph, factors: Mapping[str, float]) -> tuple[Graph, tuple[str, ...]]:
-    """`candidate` with the ranges of some activations times a factor each, zero points as they are;
-    and the tensors whose range has changed: those with one constant scale, whose codes are read by
-    nothing but DequantizeLinear.
+def with_scales(candidate: Graph, scales: Mapping[str, float]) -> tuple[Graph, tuple[str, ...]]:
+    """`candidate` with other scales of some activations, zero points as they are; and the tensors
+    whose scale has changed: those with one constant scale, whose codes are read by nothing but
+    DequantizeLinear.
 
     Raises:
         PlanError: as `check`.
     """
     editor = Editor(candidate)
-    scales: dict[str, str] = {}  # codes -> their new scale
+    of_codes: dict[str, str] = {}  # codes -> their new scale
     changed = []
     for proto in candidate.proto.graph.node:
         node = copy_node(proto)
         view = candidate.by_name[proto.name]
-        factor = factors.get(view.inputs[0]) if view.op_type == "QuantizeLinear" else None
-        scale = None if factor is None else _single_scale(candidate, view)
-        if factor is not None and scale is not None:
-            wider = (scale * factor).astype(scale.dtype)
-            node.input[1] = editor.initializer(wider, f"{view.inputs[1]}_fitted")
-            scales[view.outputs[0]] = node.input[1]
+        wanted = scales.get(view.inputs[0]) if view.op_type == "QuantizeLinear" else None
+        scale = None if wanted is None else _single_scale(candidate, view)
+        if wanted is not None and scale is not None:
+            other = np.full_like(scale, wanted)
+            node.input[1] = editor.initializer(other, f"{view.inputs[1]}_fitted")
+            of_codes[view.outputs[0]] = node.input[1]
             changed.append(view.inputs[0])
-        elif view.op_type == "DequantizeLinear" and view.inputs[0] in scales:
-            node.input[1] = scales[view.inputs[0]]
+        elif view.op_type == "DequantizeLinear" and view.inputs[0] in of_codes:
+            node.input[1] = of_codes[view.inputs[0]]
         editor.emit(node)
     return Graph(editor.finish("the model with other ranges")), tuple(dict.fromkeys(changed))
 
