@@ -338,5 +338,6 @@ def test_samples_are_prepared_as_the_model_says(tmp_path: Path) -> None:
     images.new("RGB", (40, 20), (255, 0, 0)).save(tmp_path / "a.png")
     samples = qdebug.open_samples(tmp_path, DATA / "digits_detector.onnx")
     assert (
-        "letterboxed" in samples.told and "metadata_props of digits_detector.onnx" in samples.told
+        "letterboxed" in samples.origin.told
+        and "metadata_props of digits_detector.onnx" in samples.origin.told
     )

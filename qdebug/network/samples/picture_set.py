@@ -44,6 +44,8 @@ from qdebug.wording import counted, option
 
 _NAMED = 3
 """Pictures that a message names."""
+_BEYOND = 1.0
+"""Pixels by which a box may reach outside of its picture unsaid: annotations are rounded."""
 _AHEAD = 64
 """Pictures that are decoded before they are asked for, at most."""
 _KEPT_BYTES = 64 << 20
@@ -153,6 +155,8 @@ class PictureSet:
             **{name: ArrayInMemory(array) for name, array in used.labels.items()},
         }
         if used.boxes is not None:
+            used, cut = _within_pictures(used, sizes, spec.data)
+            others += cut
             arrays |= _box_arrays(used, how, sizes, spec.data)
             if used.objects_without_outline:
                 without = counted(used.objects_without_outline, "object")
@@ -365,6 +369,52 @@ class DecodedMasks:
             return np.stack([look(mask) for mask in self._masks[start:stop]])
         except UnreadablePictureError:
             _refuse_bad(self._masks, look, self._where)
+
+
+def _within_pictures(
+    whole: PictureSet, sizes: Sequence[tuple[int, int]], where: str
+) -> tuple[PictureSet, str]:
+    """The pictures with their boxes cut where the picture ends, and what to say of those that
+    reached outside by more than `_BEYOND`; those that lie wholly outside are left out.
+
+    Raises:
+        SampleError: all that there are lie wholly outside.
+    """
+    assert whole.boxes is not None
+    boxes, cut, outside = [], [], []
+    for picture, own, (height, width) in zip(whole.pictures, whole.boxes, sizes, strict=True):
+        corners = own.corners.reshape(-1, 4)
+        ends = np.tile((1.0, 1.0) if own.relative else (width, height), 2)
+        inside = np.clip(corners, 0, ends)
+        beyond = np.abs(corners - inside) * (np.tile((width, height), 2) / ends) > _BEYOND
+        there = ((inside[:, 2:] > inside[:, :2]) | ~beyond.any(axis=1)[:, np.newaxis]).all(axis=1)
+        cut += [picture.name] * int((beyond.any(axis=1) & there).sum())
+        outside += [picture.name] * int((~there).sum())
+        kept = tuple(compress(own.outlines, there))
+        boxes.append(replace(own, corners=inside[there], classes=own.classes[there], outlines=kept))
+    if outside and not any(len(own.classes) for own in boxes):
+        raise SampleError(
+            f"{where}: all {_box_count(outside)} lie outside of their pictures: {_first(outside)}.",
+            "See that they are those of these pictures, and in the units of their format.",
+            code="QD-SAMPLES-ANNOTATIONS",
+        )
+    told = ""
+    if cut:
+        told += f"; {_box_count(cut)} cut where the picture ends: {_first(cut)}"
+    if outside:
+        told += f"; {_box_count(outside)} outside of the picture left out: "
+        told += _first(outside)
+    return replace(whole, boxes=tuple(boxes)), told
+
+
+def _box_count(names: Sequence[str]) -> str:
+    return f"{len(names)} box{'es' if len(names) != 1 else ''}"
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first few of some names, each once."""
+    each = list(dict.fromkeys(names))
+    return ", ".join(each[:_NAMED]) + ", …" * (len(each) > _NAMED)
 
 
 def _box_arrays(

@@ -159,6 +159,28 @@ def test_coco(save: Any, tmp_path: Path) -> None:
         assert samples.extras["boxes"][1].tolist() == [[1, 2, 3, 6], [0, 0, 8, 8]]
 
 
+def test_boxes_outside_of_their_pictures(save: Any, tmp_path: Path) -> None:
+    """They are cut where the picture ends, or left out, and named."""
+    save("a.png", 1, (16, 16))
+    save("b.png", 2, (16, 32))
+
+    def given(*boxes: list[float]) -> Any:
+        each = [{"image_id": 3, "category_id": 9, "bbox": box} for box in boxes]
+        return opened(coco(tmp_path, annotations=each))
+
+    inside, rounded, across = [2.0, 4, 4, 8], [8.0, 0, 8.6, 16], [-4.0, 8, 8, 20]
+    samples = given(inside, rounded, across, [40, 40, 4, 4])
+    assert samples.extras["boxes"][1].tolist() == [[1, 2, 3, 6], [4, 0, 8, 8], [0, 4, 2, 8]]
+    assert "1 box cut where the picture ends:" in samples.origin.told
+    assert (
+        "1 box outside of the picture left out:" in samples.origin.told
+        and "a.png" in samples.origin.told
+    )
+    assert "cut" not in given(inside, rounded).origin.told
+    with refused("QD-SAMPLES-ANNOTATIONS", "all 2 boxes lie outside", "a.png"):
+        given([40, 40, 4, 4], [16, 0, 4, 4])
+
+
 def test_outlines_of_coco(save: Any, tmp_path: Path) -> None:
     """Polygons, and runs of pixels in either form, become masks in the network's input."""
     rle = pytest.importorskip("faster_coco_eval.core.mask")
@@ -186,7 +208,7 @@ def test_outlines_of_coco(save: Any, tmp_path: Path) -> None:
     with refused("QD-SAMPLES-DAMAGED", "segmentation"):
         opened(coco(tmp_path, annotations=[boxes[0] | {"segmentation": [[1, 2, 3, 4]]}]))
     some = opened(coco(tmp_path, annotations=[given[0], boxes[1]]))
-    assert "instance_masks" not in some.extras and "1 object without an outline" in some.told
+    assert "instance_masks" not in some.extras and "1 object without an outline" in some.origin.told
 
 
 @pytest.mark.parametrize(
