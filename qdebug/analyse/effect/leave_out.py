@@ -113,15 +113,20 @@ class Candidates:
         """A cache for candidates on some samples; None where all start at their inputs."""
         return PrefixCache(self._sessions, cache_bytes) if self._assemble else None
 
-    def open(self, high: High, prefixes: PrefixCache | None, *, keep: bool) -> Opened:
-        """The candidate with the layers `high` in FP32; `keep`: others may start from it.
+    def open(self, high: High) -> Session:
+        """The candidate with the layers `high` in FP32, which starts at its inputs.
 
         Raises:
             ModelError, BackendError: the runtime does not take it.
         """
+        return self._open_whole(high)
+
+    def resumed(self, high: High, prefixes: PrefixCache | None, *, keep: bool) -> Opened:
+        """The same, started from activations that are kept, if any; `keep`: others may start from
+        it. Raises as `open`."""
         if prefixes is not None and self._assemble is not None:
             return prefixes.open(self._assemble(high, ()), keep=keep)
-        return self._open_whole(high)
+        return self.open(high)
 
     def switched(
         self, base: High, sets: Sequence[High], prefixes: PrefixCache | None

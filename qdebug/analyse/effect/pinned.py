@@ -153,7 +153,7 @@ def open_pinned(
         reference = run_of(session) if session else lambda one: part.batches[one.batch] or {}
         kept = OutputKeeper(CANDIDATE, keep)
         try:
-            with closing(candidates.open(part.high, None, keep=False)) as candidate:
+            with closing(candidates.open(part.high)) as candidate:
                 totals = evaluate(
                     SampleSubset(subset.samples, tuple(part.batches)),
                     {REFERENCE: reference, CANDIDATE: run_of(candidate)},

@@ -357,7 +357,7 @@ class Runs:
             finally:
                 switched.done(high)
             return
-        session = self._candidates.open(high, self._prefixes, keep=keep)
+        session = self._candidates.resumed(high, self._prefixes, keep=keep)
         try:
             yield run_of(session)
             if isinstance(session, ResumedSession):
