@@ -193,6 +193,18 @@ def test_prototypes_beside_the_boxes_are_of_masks(
     assert fitting_decoder(ModelFacts(SIZE, outputs, metadata)) == name
 
 
+@pytest.mark.parametrize("columns", [4, 91])
+def test_rf_detr_names_its_outputs(columns: int) -> None:
+    """Boxes are found by name where there are four logits too, whatever the order."""
+    facts = ModelFacts(SIZE, {"labels": (None, 9, columns), "dets": (None, 9, 4)})
+    assert fitting_decoder(facts) == "rt-detr"
+    random = np.random.default_rng(0)
+    boxes, logits = random_boxes(random, 2, 9), random.normal(size=(2, 9, columns))
+    found = DECODE["rt-detr"]({"labels": logits, "dets": centred(boxes) / 64}, facts)
+    np.testing.assert_allclose(found.boxes, boxes)
+    np.testing.assert_allclose(found.scores, expit(logits))
+
+
 def test_decoders_have_the_names_that_help_texts_list() -> None:
     assert list(DECODE) == [d.name for d in DECODERS if d.takes == "boxes"]
 

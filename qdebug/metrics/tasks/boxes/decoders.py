@@ -29,6 +29,11 @@ _STRIDES = (8, 16, 32)
 """Of the levels of YOLO's pyramids."""
 _PROTOTYPE = 4
 """Pixels of the input for one of a prototype: the stride of YOLO-seg's Proto."""
+_RF_DETR = {"dets", "labels"}
+"""What RF-DETR's exporter calls boxes and logits. Of logits beside `pred_boxes`, as Transformers
+exports them, nothing tells DETR's softmax from RT-DETR's sigmoid."""
+_BOXES = ("box", "dets")
+"""In the names of outputs that are boxes."""
 _MOST_CHOSEN = 1000
 """Boxes after suppression: exporters write 100 to 300."""
 
@@ -158,6 +163,8 @@ def fitting_decoder(facts: ModelFacts) -> str | None:
         name = _of_one_output(rows, facts, planes[1] or 0)
         masked = f"{name}{WITH_MASKS}"
         return masked if masked in DECODE and facts.segments else name
+    if facts.outputs.keys() >= _RF_DETR and list(map(len, shapes)) == [3, 3]:
+        return "rt-detr"
     if any(len(s) == 3 and s[2] == 4 for s in shapes):
         flat = [s for s in shapes if len(s) == 2]
         return "detections" if len(flat) == 2 else None
@@ -262,7 +269,7 @@ def _boxes_and_scores(decoder: str, outputs: Outputs) -> tuple[Floats, Floats]:
     """
     arrays = {name: array for name, array in outputs.items() if array.ndim == 3}
     fours = [name for name, array in arrays.items() if array.shape[2] == 4]
-    named = [name for name in fours if "box" in name.lower()] or fours
+    named = [name for name in fours if any(word in name.lower() for word in _BOXES)] or fours
     others = [n for n in arrays if n != named[0]] if named else []
     if not named or not others:
         _refuse(decoder, outputs)
