@@ -85,13 +85,20 @@ def run_file_line(run_file: Path | None) -> Line:
     return Line(f"No run file was written ({keeps} keeps the evidence).", "muted")
 
 
+_ENGINE_FAILED = (
+    "The engine could not be run on {}: all that follows is the simulation, and says nothing of it."
+)
+
+
 def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> list[Block]:
     """A comparison: what its leading layers cost together, facts, the `top` worst layers, the
     reasons, notes, the verdict. `detailed` adds facts about how it was compared, and what the
     errors of these layers consist of."""
     shown = result.layers[:top]
     opening = sentence(result)
+    failure = result.engine_failure
     blocks: list[Block] = [
+        *([Line(_ENGINE_FAILED.format(result.backend), "bad"), Line()] if failure else []),
         *([Line(opening, "strong"), Line()] if opening else []),
         Line(_title(result), "title"),
         Facts(tuple(_facts(result, detailed))),

@@ -37,6 +37,9 @@ from qdebug.results.summary import RELEVANT_DB, Summary
 from qdebug.results.words import in_decibels
 from qdebug.types import Fp16Kernels, Precision, Skipped
 
+ENGINE_STAGE = "engine"
+"""What a failure to execute an engine is called in `failed`."""
+
 HARMLESS_DB = 40.0
 """An error of a hundredth of the signal: an overflow whose readers show less is no culprit."""
 
@@ -557,6 +560,11 @@ class CompareResult(Result):
     def verdict(self) -> GateVerdict:
         """Whether the gate held."""
         return GateVerdict(self.passed, self.conditions)
+
+    @property
+    def engine_failure(self) -> FailedStage | None:
+        """Why there is nothing of an engine that was built: executing it ended in this error."""
+        return next((x for x in self.failed if x.stage == ENGINE_STAGE), None)
 
     @property
     @in_json

@@ -94,6 +94,9 @@ def _kernels(result: CompareResult) -> Stage:
     engine = result.engine
     between = f"{result.precision.upper()} → engine (kernels)"
     if engine is None or engine.execution is None:
+        if (failure := result.engine_failure) is not None:
+            told = f"the engine failed: {failure.message}"
+            return Stage(KERNELS, between, StageState.NOT_RUN, None, told, failure.hint)
         why = engine.not_executed_because if engine else "no engine was built"
         asked = option("backend", "openvino")
         return Stage(KERNELS, between, StageState.NOT_RUN, None, why, asked)

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import qdebug
+from qdebug.display.blocks import Line
+from qdebug.display.compare import view
 from qdebug.errors import MetricError
+from qdebug.result import FailedStage
 from qdebug.results.compare import CompareResult
 from qdebug.results.framework import FrameworkResult, FrameworkTensor
 from qdebug.results.stage_report import StageState
@@ -48,6 +51,17 @@ def test_what_was_not_run_says_what_to_add(compared: Any) -> None:
     bare = replace(compared(), metric=None).stages[3]
     assert (bare.state, bare.next_step) == (StageState.NOT_RUN, "metric='NAME'")
     assert compared().to_dict()["stages"][0]["state"] == "not-run"
+
+
+def test_an_engine_that_failed_is_said_first(compared: Any) -> None:
+    failure = FailedStage("engine", "QD-BACKEND", "No valid engine configs for Matmul_", "Update.")
+    result = replace(compared(), failed=(failure,))
+    kernels = result.stages[2]
+    assert (kernels.state, kernels.next_step) == (StageState.NOT_RUN, "Update.")
+    assert kernels.told == "the engine failed: No valid engine configs for Matmul_"
+    opening = view(result)[0]
+    assert isinstance(opening, Line)
+    assert opening.text.startswith("The engine could not be run on simulation: ")
 
 
 def test_conditions_decide(compared: Any) -> None:
@@ -105,3 +119,10 @@ def test_an_engine_changes_nothing_in_the_step_before_it() -> None:
     executed = qdebug.compare(model, samples=4, backend="onnxruntime", **settings)
     assert min(simulated.outputs[0].part_sqnrs_db) < simulated.outputs[0].metrics.sqnr_db - 1
     assert executed.stages[1].sqnr_db == pytest.approx(simulated.stages[1].sqnr_db)
+
+
+@pytest.mark.parametrize(("precision", "said"), [("bf16", "gave NaN"), ("w8", "accuracy_level 4")])
+def test_what_the_simulation_of_a_format_leaves_out(precision: str, said: str) -> None:
+    few = {"input": DATA["input"][:2]}
+    result = qdebug.compare(MODEL, inputs=few, precision=precision, effect="none")
+    assert sum(said in note for note in result.notes) == 1

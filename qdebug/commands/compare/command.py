@@ -75,6 +75,7 @@ from qdebug.execute.model_pair import (
     plan_from,
     share_pair,
 )
+from qdebug.formats.registry import WEIGHT_ONLY
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.metrics.effect import EffectMode
 from qdebug.network.prepare import Model
@@ -88,7 +89,7 @@ from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.result import ModelRef, ReadData, to_json
-from qdebug.results.compare import CompareResult
+from qdebug.results.compare import ENGINE_STAGE, CompareResult
 from qdebug.results.framework import FrameworkResult
 from qdebug.store.manifest import manifest_of, reference_key
 from qdebug.store.reader import RunReader
@@ -151,7 +152,7 @@ def compare(
         compared = _analysed(prepared, compared)
         if prepared.engine is not None:
             execute = partial(with_engine, engine=prepared.engine, settings=settings)
-            compared = compared.attempt("engine", execute)
+            compared = compared.attempt(ENGINE_STAGE, execute)
         took = {"total": time.perf_counter() - started}
         compared = compared.found(*_file_notes(prepared), timings_s=took)
         save, path = partial(_with_saved_plan, settings), settings.save_plan or ""
@@ -465,6 +466,27 @@ def _run(
     return run_within(budget, context, pair, whole(samples), measured, resize=True)
 
 
+def _unseen_notes(settings: CompareSettings, pair: ModelPair) -> tuple[str, ...]:
+    """What the simulation of a format leaves out, where no engine shows it."""
+    used = set(pair.precisions.values())
+    if settings.backend != CompareSettings.backend or pair.plan is None:
+        return ()
+    notes = []
+    if Precision.BF16 in used:
+        notes.append(
+            "BF16 is simulated. Of a sentence encoder (MiniLM) whose simulation was right, an "
+            "engine (TensorRT for RTX 1.6.1, H100) gave NaN: look at an engine too "
+            f"({option('backend', 'tensorrt-rtx')})."
+        )
+    if used & WEIGHT_ONLY:
+        notes.append(
+            "Activations are multiplied as they are. ONNX Runtime's MatMulNBits with "
+            "accuracy_level 4 also rounds them to INT8, which is not simulated; exports of qdebug "
+            "leave it unset."
+        )
+    return tuple(notes)
+
+
 def _result(
     settings: CompareSettings,
     pair: ModelPair,
@@ -494,6 +516,11 @@ def _result(
         reference_in_fp16=is_in_fp16(pair.reference),
         skipped=all_skipped(pair, errors, not_float),
         correspondence=correspondence(pair),
-        notes=(*pair.notes, *overflow_notes(finals, layers), *unpredicted),
+        notes=(
+            *pair.notes,
+            *overflow_notes(finals, layers),
+            *unpredicted,
+            *_unseen_notes(settings, pair),
+        ),
         fp16_kernels=Fp16Kernels(kernels) if half else None,
     )
