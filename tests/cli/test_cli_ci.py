@@ -39,7 +39,9 @@ def test_the_action_runs_what_it_prints(desk: Any, repository: Path) -> None:
     Path("bin/python").write_text(
         f'#!/bin/sh\n[ "$2" = pip ] && exit 0\nexec {sys.executable} "$@"\n'
     )
-    Path("bin/python").chmod(0o755)
+    Path("bin/gh").write_text('#!/bin/sh\nprintf "%s " "$@" >> gh.txt\ncat "$5" >> gh.txt\n')
+    for program in ("python", "gh"):
+        Path("bin", program).chmod(0o755)
     environment = os.environ | {
         "PATH": f"{Path('bin').absolute()}:{os.environ['PATH']}",
         "QDEBUG_ACTION": str(repository),
@@ -58,17 +60,22 @@ def test_the_action_runs_what_it_prints(desk: Any, repository: Path) -> None:
     assert dry.returncode == 0 and not Path("qdebug-report").exists()
     assert "+ python -m qdebug compare --config qdebug.yaml" in dry.stdout
     assert "--samples 4" in dry.stdout
-    done = run()
+    done = run(QDEBUG_COMMENT="true", QDEBUG_PULL_REQUEST="7")
     assert done.returncode == 1, done.stderr
     assert "::error title=qdebug::the gate does not hold" in done.stdout
     assert "exit-code=1" in Path("output.txt").read_text()
     table = Path("summary.md").read_text()
+    comment = "pr comment 7 --body-file qdebug-report/summary.md "
+    assert Path("gh.txt").read_text() == comment + table
     assert "### qdebug: net.onnx failed" in table and "| `output.cosine>=2` |" in table
     assert "its outputs are not given: --framework DATA" in table
     kept = {file.name for file in Path("qdebug-report").iterdir()}
     assert kept == {"result.json", "report.html", "junit.xml", "summary.md"}
     Path("qdebug.yaml").write_text("command: compare\nmodel: none.onnx\ninputs: data.npz\n")
-    assert run().returncode == 2
+    assert run(QDEBUG_COMMENT="true", QDEBUG_PULL_REQUEST="7").returncode == 2
+    # The table of the earlier comparison is not that of this one.
+    assert Path("summary.md").read_text() == table
+    assert Path("gh.txt").read_text() == comment + table
 
 
 def test_the_hook_names_a_command_that_there_is(repository: Path) -> None:
