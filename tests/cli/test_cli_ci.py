@@ -73,7 +73,8 @@ def test_the_action_runs_what_it_prints(desk: Any, repository: Path) -> None:
     assert kept == {"result.json", "report.html", "junit.xml", "summary.md"}
     Path("qdebug.yaml").write_text("command: compare\nmodel: none.onnx\ninputs: data.npz\n")
     assert run(QDEBUG_COMMENT="true", QDEBUG_PULL_REQUEST="7").returncode == 2
-    # The table of the earlier comparison is not that of this one.
+    # What the earlier comparison wrote is not of this one.
+    assert not list(Path("qdebug-report").iterdir())
     assert Path("summary.md").read_text() == table
     assert Path("gh.txt").read_text() == comment + table
 
