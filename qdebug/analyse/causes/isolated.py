@@ -32,6 +32,7 @@ from qdebug.network.outputparts import OutputParts, joined_parts, parts_of, show
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.quantize import Grid, dynamic_grid
 from qdebug.plan.rewrite.bypass import Pair
+from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.plan.rewrite.refine import normalization_behind
 from qdebug.plan.saturation import SaturatedBias
@@ -406,6 +407,10 @@ class IsolatedLayer:
         saturated, exceeded = self._saturated()
         axis = weight_axis(graph.by_name[self.layer.name], graph, self.layer.weight)
         spread = 1.0
+        if self._before_normalization:  # the reference has it folded: the scale serves this weight
+            candidate = self.subject.candidate
+            own = ConstantValues(candidate).value(candidate.by_name[self.layer.name].inputs[1])
+            values = own if own is not None and own.shape == values.shape else values
         if axis is not None:
             channels = np.abs(np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1))
             ranges = channels.max(axis=1)

@@ -17,6 +17,7 @@ from qdebug.formats.registry import INT8
 from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import Layer
+from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.plan.rewrite.refine import normalization_behind, with_fp32_constants
@@ -95,7 +96,9 @@ def _rounded_by_channel(
         scales = form.scale_of(weight_amax(weight, axis))
         if form.kind is Kind.INTEGER:  # fewer bits may be stored in a wider type
             steps = np.where(np.isfinite(scale) & (scale > 0), scale, np.inf)
-            used = np.round(np.abs(weight / spread(steps, weight, along, 0)).max())
+            own = ConstantValues(candidate).value(tensor)
+            stored = weight if own is None else own  # before a BatchNormalization another one
+            used = np.round(np.nanmax(np.abs(stored / spread(steps, stored, along, 0)), initial=0))
             scales = scales * np.float32(max(1.0, form.largest / max(1.0, used)))
         return place, form.quantize(weight, scales, axis)
     return None
