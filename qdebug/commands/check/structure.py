@@ -73,7 +73,7 @@ def tensors_of(graph: Graph, names: Mapping[int, str]) -> tuple[tuple[CheckedTen
         for x in graph.inputs
     )
     shapes = shapes_per_sample(graph)
-    planes = [shape[1] for shape in shapes.values() if len(shape) == _PLANES]
+    planes = [shapes[n][1] for n in graph.outputs if len(shapes.get(n, ())) == _PLANES]
     masks = planes[0] if len(planes) == 1 and isinstance(planes[0], int) else 0
     outputs = tuple(
         CheckedTensor(
