@@ -149,6 +149,9 @@ def test_a_decoder_reads_what_its_detector_writes(name: str) -> None:
     if found.masks is not None:
         assert found.masks.size == (64, 64) and found.masks.in_boxes
         np.testing.assert_array_equal(found.masks.coefficients, mask_coefficients(2, 84))
+        boxes_alone = DECODE[name.removesuffix("-seg")](outputs, ModelFacts(SIZE, {}))
+        assert boxes_alone.masks is None
+        np.testing.assert_array_equal(boxes_alone.scores, found.scores)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from refusals import refused
 from scipy.special import expit
 
+from qdebug.commands.check.samples import judged_by
 from qdebug.metrics.tasks.boxes.agreement import box_counts
 from qdebug.metrics.tasks.boxes.detections import Candidates
 from qdebug.metrics.tasks.boxes.instance_masks import InstanceMasks, plane_of
@@ -132,6 +133,10 @@ def test_average_precision_of_masks_is_what_the_library_gives(planes: bool) -> N
     same_boxes = {"y": truth["y"], "p": found["p"]}
     assert load_metric("map-to-reference", None, FACTS)(same_boxes, {}, truth) < 0.9
     assert load_metric("map-to-reference", "end-to-end", FACTS)(same_boxes, {}, truth) == 1
+    # By the boxes check judges how samples are prepared: masks of all ways take long.
+    judged = judged_by(load_metric("map", None, FACTS))
+    assert judged.name == "map of boxes" and judged.metric is not None
+    assert judged.metric(same_boxes, labels(truth, planes), {}) == pytest.approx(1)
     counts = box_counts(candidates(same_boxes).sure, candidates(truth).sure)
     assert 0 < counts.kept < counts.kept + counts.lost == 30
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from qdebug.commands.check.samples import Judged, shared_samples, try_variants
+from qdebug.commands.check.samples import judged_by, shared_samples, try_variants
 from qdebug.errors import QdebugError
 from qdebug.execute.context import Context
 from qdebug.execute.lockstep import affordable_samples
@@ -78,5 +78,4 @@ def _of_metric(
     if few.count < _LEAST:
         return ()
     quiet = replace(context, progress=lambda _: None)
-    judge = Judged(metric.name, metric, 0)
-    return try_variants(quiet, graph, few, judge, "inputs", always=False).findings
+    return try_variants(quiet, graph, few, judged_by(metric), "inputs", always=False).findings

@@ -16,7 +16,7 @@ from typing import NoReturn
 import numpy as np
 
 from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Floats, Outputs, first_output
+from qdebug.metrics.tasks.base import Floats, Outputs
 from qdebug.metrics.tasks.boxes.detections import Candidates
 from qdebug.metrics.tasks.boxes.instance_masks import InstanceMasks
 from qdebug.metrics.tasks.facts import ModelFacts, Shape
@@ -44,14 +44,14 @@ Decode = Callable[[Outputs, ModelFacts], Candidates]
 def yolov8(outputs: Outputs, facts: ModelFacts) -> Candidates:
     """Ultralytics' raw heads since YOLOv8: cx, cy, w, h and a score for each class."""
     rows = np.moveaxis(_rows("yolov8", outputs, 5, axis=1), 1, 2)
-    classes = facts.classes or rows.shape[2] - 4
+    classes = facts.classes or rows.shape[2] - 4 - _coefficients(outputs)
     return Candidates(_corners(rows[..., :4]), rows[..., 4 : 4 + classes])
 
 
 def yolov5(outputs: Outputs, facts: ModelFacts) -> Candidates:
     """YOLOv5 and v7, and YOLOX exported with its decoding: cx, cy, w, h, objectness, classes."""
     rows = _rows("yolov5", outputs, 6)
-    classes = facts.classes or rows.shape[2] - 5
+    classes = facts.classes or rows.shape[2] - 5 - _coefficients(outputs)
     return Candidates(_corners(rows[..., :4]), rows[..., 4:5] * rows[..., 5 : 5 + classes])
 
 
@@ -219,15 +219,20 @@ def _refuse(decoder: str, outputs: Outputs) -> NoReturn:
 
 
 def _rows(decoder: str, outputs: Outputs, columns: int, axis: int = 2) -> Floats:
-    """The first output, of three axes, with at least so many columns, which are on `axis`.
+    """The first output of three axes, with at least so many columns, which are on `axis`.
 
     Raises:
-        MetricError: it is another.
+        MetricError: there is none.
     """
-    array = first_output(outputs)
+    array = next((array for array in outputs.values() if array.ndim == 3), np.zeros(0))
     if array.ndim != 3 or array.shape[axis] < columns:
         _refuse(decoder, outputs)
     return _floats(array)
+
+
+def _coefficients(outputs: Outputs) -> int:
+    """How many columns of the boxes are coefficients of masks: the prototypes that there are."""
+    return next((array.shape[1] for array in outputs.values() if array.ndim == 4), 0)
 
 
 def _places(facts: ModelFacts) -> int | None:
