@@ -144,17 +144,56 @@ class Divided:
 def clusters_of(profiles: Float64) -> tuple[Rows, float]:
     """The clusters of profiles, float [samples, layers], numbered from 1, and their silhouette: as
     many as are divided best, by average linkage."""
-    from scipy.cluster.hierarchy import fcluster, linkage
-    from scipy.spatial.distance import pdist, squareform
-
-    distances = pdist(profiles)
-    tree, square = linkage(distances, "average"), squareform(distances)
-    ways = [
-        fcluster(tree, count, "maxclust").astype(np.int64) for count in range(2, _MOST_CLUSTERS + 1)
-    ]
-    scores = [_silhouette(square, labels) for labels in ways]
+    centred = profiles - profiles.mean(axis=0)
+    products = centred @ centred.T
+    squares = np.diag(products)
+    distances = np.sqrt(np.maximum(0.0, squares[:, None] + squares - 2 * products))
+    np.fill_diagonal(distances, 0.0)
+    merges = _average_linkage(distances)
+    ways = [_cut(merges, count) for count in range(2, _MOST_CLUSTERS + 1)]
+    scores = [_silhouette(distances, labels) for labels in ways]
     best = int(np.argmax(scores))
     return ways[best], scores[best]
+
+
+def _average_linkage(distances: Float64) -> list[tuple[int, int]]:
+    """Which clusters are merged, the nearest first: each pair is a sample of either one. By chains
+    of nearest neighbours, as scipy.cluster.hierarchy.linkage does; here, since importing that
+    took 0.5 of the 2.2 s of CPU time in which 80 digits are compared.
+
+    Source: Müllner, Modern hierarchical, agglomerative clustering algorithms (2011), section 3.2.
+    """
+    apart, sizes = distances.copy(), np.ones(len(distances))
+    np.fill_diagonal(apart, np.inf)
+    chain: list[int] = []
+    merges: list[tuple[float, int, int]] = []
+    while len(merges) < len(distances) - 1:
+        if not chain:
+            chain.append(int(np.argmax(sizes > 0)))
+        last = chain[-1]
+        nearest = int(np.argmin(apart[last]))
+        if len(chain) < 2 or apart[last, nearest] < apart[last, chain[-2]]:
+            chain.append(nearest)
+            continue
+        kept = chain[-2]
+        merges.append((float(apart[last, kept]), last, kept))
+        merged = (sizes[last] * apart[last] + sizes[kept] * apart[kept]) / (
+            sizes[last] + sizes[kept]
+        )
+        apart[kept] = apart[:, kept] = merged
+        apart[last] = apart[:, last] = np.inf
+        sizes[kept], sizes[last] = sizes[kept] + sizes[last], 0
+        chain = chain[:-2]
+    return [(one, other) for _, one, other in sorted(merges, key=lambda merge: merge[0])]
+
+
+def _cut(merges: Sequence[tuple[int, int]], count: int) -> Rows:
+    """The cluster of each sample, numbered from 1, where merging stops at so many clusters."""
+    samples = len(merges) + 1
+    labels = np.arange(samples)
+    for one, other in merges[: samples - count]:
+        labels[labels == labels[one]] = labels[other]
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64) + 1
 
 
 def _silhouette(distances: Float64, labels: Rows) -> float:

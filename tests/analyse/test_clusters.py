@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.cluster.hierarchy import fcluster, linkage
 
 from qdebug.analyse.clusters import clusters_of
 from qdebug.metrics.tasks.base import Float64
@@ -50,4 +51,7 @@ def test_samples_of_one_kind_are_not_divided() -> None:
     points = profiles(None, None)
     labels, silhouette = clusters_of(points)
     assert silhouette == pytest.approx(literal_silhouette(points, labels)) and silhouette < 0.2
+    count = len(np.unique(labels))
+    same = fcluster(linkage(points, "average"), count, "maxclust")
+    assert len(np.unique(np.stack([labels, same]), axis=1).T) == count
     assert clusters_of(np.zeros((20, LAYERS)))[1] < 0.5
