@@ -41,6 +41,7 @@ ResamplingName = Literal[
 ]
 CHANNELS = (1, 3)
 _PICTURE_AXES = 4
+_SIZE_INPUT = "orig_target_sizes"
 
 
 @dataclass(frozen=True)
@@ -305,10 +306,19 @@ def _channels(value: object) -> object:
 
 
 def picture_input(inputs: Sequence[TensorSpec]) -> TensorSpec | None:
-    """The only input, where it takes pictures: four axes, of which one can be that of colours."""
-    if len(inputs) != 1 or len(inputs[0].shape) != _PICTURE_AXES:
+    """The only input besides size_input, where it takes pictures: four axes, of which one can be
+    that of colours."""
+    others = [each for each in inputs if each is not size_input(inputs)]
+    if len(others) != 1 or len(others[0].shape) != _PICTURE_AXES:
         return None
-    return inputs[0] if layout_of(inputs[0]) else None
+    return others[0] if layout_of(others[0]) else None
+
+
+def size_input(inputs: Sequence[TensorSpec]) -> TensorSpec | None:
+    """The input that takes the width and the height by which boxes are scaled, as RT-DETR's own
+    exporter writes it (and D-FINE's and DEIM's, which are made from it); None without one."""
+    named = (each for each in inputs if each.name == _SIZE_INPUT)
+    return next((each for each in named if each.shape[1:] == (2,)), None)
 
 
 def layout_of(spec: TensorSpec) -> LayoutName | None:

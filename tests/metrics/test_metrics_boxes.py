@@ -208,6 +208,12 @@ def test_rf_detr_names_its_outputs(columns: int) -> None:
     np.testing.assert_allclose(found.scores, expit(logits))
 
 
+def test_rt_detr_with_its_own_postprocessor() -> None:
+    rows = {"labels": (None, 300), "boxes": (None, 300, 4), "scores": (None, 300)}
+    inputs = SIZE | {"orig_target_sizes": (None, 2)}
+    assert fitting_decoder(ModelFacts(inputs, rows)) == "detections"
+
+
 def test_decoders_have_the_names_that_help_texts_list() -> None:
     assert list(DECODE) == [d.name for d in DECODERS if d.takes == "boxes"]
 

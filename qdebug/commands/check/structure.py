@@ -14,7 +14,7 @@ from qdebug.network.inline import is_control_flow
 from qdebug.network.layers import QUANTIZABLE_OPS, find_layers
 from qdebug.network.macs import known_macs, shapes_per_sample
 from qdebug.network.prepare import Model
-from qdebug.network.preprocessing import picture_input
+from qdebug.network.preprocessing import picture_input, size_input
 from qdebug.network.subgraphs import bodies, size_of
 from qdebug.plan.rewrite.qoperator import has_qoperators
 from qdebug.plan.rewrite.symmetric import check_symmetric
@@ -67,10 +67,12 @@ def macs_of(graph: Graph) -> float | None:
 def tensors_of(graph: Graph, names: Mapping[int, str]) -> tuple[tuple[CheckedTensor, ...], ...]:
     """The inputs and the outputs, with what they hold where that can be told; `names` are those of
     the classes, as far as the model says."""
-    pictures = picture_input(graph.inputs)
+    meanings = {
+        id(picture_input(graph.inputs)): "pictures",
+        id(size_input(graph.inputs)): "width and height of the boxes' picture",
+    }
     inputs = tuple(
-        CheckedTensor(x.name, x.shape, str(x.dtype), "pictures" if x is pictures else "")
-        for x in graph.inputs
+        CheckedTensor(x.name, x.shape, str(x.dtype), meanings.get(id(x), "")) for x in graph.inputs
     )
     shapes = shapes_per_sample(graph)
     planes = [shapes[n][1] for n in graph.outputs if len(shapes.get(n, ())) == _PLANES]

@@ -18,7 +18,7 @@ from typing import NoReturn
 import numpy as np
 
 from qdebug.errors import SampleError
-from qdebug.network.preprocessing import Preprocessing
+from qdebug.network.preprocessing import Preprocessing, size_input
 from qdebug.network.samples.arrays import ArrayInMemory
 from qdebug.network.samples.found_preprocessing import (
     class_names,
@@ -154,6 +154,9 @@ class PictureSet:
             taken.name: DecodedPictures(used.pictures, how, taken.dtype, spec.data),
             **{name: ArrayInMemory(array) for name, array in used.labels.items()},
         }
+        sizes_given, filled_in = _filled_in(inputs, how, len(used.pictures))
+        arrays |= sizes_given
+        others += filled_in
         if used.boxes is not None:
             used, cut = _within_pictures(used, sizes, spec.data)
             others += cut
@@ -171,6 +174,20 @@ class PictureSet:
             folders = folders_of([picture.name for picture in used.pictures])
             arrays[FOLDER] = ArrayInMemory(np.array(folders))
         return PreparedSamples(arrays, replace(spec, preprocessing=how), Origin(told))
+
+
+def _filled_in(
+    inputs: Sequence[TensorSpec], how: Preprocessing, pictures: int
+) -> tuple[dict[str, SampleArray], str]:
+    """The size for each picture where an input takes it, and what to say of it: that of the
+    network's input, so that boxes come out where the labels are."""
+    sized = size_input(inputs)
+    if sized is None:
+        return {}, ""
+    height, width = how.size or (0, 0)
+    rows = np.tile(np.array([width, height], sized.dtype), (pictures, 1))
+    told = f"; {sized.name} is that size, width before height"
+    return {sized.name: ArrayInMemory(rows)}, told
 
 
 def _check_sizes(

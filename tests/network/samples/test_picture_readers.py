@@ -404,6 +404,19 @@ def test_another_input_than_one_of_pictures(save: Any, tmp_path: Path) -> None:
         assert caught.value.code == "QD-SAMPLES-PICTURE-INPUT"
 
 
+def test_the_size_by_which_boxes_are_scaled_is_filled_in(save: Any, tmp_path: Path) -> None:
+    """Whatever the pictures' own sizes: boxes are then where the labels are."""
+    for number, size in enumerate([(8, 8), (30, 20)]):
+        save(f"{number}.png", number, size)
+    pictures = TensorSpec("images", ("N", 3, 8, 16), np.dtype(np.float32))
+    sized = TensorSpec("orig_target_sizes", ("N", 2), np.dtype(np.int64))
+    samples = SampleSpec(str(tmp_path)).open((pictures, sized))
+    feeds = samples.feeds(0, 2)
+    assert feeds["orig_target_sizes"].tolist() == [[16, 8]] * 2
+    assert feeds["orig_target_sizes"].dtype == np.int64 and feeds["images"].shape == (2, 3, 8, 16)
+    assert "orig_target_sizes is that size, width before height" in samples.origin.told
+
+
 def test_a_part_of_the_data(save: Any, tmp_path: Path) -> None:
     """As [START:STOP], of pictures, arrays and feeds; the parts are read like other data."""
     for number in range(10):
