@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -265,13 +266,19 @@ def main() -> None:
         how = arguments.samples, arguments.kinds, held_out, arguments.effect
         jobs = {n: pool.submit(examined, n, found[n], *how) for n in names}
         for name, job in jobs.items():
+            if job.exception():
+                traceback.print_exception(job.exception())
+                continue
             cases, healthy[name] = job.result()
             outcomes += cases
             print(f"{name}: {len(cases)} planted", file=sys.stderr, flush=True)
-    report(outcomes, healthy)
-    if arguments.json:
-        shown = [asdict(x) for x in outcomes if not x.held_out]
-        arguments.json.write_text(json.dumps(shown, indent=1))
+            if arguments.json:  # after each, so that a run that is stopped leaves what it has
+                shown = [asdict(x) for x in outcomes if not x.held_out]
+                arguments.json.write_text(json.dumps(shown, indent=1))
+    if healthy:
+        report(outcomes, healthy)
+    if failed := [name for name in names if name not in healthy]:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 def report(outcomes: Sequence[Outcome], healthy: dict[str, tuple[int, int, int]]) -> None:

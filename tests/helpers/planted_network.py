@@ -46,10 +46,10 @@ class Network:
     unseen: Tensors
     plan: PrecisionPlan
 
-    @property
+    @cached_property
     def model(self) -> onnx.ModelProto:
-        """The network as qdebug prepares it."""
-        return self.prepared.graph.proto
+        """The network as qdebug prepares it, with the weights that its file keeps beside it."""
+        return with_data(self.prepared.graph.proto)
 
     @cached_property
     def layers(self) -> Layers:

@@ -12,6 +12,7 @@ from planted_channels import output_axis
 from planted_network import Fault, Network, first, int8_fault, outputs_of, spread
 
 from qdebug.network.graph import Graph, Node
+from qdebug.network.weights import with_data
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.types import Precision, Tensors
@@ -146,7 +147,8 @@ def misplaced_pairs(network: Network, most: int = 3) -> Iterator[Fault]:
     """In the model with Q/DQ, the pair of one operand of an Add, Mul or Concat stands at the other
     one, which has at least twice the range."""
     graph = Graph(network.model)
-    lowered = lower(bind_plan(network.plan, network.prepared, network.layers)).graph.proto
+    bound = bind_plan(network.plan, network.prepared, network.layers)
+    lowered = with_data(lower(bound).graph.proto)
     joints = [n for n in graph.nodes if n.op_type in ("Add", "Mul", "Concat")]
     pairs = [(n, [t for t in n.inputs if graph.is_float(t)]) for n in joints]
     pairs = [(n, t) for n, t in pairs if len(t) == 2 and not set(t) & set(graph.initializers)]
