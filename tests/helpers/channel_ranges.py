@@ -12,15 +12,15 @@ import qdebug
 from qdebug.types import Array
 
 CHANNELS, INNER = 8, 16
-RANGES = 10.0 ** np.linspace(-2.5, 0, CHANNELS)
+RANGES = 10.0 ** np.linspace(0, 2.5, CHANNELS)
 """Of the output channels of the layer in the middle; what follows it undoes them, so that all
 matter alike."""
 
 
-def quantized(op_type: str, scales: str | None) -> onnx.ModelProto:
+def quantized(op_type: str, scales: str | None, undo_by: str = "Mul") -> onnx.ModelProto:
     """x → Conv, ConvTranspose, Gemm or MatMul in the middle, whose output channels have ranges from
-    0.003 to 1 → a head that undoes them. `scales` lie along the output channels, along the input
-    channels, or are one for the tensor; None quantizes nothing."""
+    1 to 300 → a Mul or BatchNormalization that undoes them. `scales` lie along the output
+    channels, along the input channels, or are one for the tensor; None quantizes nothing."""
     rng = np.random.default_rng(5)
     image = op_type in ("Conv", "ConvTranspose")
     outer = {"Conv": 0, "ConvTranspose": 1, "Gemm": 0, "MatMul": 1}[op_type]
@@ -54,8 +54,11 @@ def quantized(op_type: str, scales: str | None) -> onnx.ModelProto:
         how = {"transB": 1}
     nodes.append(helper.make_node(op_type, reads, ["y"], "middle", **how))
     undo = (1 / RANGES).astype(np.float32)
-    constants["undo"] = undo.reshape(-1, 1, 1) if image else undo
-    nodes.append(helper.make_node("Mul", ["y", "undo"], ["wide"], "undone"))
+    constants["undo"] = undo.reshape(-1, 1, 1) if image and undo_by == "Mul" else undo
+    rest = ["none", "none", "one"] if undo_by == "BatchNormalization" else []
+    if rest:
+        constants |= {"none": np.zeros(CHANNELS, np.float32), "one": np.ones(CHANNELS, np.float32)}
+    nodes.append(helper.make_node(undo_by, ["y", "undo", *rest], ["wide"], "undone"))
     nodes.append(helper.make_node("Tanh", ["wide"], ["z"], "last"))
     size = ["N", INNER, 8, 8] if image else ["N", INNER]
     value = helper.make_tensor_value_info
@@ -70,9 +73,11 @@ def quantized(op_type: str, scales: str | None) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(model)
 
 
-def compared(op_type: str, scales: str | None, **more: Any) -> qdebug.CompareResult:
+def compared(
+    op_type: str, scales: str | None, undo_by: str = "Mul", **more: Any
+) -> qdebug.CompareResult:
     size = (16, INNER, 8, 8) if op_type in ("Conv", "ConvTranspose") else (64, INNER)
     x = np.random.default_rng(1).normal(size=size).astype(np.float32)
     if scales is not None:
-        more["reference"] = quantized(op_type, None)
-    return qdebug.compare(quantized(op_type, scales), inputs={"x": x}, **more)
+        more["reference"] = quantized(op_type, None, undo_by)
+    return qdebug.compare(quantized(op_type, scales, undo_by), inputs={"x": x}, **more)
