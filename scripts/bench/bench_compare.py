@@ -9,7 +9,7 @@ Where activations are kept, as many bytes are also written to the same disk by t
 come, and with the page cache emptied meanwhile; the faster of the two is what the disk can do.
 
     python scripts/bench/bench_compare.py [--nets W1 W2 W3] [--samples 64] [--memory]
-        [--keep none all all/float16] [--directory DIR]
+        [--keep none all all/float16] [--directory DIR] [--cpu]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -46,6 +47,7 @@ def main() -> None:
     add_networks(parser)
     parser.add_argument("--keep", nargs="+", default=["none", "worst:2", "all", "all/float16"])
     parser.add_argument("--memory", action="store_true", help="also peak memory at 16 and 256")
+    parser.add_argument("--cpu", action="store_true", help="CPU time, where others are at work too")
     parser.add_argument("--directory", help="on the disk to write to")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -68,7 +70,8 @@ def _bench(net: str, arguments: argparse.Namespace, folder: Path) -> None:
         if keep.startswith("all"):
             ways[f"write {keep}, released"] = partial(case.write, keep, release=True)
             ways[f"write {keep}"] = partial(case.write, keep, release=False)
-    best = fastest(ways, arguments.rounds, case.clean)
+    clock = time.process_time if arguments.cpu else time.perf_counter
+    best = fastest(ways, arguments.rounds, case.clean, clock)
     floor = min(best["floor, default threads"], best["floor, one thread"])
     print(f"{case.path.name}: {case.count} samples, {case.megabytes:.0f} MB of FP32 per sample")
     for name, seconds in best.items():
