@@ -212,6 +212,11 @@ def _points(result: BisectResult) -> Iterator[Block]:
     if result.condition.name:
         scope = result.condition.scope
         yield Line(f"{result.figure}: of the worst {scope}, as in the target.", indent=2)
+    if result.metric_step is not None:
+        size, name = score(result.metric_step), _figure_name(result)
+        what = "one of" if result.metric_is_share else "the smallest step seen on"
+        text = f"{name}: {what} the {result.samples} samples searched is {size}."
+        yield Line(text, indent=2)
     if any(point.held_out for _, point, _ in shown):
         text = "(held out): the held-out samples decided; the other values are of those searched."
         yield Line(text, indent=2)

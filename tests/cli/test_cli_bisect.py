@@ -37,7 +37,7 @@ KEYS = {
     "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks", "execution",
     "notes", "engine", "selected_point", "fp16_kernels", "pinned_by_plan", "target_text", "metric",
     "held_out_samples", "grain", "earlier_evaluations", "failed", "data", "framework",
-    "reference_interval",
+    "reference_interval", "metric_step",
 }  # fmt: skip
 
 
@@ -62,6 +62,7 @@ def test_the_contract_and_the_plan(desk: Any, found: Any) -> None:
     assert result["passed"] and result["minimal"]
     assert result["baseline"] < 0.9 < result["achieved"]
     assert result["evaluations"] == len(result["history"])
+    assert result["metric_step"] == 1 / result["samples"]
     assert {frozenset(h) - {"non_finite", "failure"} for h in result["history"]} == {
         frozenset(
             {

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from qdebug.analyse.gate import guessing_note
@@ -146,6 +145,7 @@ class Answered:
         coarse: see there.
         interval: of FP32's metric on the samples searched.
         suspect: a note that FP32 itself guesses; "" where it does not.
+        step: the smallest one that the metric is seen to move by on those samples.
     """
 
     searched: Searched
@@ -156,6 +156,7 @@ class Answered:
     coarse: Coarse | None = None
     interval: Interval | None = None
     suspect: str = ""
+    step: float | None = None
 
 
 @dataclass(frozen=True)
@@ -190,25 +191,33 @@ def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> A
     tried: set[Pins] = set()
     with ExitStack() as stack:
         first = stack.enter_context(_simulation(setup, options))
-        found = setup.coarse or (_coarse(setup, first) if options.tells_coarse else None)
+        step = _step(setup, first) if options.tells_coarse else None
+        found = setup.coarse or told(_coarse(setup, first, step))
         suspect = _suspect(first)
         answer = _answered(setup, engines, options, stack, first, tried)
         interval = first.reference_interval
     earlier = len(tried) - len(answer.searched.result.history)
-    return replace(answer, earlier=earlier, coarse=found, suspect=suspect, interval=interval)
+    return replace(
+        answer, earlier=earlier, coarse=found, suspect=suspect, interval=interval, step=step
+    )
 
 
-def _coarse(setup: Setup, first: Evaluator) -> Coarse | None:
-    """Whether the metric is too coarse for the target; of one that is no share of the samples
-    FP32's outputs tell it."""
+def _step(setup: Setup, first: Evaluator) -> float | None:
+    """In what steps the metric moves on the samples searched; None where the target is none of a
+    metric, and as grain_of."""
     task = first.runner.task
     if task is None or first.condition.scope != "metric":
         return None
+    return grain_of(task, first.runner.subset.count, setup.target.higher_is_better)
+
+
+def _coarse(setup: Setup, first: Evaluator, step: float | None) -> Coarse | None:
+    """Whether a metric that moves in such steps is too coarse for the target."""
+    if step is None:
+        return None
     count = first.runner.subset.count
     sets = (count, "samples searched"), (setup.held_out.count, "held-out samples")
-    more = setup.target.higher_is_better
-    grain = partial(grain_of, task, count, more)
-    return told(coarse(setup.target, first.runner.reference_task, grain, sets))
+    return coarse(setup.target, first.runner.reference_task, lambda: step, sets)
 
 
 def _suspect(first: Evaluator) -> str:

@@ -110,6 +110,7 @@ def _result(
         candidates=len(setup.space.problem.items),
         reference_metric=task,
         reference_interval=answer.interval,
+        metric_step=answer.step,
         search=search,
         earlier_evaluations=answer.earlier,
         found=found,

@@ -163,6 +163,8 @@ class BisectResult(Result):
         reference_interval: of that on these samples, 95 %; null where nothing says it.
         grain: by how much one sample changes the metric, where that is more than the target allows
             it to change; null elsewhere, and where it is not known.
+        metric_step: the smallest step that the metric is seen to take on the samples searched: of a
+            share of the samples, one of them; null where it is not known.
         metric_is_share: the metric is a share of the samples, so that a difference is a number of
             samples.
         search: the search itself; where a point was selected, that is its answer.
@@ -202,6 +204,7 @@ class BisectResult(Result):
     reference_metric: float | None
     reference_interval: Interval | None = None
     grain: float | None = None
+    metric_step: float | None = None
     metric_is_share: Hidden[bool] = False
     search: Hidden[SearchResult]
     earlier_evaluations: int = 0
