@@ -11,50 +11,48 @@ many others. Work is in passes of one sample through the FP32 model, without wha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from bench_effect import LEADS, networks, quantized
+from bench_task import captured
 from common import parser_of
 
-import qdebug
-from qdebug.analyse.effect import effects as effect
-from qdebug.analyse.effect.runs import ALONE, LEFT_OUT, LEFT_OUT_ON_KERNELS, Energies
-from qdebug.metrics.effect import (
-    EffectMode,
-    EffectRuns,
-    chances_of,
-    drawn,
-    effects_of,
-    rank_key,
+from qdebug.analyse.compared import Compared
+from qdebug.analyse.effect.effects import (
+    Amounts,
+    Division,
+    float_outputs,
+    left_out_passes,
+    sized,
 )
+from qdebug.analyse.effect.leave_out import High, candidates_of
+from qdebug.analyse.effect.runs import ALONE, Drawn, Energies, Reference, Runs
+from qdebug.metrics.effect import EffectRuns, chances_of, drawn, effects_of, rank_key
 from qdebug.types import Array
 
+CACHE_BYTES = 1 << 28
+"""For activations that runs start from."""
 SAMPLES, STARTS = 60, range(0, 60, 3)
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the work is divided: see the constants of effects.py; `passes` is that of 16 samples."""
+    """How much work is done, in passes, and how it is divided."""
 
     passes: int
-    samples: int
-    alone: int
+    division: Division
     on_kernels: bool
 
-    def amounts(self, layers: int) -> Any:
+    def amounts(self, layers: int) -> Amounts:
         """How many layers on how many samples, for a network that is neither tiny nor huge."""
-        name = "_PASSES_ON_KERNELS" if self.on_kernels else "_PASSES"
-        setattr(effect, name, self.passes / 16)
-        effect._SAMPLES, effect._ALONE_SAMPLES = self.samples, self.alone
-        subset, any_pair = SimpleNamespace(count=SAMPLES), SimpleNamespace(layers=())
-        how = {"on_kernels": self.on_kernels}
-        return effect._amounts(any_pair, subset, layers, EffectMode.FAST, **how)  # type: ignore
+        each = left_out_passes(self.on_kernels)
+        return self.division.amounts(self.passes, layers, SAMPLES, each)
 
 
 def main() -> None:
@@ -65,10 +63,6 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", metavar="NET", help="only these; default: all")
     arguments = parser.parse_args()
     nets = measured(arguments.folder, arguments.nets)
-    effect.macs_per_sample = lambda *_: 1e11  # type: ignore[assignment]
-    effect._MOST_MACS, effect.CHEAP_MACS = 1e30, 0.0
-    effect._PASSES_OF_COMPARE = effect._OF_COMPARE_ON_KERNELS = 0
-    effect._RATED_SAMPLES = 0  # as many alone as each way says
     print(
         f"{len(nets)} networks of {min(map(layers_of, nets))} to {max(map(layers_of, nets))} layers"
     )
@@ -77,7 +71,8 @@ def main() -> None:
     for on_kernels, all_passes in ((False, (960, 640)), (True, (320, 208, 160))):
         for passes in all_passes:
             for samples, alone in ((16, 8), (16, 4), (32, 8), (32, 4)):
-                print(row(Way(passes, samples, alone, on_kernels), nets), flush=True)
+                division = Division(samples, alone, rated=0)  # alone on as many as each way says
+                print(row(Way(passes, division, on_kernels), nets), flush=True)
 
 
 def layers_of(runs: EffectRuns) -> int:
@@ -89,14 +84,6 @@ def measured(folder: Path | None, names: Sequence[str] | None) -> list[EffectRun
     """All runs of each network that has so many samples, as planned and as ONNX Runtime quantizes
     it."""
     found: list[EffectRuns] = []
-    run_all = effect._run_all
-
-    def kept(*given: Any) -> Any:
-        done = run_all(*given)
-        found.append(done.runs(Energies.noise))
-        return done
-
-    effect._run_all = kept
     for net in networks(folder):
         if net.name not in (names or [net.name]) or net.name == "minilm_l6":
             continue
@@ -104,9 +91,35 @@ def measured(folder: Path | None, names: Sequence[str] | None) -> list[EffectRun
         with TemporaryDirectory() as place:
             made = {"reference": str(net.model), "model": str(quantized(net, Path(place)))}
             for form in (planned, made):
-                qdebug.compare(inputs=str(net.inputs), effect="exact", samples=SAMPLES, **form)
-    effect._run_all = run_all
+                how: dict[str, Any] = {**form, "samples": SAMPLES}
+                found.append(all_runs(captured(str(net.inputs), how)))
     return [runs for runs in found if len(runs.whole) == SAMPLES]
+
+
+def all_runs(compared: Compared) -> EffectRuns:
+    """Every layer alone and left out, on all samples."""
+    context, pair = compared.context, compared.pair
+    candidates = candidates_of(context, pair)
+    assert candidates is not None
+    with closing(context.backend.open(pair.reference.proto, ())) as session:
+        reference = Reference(pair, session, float_outputs(pair, session))
+        everything = Drawn(sized(context, session, compared.subset))
+        runs = Runs(context, candidates, reference, everything, CACHE_BYTES)
+        alone = runs.run([runs.everything - {n} for n in runs.names], beside=runs.everything)
+        pinned = runs.run([High({n}) for n in runs.names], beside=High())
+        whole = runs.known[High()].noise()
+    return EffectRuns(
+        whole=whole,
+        pinned=noise_of(runs.names, pinned),
+        alone=noise_of(runs.names, alone),
+        whole_alone=whole,
+        unseen=0.0,
+    )
+
+
+def noise_of(names: Sequence[str], found: Sequence[Energies | None]) -> dict[str, Array]:
+    """By layer and sample; without those that do not run."""
+    return {n: one.noise() for n, one in zip(names, found, strict=True) if one is not None}
 
 
 def row(way: Way, nets: Sequence[EffectRuns]) -> str:
@@ -115,17 +128,18 @@ def row(way: Way, nets: Sequence[EffectRuns]) -> str:
     results, work = [], 0.0
     for runs in nets:
         amounts = way.amounts(layers_of(runs))
-        cost = LEFT_OUT_ON_KERNELS if way.on_kernels else LEFT_OUT
+        cost = left_out_passes(way.on_kernels)
         work += ALONE * layers_of(runs) * amounts.alone + cost * amounts.leaders * amounts.left_out
         results += [of_draw(runs, amounts, start) for start in STARTS]
     first, close, best = np.mean(results, axis=0)
     return (
-        f"| {'yes' if way.on_kernels else 'no'} | {way.passes} | {way.samples} | {way.alone} | "
+        f"| {'yes' if way.on_kernels else 'no'} | {way.passes} | {way.division.left_out} | "
+        f"{way.division.alone} | "
         f"{work / len(nets):.0f} | {first:.0%} | {close:.0%} | {best:.1%} |"
     )
 
 
-def of_draw(runs: EffectRuns, amounts: Any, start: int) -> tuple[bool, bool, float]:
+def of_draw(runs: EffectRuns, amounts: Amounts, start: int) -> tuple[bool, bool, float]:
     """What is found on samples that are drawn as if those from `start` on came first."""
     whole = np.roll(runs.whole, start)
 

@@ -56,14 +56,6 @@ from qdebug.network.samples.subset import SampleSubset, is_whole, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.types import Array, Feeds, Tensors
 
-_SAMPLES, _ALONE_SAMPLES = 32, 4
-"""What leaders are left out on, at the least; what every layer is measured alone on, at most, where
-more would be at the cost of that. Over 22 networks of 11 to 56 layers, 60 samples each
-(docs/validation/effect.md), few leaders on 32 found the first layer in 85 % of the draws, more of
-them on 16, in 1.5 times the work, in 79 %."""
-_RATED_SAMPLES = 8
-"""What layers are measured alone on, at most, where none is left out after that, or all are, on all
-samples."""
 _LEAST_SAMPLES = 4
 """What leaders of a large model are left out on, at the least."""
 _PASSES, _OF_SAMPLES, _MOST_MACS = 40, 16, 3e12
@@ -178,7 +170,65 @@ class Rating:
 
 
 @dataclass(frozen=True)
-class _Amounts:
+class Division:
+    """How work is divided between measuring layers alone and leaving them out.
+
+    Over 22 networks of 11 to 56 layers, 60 samples each (docs/validation/effect.md), few leaders
+    left out on 32 samples found the first layer in 85 % of the draws, more of them on 16, in 1.5
+    times the work, in 79 %.
+
+    Attributes:
+        left_out: samples that leaders are left out on, at the least.
+        alone: samples that every layer is measured alone on, at most, where more would be at the
+            cost of that.
+        rated: the same where none is left out after that, or all are, on all samples.
+    """
+
+    left_out: int = 32
+    alone: int = 4
+    rated: int = 8
+
+    def amounts(
+        self,
+        work: float,
+        layers: int,
+        samples: int,
+        left_out_passes: float,
+        *,
+        macs: float = 0.0,
+        is_large: bool = False,
+    ) -> Amounts:
+        """What so much work pays for, in passes of one sample through the FP32 model.
+
+        Args:
+            left_out_passes: what a sample takes with a layer left out.
+            macs: of a pass; where each layer alone takes too many, groups of them are measured.
+            is_large: the work was cut for a large model: leaders are left out on fewer samples.
+        """
+        fitting = int(work * _FOR_ALONE / (ALONE * layers))
+        spare = int((work - left_out_passes * layers * _NEARLY_ALL * samples) / (ALONE * layers))
+        most = max(self.alone, min(spare, self.rated))
+        alone = min(samples, max(_LEAST_ALONE, min(fitting, most)))
+        needed = ALONE * layers * alone
+        groups = _groups(layers, needed * macs) if needed > work else None
+        left = work - ALONE * (groups or layers) * alone
+        each = int(left / (left_out_passes * layers))
+        if each >= _NEARLY_ALL * samples:
+            return Amounts(alone, layers, samples)
+        if each >= self.left_out:
+            return Amounts(alone, layers, each)
+        few = min(samples, self.left_out)
+        if is_large:
+            few = min(few, max(_LEAST_SAMPLES, int(left / (left_out_passes * _LEAST_LEADERS))))
+        leaders = max(_LEAST_LEADERS, int(left / (left_out_passes * few)))
+        return Amounts(alone, min(layers, leaders), few, groups)
+
+
+_DIVISION = Division()
+
+
+@dataclass(frozen=True)
+class Amounts:
     """How many samples layers are measured alone on; how many leaders are left out, on how many
     samples; how many groups are measured alone, or None for every layer by itself."""
 
@@ -261,7 +311,7 @@ def measure_effects(
         slowdown = _slowdown(context, pair, session, subset)
         pass_s = _pass_seconds(pair, session, subset) if mode is EffectMode.FAST else 0.0
 
-        def amounts_of(*, on_kernels: bool) -> _Amounts:
+        def amounts_of(*, on_kernels: bool) -> Amounts:
             how = slowdown, pass_s
             found = _amounts(pair, subset, len(names), mode, *how, on_kernels=on_kernels)
             return replace(found, groups=None) if literally else found
@@ -317,11 +367,11 @@ def measure_effects(
         worst_part=worst_part,
         loss=loss,
         scores=scores,
-        passes=alone_passes + _left_out(on_kernels) * len(found.pinned) * many.count,
+        passes=alone_passes + left_out_passes(on_kernels) * len(found.pinned) * many.count,
     )
 
 
-def _left_out(on_kernels: bool) -> float:
+def left_out_passes(on_kernels: bool) -> float:
     """What a sample takes with a layer left out, in FP32 passes, about."""
     return LEFT_OUT_ON_KERNELS if on_kernels else LEFT_OUT
 
@@ -479,7 +529,7 @@ class _Found:
         return runs if min(runs.whole.sum(), runs.whole_alone.sum()) > 0 else None
 
 
-def _run_all(few: Runs, many: Runs, amounts: _Amounts) -> _Found:
+def _run_all(few: Runs, many: Runs, amounts: Amounts) -> _Found:
     """Layers alone on `few` samples, leaders left out on `many`."""
     alone = _alone_of(few, amounts.groups) or _Alone({}, ())
     ranked = [*alone.ranked, *few.names]  # those that do not run alone are last
@@ -520,7 +570,7 @@ def _amounts(
     pass_s: float = 0.0,
     *,
     on_kernels: bool = False,
-) -> _Amounts:
+) -> Amounts:
     """What the work pays for.
 
     Args:
@@ -530,33 +580,19 @@ def _amounts(
     """
     count = subset.count
     if mode is EffectMode.EXACT:
-        return _Amounts(count, layers, count)
+        return Amounts(count, layers, count)
     passes, of_compare = _PASSES, _PASSES_OF_COMPARE
     if on_kernels:
         passes, of_compare = _PASSES_ON_KERNELS, _OF_COMPARE_ON_KERNELS
-    bound, left_out = passes * min(count, _OF_SAMPLES), _left_out(on_kernels)
+    bound, left_out = passes * min(count, _OF_SAMPLES), left_out_passes(on_kernels)
     macs = max(1.0, macs_per_sample(pair.layers, subset))
     whole = min(bound, _MOST_MACS / macs)
     whole = min(whole, _MOST_S / pass_s) if pass_s else whole
     running = whole - min(layers * PREPARING_MACS / macs, _MOST_PREPARING * whole)
     left = max(running, of_compare * count, CHEAP_MACS / macs) / slowdown
-    fitting = int(left * _FOR_ALONE / (ALONE * layers))
-    spare = int((left - left_out * layers * _NEARLY_ALL * count) / (ALONE * layers))
-    most = max(_ALONE_SAMPLES, min(spare, _RATED_SAMPLES))
-    alone = min(count, max(_LEAST_ALONE, min(fitting, most)))
-    needed = ALONE * layers * alone
-    groups = _groups(layers, needed * macs * slowdown) if needed > left else None
-    left -= ALONE * (groups or layers) * alone
-    each = int(left / (left_out * layers))
-    if each >= _NEARLY_ALL * count:
-        return _Amounts(alone, layers, count)
-    if each >= _SAMPLES:
-        return _Amounts(alone, layers, each)
-    few = min(count, _SAMPLES)
-    if whole < bound:  # a large model
-        few = min(few, max(_LEAST_SAMPLES, int(left / (left_out * _LEAST_LEADERS))))
-    leaders = max(_LEAST_LEADERS, int(left / (left_out * few)))
-    return _Amounts(alone, min(layers, leaders), few, groups)
+    return _DIVISION.amounts(
+        left, layers, count, left_out, macs=macs * slowdown, is_large=whole < bound
+    )
 
 
 def _slowdown(context: Context, pair: ModelPair, session: Session, subset: SampleSubset) -> float:
@@ -601,7 +637,7 @@ def _fitting_alone(pair: ModelPair, subset: SampleSubset, layers: int) -> tuple[
     """How many samples layers are measured alone on before a search; see `_groups`."""
     macs = max(1.0, macs_per_sample(pair.layers, subset))
     fitting = int(_FOR_ALONE * _MOST_MACS / macs / (ALONE * layers))
-    samples = max(1, min(_RATED_SAMPLES, fitting))
+    samples = max(1, min(_DIVISION.rated, fitting))
     return samples, _groups(layers, ALONE * layers * samples * macs)
 
 
