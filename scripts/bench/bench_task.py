@@ -1,11 +1,11 @@
 """Whether the layers that `compare` names are those that cost the task, by brute force.
 
 Each network has a real score: a metric of `zoo_metrics.py`, top-1 for classifiers. `compare` gets
-every other sample and names a set of layers to keep in FP32. On the other samples, which it never
-saw, the score with that set is measured, and that of the best set of the same size: all of them
-where these are few, else the best of a greedy search by the score itself. Per network: what the
-score falls to, what the set gives back of what the best one does, and whether that is 90 % or more,
-or within the standard error of what the best one gives.
+every other sample and names a set of layers to keep in FP32. Of the same samples the score itself
+chooses the best set of that size: of all of them where these are few, else by a greedy search. On
+the other samples, on which neither was chosen, the score is measured with the one set and the
+other. Per network: what the score falls to, what the named set gives back of what the best one
+does, and whether that is 90 % or more, or within the standard error of what the best one gives.
 
     python scripts/bench/bench_task.py --folder DIR                # networks of digit_zoo.py in DIR
     python scripts/bench/bench_task.py --folder DIR --form others  # as quantize_static makes them
@@ -55,7 +55,7 @@ LEAST_LOST = 0.01
 
 @dataclass(frozen=True)
 class Found:
-    """What was found on one network: scores on the samples that `compare` did not see."""
+    """What was found on one network: scores on the samples on which nothing was chosen."""
 
     network: str
     layers: int
@@ -122,7 +122,7 @@ def row(one: Found) -> str:
 
 
 def measured(net: Net, form: str, samples: int, *, search: bool) -> Found:
-    """What `compare` names on one half of the samples, and what it gives on the other."""
+    """What `compare` and the score name on one half of the samples; what it gives on the other."""
     function = zoo_metrics.BY_NETWORK.get(net.name)
     metric = f"{zoo_metrics.__file__}:{function}" if function else "top1"
     with TemporaryDirectory() as folder:
@@ -136,11 +136,11 @@ def measured(net: Net, form: str, samples: int, *, search: bool) -> Found:
         seen, unseen = (half(net, k, samples, Path(folder)) for k in (0, 1))
         result = qdebug.compare(inputs=seen, **how)
         truth = captured(unseen, how)
-        score = scorer(truth)
+        score, seen_score = scorer(truth), scorer(captured(seen, how))
         layers = [x.name for x in result.layers if x.effect is not None]
         named = (result.summary.layers if result.summary else ()) or tuple(layers[:1])
         named = named if len(named) <= 5 else tuple(n for n in layers if n in named)[:5]
-        best = best_set(layers, len(named), score) if search else named
+        best = best_set(layers, len(named), seen_score) if search else named
         task = truth.result.metric
         assert task is not None
         return Found(
@@ -155,7 +155,7 @@ def measured(net: Net, form: str, samples: int, *, search: bool) -> Found:
             figure=str(result.curve.figure) if result.curve else "",
             with_named=score([named])[0],
             best=best,
-            with_best=max(score([best])[0], score([named])[0]),
+            with_best=score([best])[0],
         )
 
 
