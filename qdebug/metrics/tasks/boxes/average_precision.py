@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qdebug.errors import MetricError, required
-from qdebug.metrics.tasks.boxes.detections import Detections
+from qdebug.metrics.tasks.boxes.detections import DECISION, Detections
 
 _ALL_OVERLAPS, _HALF = 0, 1
 """Where the two stand among the summary's figures."""
@@ -41,8 +41,9 @@ def _summary(found: Detections, truth: Detections) -> list[float]:
     ]
     if not true_objects:
         raise MetricError(
-            "average precision needs true boxes, and these samples have none",
-            "Give samples with objects in them.",
+            "average precision needs boxes to be found, and these samples have none: no labelled "
+            f"ones, or (-to-reference) none that FP32 gives a score ≥ {DECISION:g}",
+            "Give samples with objects of the model's classes in them.",
             code="QD-METRIC-NO-BOXES",
         )
     categories = sorted({int(c) for one in (truth, found) for c in np.unique(one.classes)} - {-1})
