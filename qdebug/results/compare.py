@@ -39,6 +39,8 @@ from qdebug.types import Fp16Kernels, Precision, Skipped
 
 ENGINE_STAGE = "engine"
 """What a failure to execute an engine is called in `failed`."""
+METRIC_STAGE = "metric"
+"""What a failure to compute the end-to-end metric is called there."""
 
 HARMLESS_DB = 40.0
 """An error of a hundredth of the signal: an overflow whose readers show less is no culprit."""
@@ -565,6 +567,11 @@ class CompareResult(Result):
     def engine_failure(self) -> FailedStage | None:
         """Why there is nothing of an engine that was built: executing it ended in this error."""
         return next((x for x in self.failed if x.stage == ENGINE_STAGE), None)
+
+    @property
+    def metric_failure(self) -> FailedStage | None:
+        """Why there is no end-to-end metric: computing it ended in this error."""
+        return next((x for x in self.failed if x.stage == METRIC_STAGE), None)
 
     @property
     @in_json

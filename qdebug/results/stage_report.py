@@ -111,6 +111,8 @@ def _kernels(result: CompareResult) -> Stage:
 def _task(result: CompareResult) -> Stage:
     between, metric = "the task's score", result.metric
     if metric is None:
+        if (failure := result.metric_failure) is not None:
+            return Stage(TASK, between, StageState.NOT_RUN, None, failure.message, failure.hint)
         asked = option("metric", "NAME")
         return Stage(TASK, between, StageState.NOT_RUN, None, "no metric is given", asked)
     ends = [f"{score(metric.reference)} in FP32", f"{score(metric.candidate)} now"]

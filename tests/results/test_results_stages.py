@@ -64,6 +64,15 @@ def test_an_engine_that_failed_is_said_first(compared: Any) -> None:
     assert opening.text.startswith("The engine could not be run on simulation: ")
 
 
+def test_a_metric_that_cannot_be_computed_was_given(compared: Any) -> None:
+    failure = FailedStage(
+        "metric", "QD-METRIC-NO-BOXES", "these samples have no boxes", "Give some."
+    )
+    task = replace(compared(), metric=None, failed=(failure,)).stages[3]
+    assert (task.state, task.told) == (StageState.NOT_RUN, "these samples have no boxes")
+    assert task.next_step == "Give some."
+
+
 def test_conditions_decide(compared: Any) -> None:
     low = compared("stage.quantization.sqnr_db>=5", "metric>=0.5")
     assert low.passed and states(low) == ["not-run", "passed", "not-run", "passed"]

@@ -89,7 +89,7 @@ from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.result import ModelRef, ReadData, to_json
-from qdebug.results.compare import ENGINE_STAGE, CompareResult
+from qdebug.results.compare import ENGINE_STAGE, METRIC_STAGE, CompareResult
 from qdebug.results.framework import FrameworkResult
 from qdebug.store.manifest import manifest_of, reference_key
 from qdebug.store.reader import RunReader
@@ -190,7 +190,7 @@ def _analysed(prepared: _Prepared, compared: Compared) -> Compared:
     """All that follows from the simulation: the metric, effects, the verdict, causes, what another
     quantization gives, what the leading layers cost together, and remedies."""
     settings = prepared.settings
-    compared = compared.attempt("metric", scored)
+    compared = compared.attempt(METRIC_STAGE, scored)
     compared = with_metric_notes(compared)
     quantization, gathered = settings.quantization, prepared.built.gathered
     by_group = partial(
