@@ -4,7 +4,7 @@ on a few samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +16,12 @@ from qdebug.commands.check.variants import of_arrays
 from qdebug.commands.framework.capture import weight_digest
 from qdebug.commands.framework.export_faults import EPSILON, faults_of, rounded_weights
 from qdebug.commands.framework.framework_arrays import FrameworkArrays
+from qdebug.commands.framework.input_scalings import (
+    PICTURE_AXES,
+    Scaling,
+    fitted_scaling,
+    usual_scalings,
+)
 from qdebug.commands.framework.module_scopes import aligned
 from qdebug.errors import QdebugError
 from qdebug.execute.context import Context
@@ -29,7 +35,7 @@ from qdebug.network.samples.subset import SampleSubset, first, whole
 from qdebug.network.weights import size_with_data, values_of, with_data
 from qdebug.results.framework import ExportCause, FrameworkResult
 from qdebug.results.words import in_decibels
-from qdebug.types import Array, Feeds, Skipped
+from qdebug.types import Array, Feeds, Skipped, TensorSpec
 from qdebug.wording import counted
 
 _TRIED_ON = 8
@@ -51,8 +57,6 @@ _MOST_BY_EPSILON = 0.1
 """Another epsilon changes a factor by less, as long as variances are well above it."""
 _MOST_NAMED = 3
 """Outputs that are called otherwise; the remedy holds for the others, too."""
-_PICTURES = 4
-"""Axes of pictures."""
 
 
 @dataclass(frozen=True)
@@ -241,28 +245,56 @@ class Causes:
         )
 
     def _by_preparation(self) -> None:
+        """Whether the framework's run had the same samples prepared otherwise."""
         inputs = [spec for spec in self.samples.inputs if spec.dtype.kind == "f"]
-        if len(inputs) != 1 or len(inputs[0].shape) != _PICTURES:
+        if len(inputs) != 1:
             return
-        start = next(iter(self.samples.batches()))
-        some = self.samples.feeds(start.start, start.count)[inputs[0].name]
         base = self._outputs_db(self.graph.proto)
         self.tried -= 1
-        for variant in of_arrays(inputs[0], some):
-            if variant.change is not None:
-                change = variant.change
-                reached = self._outputs_db(
-                    self.graph.proto,
-                    partial(_prepared, change=change),
+        for name, change in self._preparations(inputs[0]):
+            reached = self._outputs_db(self.graph.proto, change)
+            if reached >= self.result.limit_db:
+                self._measured(
+                    "preprocessing",
+                    f"with {name}",
+                    "Prepare the samples as the framework's run did.",
+                    reached,
+                    base,
                 )
-                if reached >= self.result.limit_db:
-                    self._measured(
-                        "preprocessing",
-                        f"with {variant.name}",
-                        "Prepare the samples as the framework's run did.",
-                        reached,
-                        base,
-                    )
+                return
+
+    def _preparations(self, spec: TensorSpec) -> Iterator[tuple[str, Callable[[Array], Array]]]:
+        """Other ways of preparing an input, by name."""
+        start = next(iter(self._subset().batches))
+        some = self.samples.feeds(start.start, start.count)[spec.name]
+        for variant in of_arrays(spec, some) if len(spec.shape) == PICTURE_AXES else ():
+            if variant.change is not None and variant.kind != "value-range":
+                yield variant.name, partial(_prepared, change=variant.change)
+        for scaling in usual_scalings(spec):
+            yield f"the samples {scaling.name}", scaling
+        fitted = self._fitted(spec)
+        if fitted is not None:
+            yield f"the samples {fitted.name}", fitted
+
+    def _fitted(self, spec: TensorSpec) -> Scaling | None:
+        """By the first activation, where none before it agrees. Any of the framework's that has its
+        shape may be it: which one is told by values, and these are others."""
+        tensor, batch = self.result.first_differing, next(iter(self._subset().batches))
+        if not tensor or self.result.last_agreeing or tensor in self.graph.outputs:
+            return None
+        feeds = self.samples.feeds(batch.start, batch.count)
+        arrays = self.arrays.read(batch.start, batch.count, feeds).values()
+        with closing(self.context.backend.open(self.graph.proto, [tensor])) as session:
+
+            def own(samples: Array) -> Array:
+                return session.run({**feeds, spec.name: samples})[tensor]
+
+            shape = own(feeds[spec.name]).shape
+            values = [v for v in (aligned(array, shape) for array in arrays) if v is not None]
+            try:
+                return fitted_scaling(spec, feeds[spec.name], own, values) if values else None
+            except (QdebugError, np.linalg.LinAlgError):  # it may not run on such samples
+                return None
 
     def _by_order(self) -> bool:
         """Whether the framework's arrays are of the same samples in another order."""

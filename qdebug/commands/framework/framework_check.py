@@ -28,7 +28,7 @@ from qdebug.network.samples.matching import quoted
 from qdebug.network.samples.subset import whole
 from qdebug.results.framework import FrameworkResult, FrameworkTensor
 from qdebug.types import Array, Feeds, Skipped, Tensors
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 _LIMIT_DB = 90.0
 """PyTorch and ONNX Runtime are 134 to 145 dB apart on the networks of torch_networks.py in tests,
@@ -156,11 +156,18 @@ def _matched(context: Context, graph: Graph, samples: Samples, arrays: Framework
         tensor_of[candidate.name], how[candidate.name] = tensor, candidate.how
         before = (candidate.name, tensor) if candidate.how == "scope" else before
     if not any(t in graph.outputs for t in tensor_of.values()):
+        same = next((name for name in graph.outputs if name in values and name in tensors), "")
+        if same:
+            what = f"'{same}' has shape {list(values[same].shape)} for "
+            what += f"{counted(start.count, 'sample')}, and the model gives "
+            what += f"{list(tensors[same].shape)}."
+        else:
+            what = f"none of its arrays is an output of the model: it has {quoted(list(values))}, "
+            what += f"and the model gives {quoted(list(graph.outputs))}."
         raise SampleError(
-            f"{option('framework')}: {arrays.where}: none of its arrays is an output of the model: "
-            f"it has {quoted(list(values))}, and the model gives {quoted(list(graph.outputs))}.",
+            f"{option('framework')}: {arrays.where}: {what}",
             "Name the arrays as the outputs, or give as many as there are, in their order, as "
-            "output_0, output_1, ….",
+            "output_0, output_1, …; each in the shape that the model gives.",
             code=CODE,
         )
     places = {t: k for k, t in enumerate([*graph.activations(), *graph.outputs])}
