@@ -61,8 +61,8 @@ def grouped(
     alone = [group.name for group in each if group.samples == 1]
     if alone:
         notes.append(
-            f"By '{grouping.name}' {', '.join(alone[:3])}{' and others' * (len(alone) > 3)} "
-            "have a single sample: their figures say little of their kind."
+            f"The figures of groups by '{grouping.name}' that have a single sample say little of "
+            f"their kind: {', '.join(alone[:3])}{' and others' * (len(alone) > 3)}."
         )
     return compared.found(
         *notes,
