@@ -66,6 +66,7 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
         # a Reshape that computes its shape give the declared one.
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
+    given = _with_inferred_shapes(given)
     names = _clear_node_names(given.graph)
     aliases = _clear_fold_names(given.graph)
     try:
@@ -76,6 +77,9 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
                     p for p in DEFAULT_FUSION_PATTERNS if p not in _KEPT_PATTERNS
                 ],
                 skip_optimizations=["subexpression_elimination", "weight_tying"],
+                # Its own takes an axis that an expression gives for unequal to 0, always, and folds
+                # what depends on that: parts of networks of TensorFlow became empty.
+                no_shape_infer=True,
             )
     except Exception as error:  # folding is a convenience: without it everything still works
         log.warning("constants and BatchNorm were not folded: %s", reason_in(error))
@@ -89,6 +93,25 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     folded.graph.output.extend(outputs)
     folded.graph.initializer.extend(left_out)
     return lightened(folded)
+
+
+def _with_inferred_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """With the shapes that follow from those of the inputs, in place of what the file declares of
+    tensors inside; of others their types are left."""
+    declared = list(proto.graph.value_info)
+    del proto.graph.value_info[:]
+    try:
+        found = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except Exception as error:  # then less is folded
+        log.debug("shapes were not inferred: %s", reason_in(error))
+        found = proto
+    inferred = {value.name for value in found.graph.value_info}
+    for value in declared:
+        if value.name not in inferred:
+            found.graph.value_info.add().CopyFrom(value)
+            if value.type.HasField("tensor_type"):
+                found.graph.value_info[-1].type.tensor_type.ClearField("shape")
+    return found
 
 
 def _foldable(graph: onnx.GraphProto) -> frozenset[str]:

@@ -224,3 +224,19 @@ def test_a_reshape_does_not_follow_the_output_that_is_declared(
     proto.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, "n"]))
     proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "width"
     same_outputs(proto, {"x": np.ones((1, 3, 8, 8), np.float32)})
+
+
+def test_a_size_that_may_be_zero_is_not_taken_for_another(net: Any, same_outputs: Same) -> None:
+    """As TensorFlow's exporter crops: to the end where there is nothing to crop."""
+    n = net(17).const("two", [2]).const("none", [0]).const("end", [2**31 - 1]).const("axis", [2])
+    n.add("Shape", "x", "shape").add("Gather", "shape,axis", "height")
+    n.add("Div", "height,two", "half").add("Mul", "half,two", "even").add(
+        "Sub", "height,even", "crop"
+    )
+    n.add("Equal", "crop,none", "fits")
+    n.add("Cast", "fits", "is", to=TensorProto.INT64).add("Mul", "is,end", "whole")
+    n.add("Neg", "crop", "before").add("Add", "before,whole", "ends")
+    n.add("Slice", "x,none,ends,axis", "y")
+    same_outputs(n.model(shape=(1, 3, "height", 8)))
+    feeds = {"x": np.ones((1, 3, 7, 8), np.float32)}
+    same_outputs(n.model(shape=(1, 3, "height", 8)), feeds)

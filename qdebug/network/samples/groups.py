@@ -16,10 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.errors import SampleError
+from qdebug.network.samples.found_preprocessing import class_names, read_metadata
 from qdebug.network.samples.matching import quoted
 from qdebug.network.samples.samples import Samples
 from qdebug.network.samplespec import FOLDER
 from qdebug.wording import counted, option
+
+LABELS = "labels"
+"""What the class of each sample is called, in a file of arrays as in a folder of pictures."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,21 @@ def grouping_of(samples: Samples) -> Grouping | None:
             code="QD-SAMPLES-GROUP",
         )
     groups, numbers = np.unique(values.reshape(-1), return_inverse=True)
+    names = _names_of(samples, name)
     shown = (
-        g.decode(errors="replace") if isinstance(g, bytes) else str(g) for g in groups.tolist()
+        g.decode(errors="replace") if isinstance(g, bytes) else names.get(g, str(g))
+        for g in groups.tolist()
     )
     return Grouping(name, tuple(shown), numbers.astype(np.int64))
+
+
+def _names_of(samples: Samples, name: str) -> dict[int, str]:
+    """The names of the classes where these are the groups and the model's metadata has a different
+    one for each."""
+    if name != LABELS or not samples.spec.model:
+        return {}
+    names = class_names(read_metadata(samples.spec.model))
+    return names if len({*names.values()}) == len(names) else {}
 
 
 def check_groups(grouping: Grouping, where: str) -> None:

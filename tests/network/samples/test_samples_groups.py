@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 
@@ -41,6 +42,23 @@ def test_an_array_says_it(values: Any, groups: tuple[str, ...], numbers: list[in
     found = grouped(values)
     assert (found.groups, found.numbers.tolist()) == (groups, numbers)
     assert found.counts == {name: numbers.count(k) for k, name in enumerate(groups)}
+
+
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [("{0: 'cat', 2: 'dog'}", ("1", "dog")), ("['a', 'b', 'a']", ("1", "2")), ("", ("1", "2"))],
+)
+def test_classes_have_the_names_of_the_model(
+    tmp_path: Path, names: str, groups: tuple[str, ...]
+) -> None:
+    """Where it has a different one for each."""
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []))
+    onnx.helper.set_model_props(model, {"names": names})
+    onnx.save(model, tmp_path / "net.onnx")
+    data = samples_in_memory({"x": np.zeros((3, 2), np.float32), "labels": np.array([2, 1, 2])})
+    spec = SampleSpec(data, group="labels", model=str(tmp_path / "net.onnx"))
+    found = grouping_of(spec.open(VECTORS))
+    assert found is not None and found.groups == groups
 
 
 def test_the_first_samples_only() -> None:
