@@ -13,6 +13,7 @@ from qdebug.formats.base import Format, Kind
 from qdebug.formats.registry import BF16, FP16, INT8, is_planned
 from qdebug.plan.quantize import MASK
 from qdebug.plan.saturation import SaturatedBias
+from qdebug.results import words
 from qdebug.results.compare import AT_OUTPUTS, OUTPUT_ERROR, OWN_ERROR, VALUES, Cause
 from qdebug.wording import option, part_of
 
@@ -373,7 +374,7 @@ def less_noise(what: str, *, repairable: bool = True) -> str:
 
 def _clipping(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     evidence = (
-        f"'{part.tensor}' is clipped {part.where}: {100 * part.clipped:.2g}% of its values "
+        f"'{part.tensor}' is clipped {part.where}: {words.share(part.clipped)} of its values "
         f"are beyond, up to {part.largest:.3g}"
     )
     never = part.method in NEVER_CLIPPING
@@ -395,7 +396,7 @@ def _clipping(part: OperandPart, share: float, fit: RangeFit) -> Cause:
         if part.planned and is_planned(part.format)
         else "Quantize the FP32 model again, with a wider range: that of all values, or of a "
         "higher percentile.",
-        brief=f"{100 * part.clipped:.2g}% of the values of its input are beyond the range, up to "
+        brief=f"{words.share(part.clipped)} of the values of its input are beyond the range, up to "
         f"{part.largest:.3g}",
     )
 
