@@ -1,4 +1,4 @@
-"""A model that others have quantized, with other ranges."""
+"""A model that others have quantized, with other scales."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.network.graph import Graph
-from qdebug.plan.rewrite.requantize import with_ranges
+from qdebug.plan.rewrite.requantize import with_scales
 
 X, Y = 0.5, 2.0
 """The scales of x and y."""
@@ -48,9 +48,9 @@ def rounded(values: np.ndarray, scale: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shown", [False, True])
-def test_all_that_reads_the_codes_has_the_new_range(shown: bool) -> None:
+def test_all_that_reads_the_codes_has_the_new_scale(shown: bool) -> None:
     """But for codes that somebody else reads, whose meaning would change."""
-    graph, changed = with_ranges(quantized(shown=shown), {"x": 0.125, "y": 4.0, "z": 3.0})
+    graph, changed = with_scales(quantized(shown=shown), {"x": X / 8, "y": 4 * Y, "z": 3.0})
     assert changed == (("x",) if shown else ("x", "y"))
     x = np.linspace(-5, 5, 41, dtype=np.float32)
     session = onnxruntime.InferenceSession(graph.proto.SerializeToString())
