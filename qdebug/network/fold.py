@@ -66,19 +66,18 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
         # a Reshape that computes its shape give the declared one.
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
-    given = _with_inferred_shapes(given)
     names = _clear_node_names(given.graph)
     aliases = _clear_fold_names(given.graph)
     try:
         with np.errstate(all="ignore"):  # what it computes in numpy is the user's to judge
             folded: onnx.ModelProto = onnxslim.slim(
-                given,
+                _with_inferred_shapes(given),
                 skip_fusion_patterns=[
                     p for p in DEFAULT_FUSION_PATTERNS if p not in _KEPT_PATTERNS
                 ],
                 skip_optimizations=["subexpression_elimination", "weight_tying"],
-                # Its own takes an axis that an expression gives for unequal to 0, always, and folds
-                # what depends on that: parts of networks of TensorFlow became empty.
+                # Its own takes n - n / 2 * 2 for unequal to 0, whatever n is, and folds what that
+                # decides: crops of TensorFlow's networks became empty.
                 no_shape_infer=True,
             )
     except Exception as error:  # folding is a convenience: without it everything still works
@@ -100,17 +99,13 @@ def _with_inferred_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     tensors inside; of others their types are left."""
     declared = list(proto.graph.value_info)
     del proto.graph.value_info[:]
-    try:
-        found = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    except Exception as error:  # then less is folded
-        log.debug("shapes were not inferred: %s", reason_in(error))
-        found = proto
+    found = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     inferred = {value.name for value in found.graph.value_info}
     for value in declared:
         if value.name not in inferred:
-            found.graph.value_info.add().CopyFrom(value)
             if value.type.HasField("tensor_type"):
-                found.graph.value_info[-1].type.tensor_type.ClearField("shape")
+                value.type.tensor_type.ClearField("shape")
+            found.graph.value_info.append(value)
     return found
 
 
