@@ -64,7 +64,7 @@ def _right_export(settings: BisectSettings, progress: ProgressCallback) -> Frame
     samples = settings.compared.open(sample_inputs(model.graph))
     context = simulation_context(parallelism(), progress, sessions, settings.batch_size)
     found = framework_result(settings.framework, context, model.graph, samples, None)
-    if not found.agrees:
+    if found.agrees is False:
         # A proven cause comes with what to do, which need not be another export.
         is_proven = bool(found.causes) and found.causes[0].proven
         otherwise = "No layer in higher precision mends that. Export the network again"

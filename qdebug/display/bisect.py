@@ -314,7 +314,8 @@ def _asked(result: BisectResult) -> Iterator[tuple[str, str]]:
     yield "samples", f"{result.samples} to search on{kept}; strategy {result.strategy}"
     if result.framework is not None:
         worst = in_decibels(result.framework.worst.sqnr_db)
-        yield "export", f"agrees with {printable(result.framework.data)}, SQNR {worst}"
+        how = "agrees" if result.framework.agrees else "cannot be told to agree"
+        yield "export", f"{how} with {printable(result.framework.data)}, SQNR {worst}"
     if result.reference_metric is not None:
         within = interval(result.reference_interval)
         yield "FP32", f"{value_of(result, result.reference_metric)}{within}"

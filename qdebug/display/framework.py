@@ -13,6 +13,10 @@ from qdebug.wording import counted, option, printable
 _MOST_OUTPUTS = 4
 _MOST_CAUSES = 3
 _MOST_NAMES = 3
+_UNDECIDED = (
+    "Rounding alone changes the FP32 outputs as much, so whether the export is right cannot be "
+    "told from them. Activations by module, as qdebug.capture keeps them, show where they part."
+)
 
 
 def framework_blocks(result: CompareResult, *, detailed: bool) -> Iterator[Block]:
@@ -26,7 +30,9 @@ def framework_blocks(result: CompareResult, *, detailed: bool) -> Iterator[Block
         certain = "" if cause.proven else "suspected: "
         yield Line(f"{certain}{cause.label}: {printable(cause.evidence)}.", indent=2)
         yield Line(printable(cause.remedy), "fine", 4)
-    if not found.agrees and not found.causes:
+    if found.agrees is None:
+        yield Line(_UNDECIDED, indent=2)
+    if found.agrees is False and not found.causes:
         said = f"None of {counted(found.tried, 'change')} of the model and its samples explains it."
         if not found.modules:
             said += " Activations by module, as qdebug.capture keeps them, show where it begins."
@@ -37,7 +43,7 @@ def framework_blocks(result: CompareResult, *, detailed: bool) -> Iterator[Block
 def unlike_export(found: FrameworkResult) -> str:
     """How the ONNX model differs from what the framework gave, as sentences; "" where it does
     not."""
-    if found.agrees:
+    if found.agrees is not False:
         return ""
     worst = found.worst
     said = [
@@ -62,7 +68,7 @@ def _facts(found: FrameworkResult, *, detailed: bool) -> Iterator[tuple[str, str
     for output in found.outputs[:_MOST_OUTPUTS]:
         yield f"output {printable(output.tensor)}", _told(output)
     if found.modules:
-        right = sum(module.agrees for module in found.modules)
+        right = sum(module.agrees is True for module in found.modules)
         text = f"{right} of {len(found.modules)} agree"
         if found.first_differing:
             text += f"; first different: {printable(found.first_differing)}"
@@ -77,7 +83,7 @@ def _facts(found: FrameworkResult, *, detailed: bool) -> Iterator[tuple[str, str
 
 
 def _told(tensor: FrameworkTensor) -> str:
-    how = "agrees" if tensor.agrees else "differs"
+    how = {True: "agrees", False: "differs", None: "cannot be told"}[tensor.agrees]
     return (
         f"{how}: SQNR {in_decibels(tensor.sqnr_db)}, largest error {number(tensor.max_abs_err, 3)} "
         f"of {number(tensor.amax, 3)}, worst sample {tensor.worst_sample}"

@@ -606,7 +606,7 @@ class CompareResult(Result):
         """The model, how many layers, what its report opens with (where that was not measured,
         the worst layer), and whether the gate held."""
         worst = f", worst {self.layers[0]}" if self.layers else ""
-        wrong = self.framework is not None and not self.framework.agrees
+        wrong = self.framework is not None and self.framework.agrees is False
         if self.summary is not None or wrong:
             worst = f": {self.VIEWS.summary(self).removesuffix('.')}"
         judged = f", {'passed' if self.passed else 'FAILED'}" if self.conditions else ""

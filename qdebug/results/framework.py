@@ -21,7 +21,8 @@ class FrameworkTensor:
         sqnr_db: of the ONNX model's values against the framework's; NaN where they are not finite.
         max_abs_err: largest difference. amax: the framework's largest magnitude.
         worst_sample: the sample with the lowest SQNR.
-        agrees: they differ by no more than rounding explains.
+        agrees: they differ by no more than rounding explains; null where rounding explains so much
+            that a wrong export could not be told from a right one.
     """
 
     name: str
@@ -31,7 +32,7 @@ class FrameworkTensor:
     max_abs_err: float
     amax: float
     worst_sample: int | None
-    agrees: bool
+    agrees: bool | None
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,10 @@ class FrameworkResult:
 
     @property
     @in_json
-    def agrees(self) -> bool:
-        """Every output agrees."""
-        return all(output.agrees for output in self.outputs)
+    def agrees(self) -> bool | None:
+        """Every output agrees; null where no output differs and some cannot be told."""
+        states = {output.agrees for output in self.outputs}
+        return False if False in states else None if None in states else True
 
     @property
     def compared(self) -> tuple[FrameworkTensor, ...]:
@@ -98,4 +100,4 @@ class FrameworkResult:
     @property
     def worst(self) -> FrameworkTensor:
         """The output with the lowest SQNR."""
-        return min(self.outputs, key=lambda output: (output.agrees, output.sqnr_db))
+        return min(self.outputs, key=lambda output: (output.agrees is not False, output.sqnr_db))

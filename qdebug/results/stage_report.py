@@ -70,7 +70,9 @@ def _framework(result: CompareResult) -> Stage:
     worst = found.worst
     limit = f"rounding explains {in_decibels(found.limit_db)}"
     told = f"SQNR {in_decibels(worst.sqnr_db)} ({limit})"
-    if not found.agrees and found.causes:
+    if found.agrees is None:
+        told += ", too much to tell a wrong export from a right one"
+    if found.agrees is False and found.causes:
         told += f", {'' if found.causes[0].proven else 'suspected: '}{found.causes[0].label}"
     state = _gated(result, FRAMEWORK, holds=found.agrees)
     return Stage(FRAMEWORK, between, state, worst.sqnr_db, told)

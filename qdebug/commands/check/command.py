@@ -110,6 +110,12 @@ def _of_export(found: FrameworkResult) -> Finding:
     if found.agrees:
         message = f"the model computes what the framework does, to rounding: {sqnr} {on}"
         return Finding("note", "export", message)
+    if found.agrees is None:
+        message = (
+            f"whether the export is right cannot be told: '{found.worst.tensor}' is {sqnr} from "
+            f"the framework's {on}, and rounding alone explains {in_decibels(found.limit_db)}"
+        )
+        return Finding("warning", "export", message)
     message = (
         f"'{found.worst.tensor}' is {sqnr} from the framework's {on}, and rounding explains "
         f"{in_decibels(found.limit_db)}"
