@@ -19,6 +19,7 @@ from qdebug.backends.options import SessionSettings
 from qdebug.backends.sizing import parallelism
 from qdebug.backends.stream import map_in_order
 from qdebug.execute.context import Context, simulation_context
+from qdebug.execute.preparation import is_folded, preparation_notes
 from qdebug.network.codes import check_formats
 from qdebug.network.graph import Graph, reads_of
 from qdebug.network.inline import ELSE, THEN, Taken, fits, is_control_flow
@@ -44,7 +45,8 @@ def open_model(
     progress: ProgressCallback = ignore_progress,
 ) -> Model:
     """The model at `path`, prepared, with the branches that the samples of all `sources` take
-    in the place of its Ifs; `Model.notes` says which.
+    in the place of its Ifs; `Model.notes` says which, and where what was prepared computes
+    something else than the file.
 
     Raises:
         QdebugError: it or the samples cannot be read, or do not fit each other.
@@ -52,10 +54,14 @@ def open_model(
     shapes = next((source.shapes for source in sources), ())
     model = prepare_model(read_model(path), opset, shapes)
     check_formats(path, model.graph)
-    if not sources or not any(map(is_control_flow, model.graph.proto.graph.node)):
+    branches = any(map(is_control_flow, model.graph.proto.graph.node))
+    if not sources or not (branches or is_folded(model)):
         return model
+    context = simulation_context(parallelism(), progress, sessions)
     samples = [source.open(sample_inputs(model.graph)) for source in sources]
-    return _followed(model, samples, simulation_context(parallelism(), progress, sessions))
+    if is_folded(model):
+        model = replace(model, notes=preparation_notes(model, samples[0], context))
+    return _followed(model, samples, context) if branches else model
 
 
 def _followed(model: Model, samples: Sequence[Samples], context: Context) -> Model:
@@ -91,6 +97,7 @@ def _followed(model: Model, samples: Sequence[Samples], context: Context) -> Mod
                 (taken[node.name],) = seen[node.name]
     count = sum(s.count for s in samples)
     notes = (
+        *model.notes,
         *_taken_notes(taken, count),
         *_left_notes(left, operators, inside, disagree),
     )

@@ -18,23 +18,22 @@ from qdebug.commands.framework.module_scopes import aligned, candidates_of, is_n
 from qdebug.errors import MetricError, SampleError
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper, evaluate, run_of
+from qdebug.execute.preparation import rounding_db
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ExecutedBatch
-from qdebug.metrics.sums import ErrorSums, measure
+from qdebug.metrics.sums import ErrorSums
 from qdebug.metrics.tasks.base import TaskMetric
-from qdebug.metrics.tensor import metrics_of, sqnr_db
+from qdebug.metrics.tensor import metrics_of
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Samples
 from qdebug.network.samples.matching import quoted
 from qdebug.network.samples.subset import whole
 from qdebug.results.framework import FrameworkResult, FrameworkTensor
-from qdebug.types import Array, Feeds, Skipped, Tensors
+from qdebug.types import Array, Skipped, Tensors
 from qdebug.wording import counted, option
 
 _LIMIT_DB = 90.0
 """PyTorch and ONNX Runtime are 134 to 145 dB apart on the networks of torch_networks.py in tests,
 70 to 74 with weights in FP16; in between there is room for convolutions by Winograd's method."""
-_ALLOWANCE_DB = 10.0
-"""What a network makes of a rounding of its inputs is measured; operators round too, some more."""
 _TELLING_DB = 20.0
 """Faults of an export leave 1 to 50 dB (docs/guides/export-check.md, FAULTS in the tests): where
 rounding explains outputs below this, most of them would pass."""
@@ -72,7 +71,9 @@ def framework_result(
             sinks=[by_sample, *kept],
             stage="framework",
         )[_FRAMEWORK]
-        computed = min(_LIMIT_DB, _rounding_db(session.run, samples, graph) - _ALLOWANCE_DB)
+        start = next(iter(samples.batches()))
+        feeds = samples.feeds(start.start, start.count)
+        computed = min(_LIMIT_DB, rounding_db(session, feeds, graph))
     limits = {name: min(computed, stored) for name, stored in matched.stored_db.items()}
     compared = [
         _tensor(name, tensor, matched.how[name], totals.tensors[tensor], limits[name])
@@ -264,35 +265,6 @@ def _tensor(name: str, tensor: str, how: str, sums: ErrorSums, limit: float) -> 
         metrics.worst_sample,
         agrees,
     )
-
-
-def _rounding_db(run: Callable[[Feeds], Tensors], samples: Samples, graph: Graph) -> float:
-    """What rounding each value of the inputs differently does to the outputs, in dB: each operator
-    rounds too, so that the change is that of so many independent roundings. +inf where no input is
-    of a floating type."""
-    start = next(iter(samples.batches()))
-    feeds, random = samples.feeds(start.start, start.count), np.random.default_rng(0)
-    size = np.finfo(np.float32).eps * math.sqrt(max(1, len(graph.nodes)))
-    moved = {
-        name: (x * (1 + random.uniform(-size, size, x.shape))).astype(x.dtype)
-        if x.dtype.kind == "f"
-        else x
-        for name, x in feeds.items()
-    }
-    before, after = run(feeds), run(moved)
-    return min(
-        (
-            sqnr_db(*_energies(before[t], after[t]))
-            for t in graph.outputs
-            if t in before and before[t].dtype.kind == "f"
-        ),
-        default=math.inf,
-    )
-
-
-def _energies(reference: Array, other: Array) -> tuple[float, float]:
-    sums = measure(reference, other)
-    return sums.ref_sq, sums.sq_err
 
 
 def _where(compared: Sequence[FrameworkTensor], graph: Graph) -> tuple[str, str]:

@@ -1,0 +1,41 @@
+"""A model whose preparation changed what it computes is told of before INT8 is blamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from half_networks import Builder
+from onnx import numpy_helper
+
+import qdebug
+from qdebug.network import prepare
+
+X = np.random.default_rng(5).normal(size=(6, 3, 8, 8)).astype(np.float32)
+
+
+def network() -> onnx.ModelProto:
+    b = Builder(3)
+    h = b.add("Conv", "x", b.weight(4, 3, 3, 3), b.weight(4))
+    ones = [b.constant(np.linspace(0.5, 1.5, 4)) for _ in range(4)]
+    return b.model({"x": ["n", 3, 8, 8]}, [b.add("BatchNormalization", h, *ones)])
+
+
+@pytest.mark.parametrize(("factor", "is_told"), [(1.0, False), (1.0003, False), (1.003, True)])
+def test_a_fold_that_changes_the_network(
+    monkeypatch: pytest.MonkeyPatch, factor: float, is_told: bool
+) -> None:
+    right = prepare.fold
+
+    def fold(proto: onnx.ModelProto) -> Any:
+        folded, stands_for = right(proto)
+        for tensor in folded.graph.initializer:
+            scaled = numpy_helper.to_array(tensor) * np.float32(factor)
+            tensor.CopyFrom(numpy_helper.from_array(scaled, tensor.name))
+        return folded, stands_for
+
+    monkeypatch.setattr(prepare, "fold", fold)
+    result = qdebug.compare(network(), inputs={"x": X}, effect="none", cache=False)
+    assert any(note.startswith("FP32 is in doubt") for note in result.notes) is is_told
