@@ -26,8 +26,9 @@ class Layer:
         op_type: of the anchor.
         nodes: names of all nodes, anchor first, in execution order.
         output: the tensor that the layer's error is measured at: its last node's first float
-        output. quantizable: there is an INT8 kernel for the anchor. quantized_inputs: tensors that
-        get Q/DQ when the layer runs in INT8: activations of the
+            output.
+        quantizable: there is an INT8 kernel for the anchor.
+        quantized_inputs: tensors that get Q/DQ when the layer runs in INT8: activations of the
             anchor and the other branch of a residual Add.
         weight: the constant second operand of the anchor, if it has one.
         weight_in_blocks: the weight may be quantized in blocks along what is summed over: it is the

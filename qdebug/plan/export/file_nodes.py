@@ -82,6 +82,10 @@ class FileNodes:
         """The node's own name where it is unique, else the one in `renamed`."""
         return self.renamed.get(node.index, node.name)
 
+    def reads(self, node: FileNode) -> tuple[str, ...]:
+        """The tensors that a node of the file reads."""
+        return self._nodes[node.index].reads
+
     @cached_property
     def _file(self) -> Graph:
         return Graph(self.model.file.proto)

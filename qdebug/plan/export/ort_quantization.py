@@ -4,6 +4,7 @@ script that calls it with them."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ operators quantized, which is faster and less accurate than the plan, and takes 
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +86,39 @@ def load_operators(libraries):
     onnxruntime.SessionOptions = onnxruntime.quantization.quant_utils.SessionOptions = Options
 
 
+def read_as_planned(model, given):
+    """Undo what the quantizer does besides the plan: whatever else reads a tensor that a quantized
+    node reads would get it rounded, too. The branches of residual Adds that the plan rounds get
+    pairs of their own."""
+    writers = {{name: node for node in model.graph.node for name in node.output}}
+    overrides = given["extra_options"]["TensorQuantOverrides"]
+    branches = {{}}
+    for reader, tensor in given["rounded_branches"]:
+        branches.setdefault(reader, []).append(tensor)
+    nodes, pairs = [], ("QuantizeLinear", "DequantizeLinear")
+    for node in model.graph.node:
+        if node.op_type not in pairs and node.name not in given["nodes_to_quantize"]:
+            for place, name in enumerate(node.input):
+                pair = [writers.get(name)]
+                pair.append(pair[0] and writers.get(pair[0].input[0]))
+                if [n and n.op_type for n in pair] == ["DequantizeLinear", "QuantizeLinear"]:
+                    node.input[place] = pair[1].input[0]
+        for tensor in branches.get(node.name, ()):
+            (entry,) = overrides[tensor]
+            like = next(n for n in writers.values() if n.op_type == "QuantizeLinear")
+            own = f"{{tensor}}_{{node.name}}_"
+            names = [own + what for what in ("scale", "zero_point", "codes", "rounded")]
+            for name, value in zip(names, (entry["scale"], entry["zero_point"])):
+                model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+            for operator, source, made in zip(pairs, (tensor, names[2]), names[2:]):
+                inputs = [source, *names[:2]]
+                nodes.append(onnx.helper.make_node(operator, inputs, [made], domain=like.domain))
+            node.input[list(node.input).index(tensor)] = names[3]
+        nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("output", type=Path, help="the file to write")
@@ -129,6 +164,10 @@ def main():
         weight_type=QuantType[given["weight_type"]],
         extra_options=extra,
     )
+    if not options.quantize_outputs:
+        quantized = onnx.load(options.output)
+        read_as_planned(quantized, given)
+        onnx.save(quantized, options.output)
 
 
 if __name__ == "__main__":
@@ -217,6 +256,7 @@ def quantizer_arguments(source: ExportSource) -> tuple[dict[str, Any], tuple[str
             "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1},
             "TensorQuantOverrides": overrides,
         },
+        "rounded_branches": [list(branch) for branch in _branches(source)],
         "node_names": {str(index): name for index, name in nodes.renamed.items()},
     }
     return data, (*scales.notes, *_notes(source))
@@ -256,13 +296,6 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
             f"{counted(lost, 'quantized layer')} without a node in the model file will not be "
             f"quantized (first '{lost[0]}'). The target 'onnx' covers all layers."
         )
-    branches = [x.name for x in bound.quantized_layers() if _has_branch(source, x.name)]
-    if branches:
-        notes.append(
-            f"The other branch of {counted(branches, 'residual Add')} is not quantized (first "
-            f"behind '{branches[0]}'), because ONNX Runtime would quantize both. The target 'onnx' "
-            "quantizes one."
-        )
     computed = [
         x.name
         for x in bound.quantized_layers()
@@ -296,8 +329,11 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _has_branch(source: ExportSource, name: str) -> bool:
-    """Whether a residual Add of the layer reads a quantized tensor besides the layer's own."""
-    layer, nodes = source.bound.layers.by_name[name], source.bound.layers.graph.by_name
-    adds = [nodes[n] for n in layer.nodes[1:] if nodes[n].op_type == "Add"]
-    return any(t in layer.quantized_inputs for add in adds for t in add.inputs)
+def _branches(source: ExportSource) -> Iterator[tuple[str, str]]:
+    """A residual Add of a quantized layer, as `renamed` calls it, and the branch that it rounds."""
+    nodes = source.nodes
+    for layer in source.bound.quantized_layers():
+        for node in nodes.by_layer[layer.name]:
+            if node.op_type == "Add":
+                name = nodes.name_of(node)
+                yield from ((name, t) for t in layer.quantized_inputs if t in nodes.reads(node))
