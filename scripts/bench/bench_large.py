@@ -24,7 +24,7 @@ import large_nets
 import numpy as np
 import onnx
 import onnxruntime as ort
-from common import network, parser_of
+from common import network, parser_of, watch_memory
 from nets import NETS
 
 from qdebug.config.values import parse_bytes
@@ -135,26 +135,12 @@ def measured(command: list[str], folder: Path) -> Cost:
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         most: dict[str, float] = {}
-        watch = threading.Thread(target=_watch, args=(process.pid, most), daemon=True)
+        watch = threading.Thread(target=watch_memory, args=(process.pid, most), daemon=True)
         watch.start()
         output = process.communicate()[0]
     seconds = time.perf_counter() - started
     peak, own = most.get("VmHWM", 0.0), most.get("RssAnon", 0.0) + most.get("RssShmem", 0.0)
     return Cost(seconds, peak, own, process.returncode, output)
-
-
-def _watch(pid: int, most: dict[str, float]) -> None:
-    """Keep the most that a process takes of several kinds of memory, in bytes."""
-    while True:
-        try:
-            status = Path(f"/proc/{pid}/status").read_text()
-        except OSError:
-            return
-        for line in status.splitlines():
-            name, _, rest = line.partition(":")
-            if name in ("VmHWM", "RssAnon", "RssShmem"):
-                most[name] = max(most.get(name, 0.0), 1024.0 * int(rest.split()[0]))
-        time.sleep(0.05)
 
 
 def floor(path: Path, exported: Path, data: Path) -> int:

@@ -2,7 +2,7 @@
 
 Both sides run in fresh processes, in turn: the same model, the same arrays, of which one side
 decodes its own from JPEGs of 640x480. Printed are wall time, processor time and peak memory of
-each, and their ratios; memory also for a quarter of the pictures, which shows whether it grows.
+each, and their ratios; all also for a quarter of the samples, which shows whether memory grows.
 
     python scripts/bench/bench_pictures.py MODEL.onnx [--pictures 2000] [--rounds 2]
         [--preprocess FILE.yaml]
@@ -15,11 +15,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from common import parser_of
+from common import parser_of, watch_memory
 from PIL import Image
 
 from qdebug.network.load import read_model
@@ -47,16 +49,19 @@ def main() -> None:
             _picture(number).save(pictures / f"{number}.jpg", quality=90)
         arrays = folder / "samples.npz"
         _save_arrays(given, pictures, arrays)
-        best: dict[str, tuple[float, float, float]] = {}
+        best: dict[str, _Cost] = {}
         for _ in range(given.rounds):
             for kind, data in (("npz", arrays), ("pictures", pictures)):
-                took = _took(given, data, folder)
-                best[kind] = min(best.get(kind, took), took)
-        quarter = {"a quarter": _took(given, pictures, folder, given.pictures // 4)}
-        for kind, (wall, cpu, memory) in (best | quarter).items():
-            print(f"{kind:10} {wall:7.1f} s wall {cpu:7.1f} s CPU {memory:7.0f} MB")
-        wall, cpu, memory = (b / a for a, b in zip(best["npz"], best["pictures"], strict=True))
-        print(f"pictures / npz: wall {wall:.2f}, CPU {cpu:.2f}, memory {memory:.2f}")
+                for samples, part in ((given.pictures // 4, ", a quarter"), (given.pictures, "")):
+                    cost = _cost(given, data, folder, samples)
+                    best[kind + part] = min(best.get(kind + part, cost), cost)
+        for name, cost in best.items():
+            print(f"{name:20} {cost.wall:7.1f} s wall {cost.cpu:7.1f} s CPU {cost.peak:7.0f} MB")
+        ours, floor = best["pictures"], best["npz"]
+        print(
+            f"pictures / npz: wall {ours.wall / floor.wall:.2f}, CPU {ours.cpu / floor.cpu:.2f}, "
+            f"memory {ours.peak / floor.peak:.2f}"
+        )
 
 
 def _picture(number: int) -> Image.Image:
@@ -85,28 +90,33 @@ def _save_arrays(given: argparse.Namespace, pictures: Path, target: Path) -> Non
     target.with_suffix(".npy").unlink()
 
 
-def _took(
-    given: argparse.Namespace, data: Path, folder: Path, samples: int | None = None
-) -> tuple[float, float, float]:
-    """Seconds on the wall, seconds of processors, and peak megabytes of a comparison."""
+@dataclass(frozen=True, order=True)
+class _Cost:
+    """Of a process: seconds of processors, seconds on the wall, megabytes at its peak."""
+
+    cpu: float
+    wall: float
+    peak: float
+
+
+def _cost(given: argparse.Namespace, data: Path, folder: Path, samples: int) -> _Cost:
+    """What comparing the first `samples` costs."""
     run = folder / "run.h5"
     command = [sys.executable, "-m", "qdebug", "compare", str(given.model), "--inputs", str(data)]
     command += ["--keep", "none", "-o", str(run), "--force", "--no-progress", "--no-cache"]
     if given.preprocess and data.is_dir():
         command += ["--preprocess", given.preprocess]
-    if samples:
-        command += ["--samples", str(samples)]
+    command += ["--samples", str(samples)]
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    most: dict[str, float] = {}
+    watch = threading.Thread(target=watch_memory, args=(process.pid, most), daemon=True)
+    watch.start()
     _, status, used = os.wait4(process.pid, 0)
     wall = time.perf_counter() - started
     if status:
         raise SystemExit(f"{' '.join(command)} failed")
-    return wall, used.ru_utime + used.ru_stime, used.ru_maxrss / (1024 if _IS_LINUX else 1 << 20)
-
-
-_IS_LINUX = sys.platform == "linux"
-"""Where ru_maxrss is in kilobytes."""
+    return _Cost(used.ru_utime + used.ru_stime, wall, most["VmHWM"] / 1e6)
 
 
 if __name__ == "__main__":

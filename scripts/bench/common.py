@@ -125,3 +125,21 @@ def peak_megabytes() -> int:
     """The peak memory of this process; ru_maxrss would start with that of the parent."""
     status = Path("/proc/self/status").read_text()
     return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) // 1024
+
+
+def watch_memory(pid: int, most: dict[str, float]) -> None:
+    """Until a process ends, keep in `most` what it takes at its peak, in bytes: `VmHWM` is all that
+    is in memory, by the kernel's own count, `RssAnon` and `RssShmem` what is not mapped from files.
+
+    The kernel's count in wait4 is not used: a process begins with that of its parent.
+    """
+    while True:
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            return
+        for line in status.splitlines():
+            name, _, rest = line.partition(":")
+            if name in ("VmHWM", "RssAnon", "RssShmem"):
+                most[name] = max(most.get(name, 0.0), 1024.0 * int(rest.split()[0]))
+        time.sleep(0.05)

@@ -35,7 +35,7 @@ ARGUMENTS = {
     "bench_gpu_fp16_rules": "build {tmp} --only 24->96",
     "bench_large": "--nets W3 --samples 4 --seconds 1 --commands inspect export floor",
     "bench_parts": "--nets digits_cnn --samples 4",
-    "bench_pictures": f"{DATA}/digits_detector.onnx --pictures 2 --rounds 1",
+    "bench_pictures": f"{DATA}/digits_detector.onnx --pictures 4 --rounds 1",
     "bench_prefix_cache": f"{SMALL} --target output.sqnr_db>=20",
     "bench_producers": "--samples 16 --only nncf dynamic",
     "bench_repair": "--nets digits_cnn --tools ort-minmax only-smoothing --samples 8",
