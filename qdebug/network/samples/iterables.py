@@ -12,19 +12,17 @@ The script imports modules of its own folder, as `python script.py` does.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.network.samples.arrays import Cursors
 from qdebug.network.samples.samples import FeedSource
+from qdebug.network.samples.spill import Spill, Spilled
 from qdebug.types import Array, Feeds
 from qdebug.userfile import last_line, raising_line
 
@@ -104,9 +102,9 @@ class KeptFeeds:
 
     def __init__(self, source: FeedSource) -> None:
         self._source = source
-        self._kept: list[Feeds | _Spilled] = []
+        self._kept: list[Feeds | tuple[tuple[str, ...], Spilled]] = []
         self._room_bytes = KEPT_BYTES
-        self._file: IO[bytes] | None = None
+        self._spill = Spill()
         self._ended = False
         self._failure: SampleError | None = None
         self._lock = threading.Lock()
@@ -123,7 +121,10 @@ class KeptFeeds:
             if index >= len(self._kept):
                 return None
             kept = self._kept[index]
-            return self._read_spilled(kept) if isinstance(kept, _Spilled) else kept
+            if not isinstance(kept, tuple):
+                return kept
+            names, spilled = kept
+            return dict(zip(names, self._spill.read(spilled), strict=True))
 
     def where(self, index: int) -> str:
         """As of the source."""
@@ -145,30 +146,7 @@ class KeptFeeds:
             # Copies: an iterator may fill one array again and again.
             self._kept.append({name: np.array(array) for name, array in feed.items()})
         else:
-            self._kept.append(self._spilled(feed))
-
-    def _spilled(self, feed: Feeds) -> _Spilled:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="qdebug-")  # noqa: SIM115 (closed with self)
-        offset = self._file.seek(0, os.SEEK_END)
-        for array in feed.values():
-            np.lib.format.write_array(self._file, array, allow_pickle=False)
-        return _Spilled(offset, tuple(feed))
-
-    def _read_spilled(self, kept: _Spilled) -> Feeds:
-        assert self._file is not None
-        self._file.seek(kept.offset)
-        return {
-            name: np.lib.format.read_array(self._file, allow_pickle=False) for name in kept.names
-        }
-
-
-@dataclass(frozen=True)
-class _Spilled:
-    """Where in the temporary file the arrays of a feed lie, one after the other."""
-
-    offset: int
-    names: tuple[str, ...]
+            self._kept.append((tuple(feed), self._spill.write(feed.values())))
 
 
 _END = object()

@@ -265,20 +265,41 @@ def _channels_last(image: Image) -> Array:
     return pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
 
 
-def as_input(picture: Encoded, how: Preprocessing, dtype: np.dtype[np.generic]) -> Array:
-    """A picture as one sample of the input: `how.input_shape`, of `dtype`.
+@dataclass(frozen=True)
+class Resized:
+    """What is decoded of a picture, before its values become those of the input.
+
+    Attributes:
+        pixels: uint8 [height, width, channels].
+        place: where they are in the input.
+    """
+
+    pixels: Array
+    place: Placement
+
+
+def resized_picture(picture: Encoded, how: Preprocessing) -> Resized:
+    """A picture, decoded and resized.
 
     Raises:
-        UnreadablePictureError: it cannot be decoded, or its size does not fit.
+        UnreadablePictureError: it cannot be decoded.
         SampleError: a library is not installed.
     """
     image = decoded(picture, how.colour)
     place = placed(how, image.height, image.width)
-    pixels = resized(image, place.size, how.resampling, what=picture.name)
-    values = _scaled(pixels, how)
-    size = how.size or place.size
+    return Resized(resized(image, place.size, how.resampling, what=picture.name), place)
+
+
+def as_input(picture: Resized, how: Preprocessing, dtype: np.dtype[np.generic]) -> Array:
+    """A picture as one sample of the input: `how.input_shape`, of `dtype`.
+
+    Raises:
+        UnreadablePictureError: its size does not fit.
+    """
+    values = _scaled(picture.pixels, how)
+    size = how.size or picture.place.size
     if values.shape[:2] != size:
-        values = _fitted(values, how, place, size)
+        values = _fitted(values, how, picture.place, size)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype.name)
         values = np.clip(np.rint(values), limits.min, limits.max)

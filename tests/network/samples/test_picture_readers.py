@@ -16,6 +16,7 @@ from refusals import refused
 from qdebug.errors import SampleError
 from qdebug.network.samples import Samples
 from qdebug.network.samples import picture_set as sets
+from qdebug.network.samples.spill import Spill
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import TensorSpec
 
@@ -313,13 +314,13 @@ def test_a_folder_of_something_else_says_what_is_there(tmp_path: Path) -> None:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the pictures that are decoded, one after the other."""
     names: list[str] = []
-    whole = sets.as_input
+    whole = sets.resized_picture
 
     def counted(picture: Any, *how: Any) -> Any:
         names.append(Path(picture.name).name)
         return whole(picture, *how)
 
-    monkeypatch.setattr(sets, "as_input", counted)
+    monkeypatch.setattr(sets, "resized_picture", counted)
     return names
 
 
@@ -334,19 +335,38 @@ def test_few_pictures_are_decoded_at_a_time(save: Any, tmp_path: Path, decoded: 
     assert len(decoded) <= 13 + sets._threads()
 
 
-def test_some_that_are_read_again_are_not_decoded_again(
+@pytest.mark.parametrize(("room", "expected"), [(1 << 20, 1), (12 * 8 * 8 * 3, 1), (0, 3)])
+def test_pictures_are_decoded_once_where_there_is_room(
+    save: Any,
+    tmp_path: Path,
+    decoded: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    room: int,
+    expected: int,
+) -> None:
+    """And are the same again: cropped, scaled, of several sizes before."""
+    monkeypatch.setattr(sets, "_KEPT_BYTES", room)
+    for number in range(12):
+        save(f"{number}.png", number, (8 + number, 12))
+    samples = opened(tmp_path)
+    first = samples.feeds(0, 12)["x"]
+    for number in (9, 5, 2):
+        assert np.array_equal(samples.feeds(number, 1)["x"], first[number : number + 1])
+    assert values(samples) == list(range(12))
+    assert all(decoded.count(f"{number}.png") == expected for number in (9, 5, 2))
+
+
+def test_a_full_disk_costs_time_alone(
     save: Any, tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(12):
-        save(f"{number}.png", number)
-    for kept, expected in ((sets._KEPT_BYTES, 1), (0, 3)):
-        monkeypatch.setattr(sets, "_KEPT_BYTES", kept)
-        samples = opened(tmp_path)
-        decoded.clear()
-        for _ in range(3):
-            for number in (9, 5, 2):
-                assert round(255 * samples.feeds(number, 1)["x"].max()) == number
-        assert sorted(decoded) == sorted(["2.png", "5.png", "9.png"] * expected)
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Spill, "write", full)
+    save("7.png", 7)
+    samples = opened(tmp_path)
+    assert values(samples) == values(samples) == [7]
+    assert decoded == ["7.png"] * 2
 
 
 def test_pictures_that_are_cut_off_later(save: Any, tmp_path: Path) -> None:

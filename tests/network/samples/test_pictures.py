@@ -16,11 +16,12 @@ from PIL import Image, ImageOps
 from qdebug.errors import UsageError
 from qdebug.network.preprocessing import PRESETS, Preprocessing, given_preprocessing
 from qdebug.network.samples import opencv_resize
+from qdebug.network.samples import pictures as of_pictures
 from qdebug.network.samples.pictures import (
     UnreadablePictureError,
-    as_input,
     boxes_as_input,
     mask_as_input,
+    resized_picture,
     size_of,
 )
 
@@ -41,6 +42,10 @@ def encoded(image: Image.Image, kind: str = "png", **how: Any) -> InMemoryPictur
     buffer = io.BytesIO()
     image.save(buffer, kind, **how)
     return InMemoryPicture(buffer.getvalue())
+
+
+def as_input(picture: Any, how: Preprocessing, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    return of_pictures.as_input(resized_picture(picture, how), how, dtype)
 
 
 def noise(height: int, width: int, channels: int = 3) -> np.ndarray[Any, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qdebug.network.preprocessing import PRESETS, Preprocessing
-from qdebug.network.samples.pictures import as_input
+from qdebug.network.samples.pictures import as_input, resized_picture
 from qdebug.network.samples.thumbnails import mask_thumbnail, pixels_of, thumbnail
 
 images = pytest.importorskip("PIL.Image")
@@ -44,7 +44,7 @@ def test_preprocessing_is_undone(preset: str, layout: Any) -> None:
         mean=known.mean,
         std=known.std,
     )
-    values = as_input(Encoded(pixels), how, np.dtype(np.float32))
+    values = as_input(resized_picture(Encoded(pixels), how), how, np.dtype(np.float32))
     assert np.array_equal(pixels_of(values, how, layout), pixels)
 
 
