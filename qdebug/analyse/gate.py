@@ -31,7 +31,7 @@ from qdebug.results.conditions import Checked, Condition, check_condition, parse
 from qdebug.results.stage_report import stages_of
 from qdebug.wording import counted, option
 
-_ENOUGH_FOR_CLASSES = 8
+ENOUGH_FOR_CLASSES = 8
 """Fewer samples may well be of one class."""
 _SMALL_STEP = 0.01
 """A loss of 1% is what most users look for."""
@@ -271,21 +271,21 @@ def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str
         )
     if task.reference_is_chance(samples):
         notes.append(_guessing(task.name))
-    elif task.reference_classes == 1 and samples >= _ENOUGH_FOR_CLASSES:
-        notes.append(
-            f"FP32 chooses the same class for all {samples} samples, so {task.name} can hardly "
-            "change. Check the preprocessing first, or give samples of several classes."
-        )
+    elif task.reference_classes == 1 and samples >= ENOUGH_FOR_CLASSES:
+        notes.append(_one_class(task.name, samples))
     steps = _step_notes(task, task.step, samples, gate) if task.step and samples > 1 else []
     notes += steps or _undecided_notes(task, samples, gate)
     return tuple(notes)
 
 
 def guessing_note(task: MetricEvaluator, score: float, samples: int) -> str:
-    """A note, where FP32's `score` is what guessing gives: then a target that follows it says
-    nothing; else "". Of a function of the user's that is not known."""
-    guessed = no_better_than_chance(score, samples, chance_of(task))
-    return _guessing(task.metric.name) if guessed else ""
+    """A note, where a target that follows FP32's `score` says nothing: it is what guessing gives,
+    or FP32 chooses one class for all; else "". Of a function of the user's that is not known."""
+    if no_better_than_chance(score, samples, chance_of(task)):
+        return _guessing(task.metric.name)
+    classes = classes_of(task.reference) if task.metric.takes == "scores" else None
+    is_one = classes is not None and classes.count > 1 and classes.chosen == 1
+    return _one_class(task.metric.name, samples) if is_one and samples >= ENOUGH_FOR_CLASSES else ""
 
 
 def chance_of(task: MetricEvaluator) -> float | None:
@@ -293,6 +293,13 @@ def chance_of(task: MetricEvaluator) -> float | None:
     places = {"top1": 1, "top5": 5}.get(task.metric.name)
     classes = classes_of(task.reference) if places else None
     return places / classes.count if places and classes and classes.count > places else None
+
+
+def _one_class(name: str, samples: int) -> str:
+    return (
+        f"FP32 chooses the same class for all {samples} samples, so {name} can hardly change. "
+        "Check the preprocessing first, or give samples of several classes."
+    )
 
 
 def _guessing(name: str) -> str:

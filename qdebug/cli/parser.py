@@ -155,8 +155,12 @@ def _type_and_default(setting: Setting) -> tuple[Any, Any]:
 
 
 def _usage(command: Command) -> str:
-    arguments = [s.flag for s in settings_of(command.settings) if s.option.positional]
-    return " ".join(("qdebug", command.name, *arguments, "[OPTIONS]"))
+    return " ".join(("qdebug", command.name, *_arguments(command).values(), "[OPTIONS]"))
+
+
+def _arguments(command: Command) -> dict[str, str]:
+    """The settings that are given by their place, as usage shows them, by name."""
+    return {s.name: s.flag for s in settings_of(command.settings) if s.option.positional}
 
 
 def _metavar(setting: Setting) -> str:
@@ -224,6 +228,8 @@ def _usage_error(problem: CycloptsError) -> UsageError:
             have = "has" if len(others) == 1 else "have"
             message = f"{command.name} has no {flag}; {', '.join(others)} {have}"
             hint = _samples_hint(command) if flag == "--inputs" else ""
+            if flag == "--inputs" and "inputs" in _arguments(command):
+                hint = f"Write {_usage(command)}."
     if isinstance(problem, UnknownCommandError) and problem.unused_tokens:
         word = problem.unused_tokens[0]
         close = difflib.get_close_matches(word, COMMANDS, n=1)

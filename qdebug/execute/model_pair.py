@@ -23,7 +23,7 @@ from qdebug.execute.context import Context
 from qdebug.execute.control_flow import open_model
 from qdebug.execute.executor import Executor
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
-from qdebug.formats.registry import SCALED
+from qdebug.formats.registry import CAST, SCALED
 from qdebug.inmemory import InMemory
 from qdebug.network.graph import Graph
 from qdebug.network.layers import QUANTIZABLE_OPS, find_layers
@@ -248,10 +248,13 @@ def build_pair(
     if not note:
         return built
     if not spec.allow_unquantized:
+        hint = f"Compare it as it is with {option('allow_unquantized')}."
+        if any(not pair.reference.by_name[name].domain for name in layers):
+            hint += " Or give a plan with layers in lower precision"
+            hint += "." if asked in CAST else f", or try {option('precision', 'fp16')}."
         raise UsageError(
             " ".join((f"{note}.", *model.notes)) if model.notes else note,
-            f"Try {option('precision', 'fp16')}, give a plan with layers in lower precision, or "
-            f"compare it as it is with {option('allow_unquantized')}.",
+            hint,
             code="QD-USAGE-NOTHING-TO-QUANTIZE",
         )
     return replace(built, pair=replace(pair, notes=(note, *pair.notes)))

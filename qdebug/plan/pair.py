@@ -268,8 +268,9 @@ def _check_inputs(model: Model, reference: Graph, reference_path: str | None) ->
                 f"({spec.dtype}), but {model.file.path} has {kind}",
                 hint
                 if found != np.float16
-                else "Convert it with float32 inputs and outputs "
-                "(keep_io_types=True of onnxconverter-common), so that both take the same samples.",
+                else f"Convert {model.file.path} again, with float32 inputs and outputs "
+                "(convert_float_to_float16(model, keep_io_types=True) of onnxconverter-common or "
+                "onnxruntime.transformers), so that both take the same samples.",
                 code="QD-USAGE-REFERENCE-INPUTS",
             )
 

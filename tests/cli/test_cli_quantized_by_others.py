@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
@@ -176,6 +176,22 @@ def test_a_gate_never_passes_because_nothing_was_quantized(desk: Any, make: Any)
     assert done.code == 0 and "nothing runs in INT8" in json.loads(done.out)["notes"][0]
     assert desk.run(*run, "--precision", "fp16").code == 0  # FP16 takes them
     assert desk.run(*run, "--precision", "fp32").code == 0  # and FP32 was asked for
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_no_other_precision_is_named_where_none_runs(desk: Any, precision: str) -> None:
+    """Trees and other operators of ONNX-ML: advice for one precision led to the other."""
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Normalizer", ["x"], ["y"], domain="ai.onnx.ml", norm="L2")
+    ends = ([value(name, TensorProto.FLOAT, ["N", 4])] for name in "xy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([node], "ml", *ends)
+    desk.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), "ml.onnx")
+    desk.data("four.npz", x=np.ones((4, 4), np.float32))
+    command = ("compare", "ml.onnx", "--inputs", "four.npz", "--precision", precision)
+    done = desk.run(*command)
+    assert "QD-USAGE-NOTHING-TO-QUANTIZE" in done.err and "--precision" not in done.err
+    assert desk.run(*command, "--allow-unquantized").code == 0
 
 
 def test_the_qoperator_format_says_what_the_qdq_format_says(

@@ -11,11 +11,14 @@ import pytest
 
 import qdebug
 from qdebug.analyse import gate
+from qdebug.analyse.gate import guessing_note
 from qdebug.display.bisect import view as bisected
 from qdebug.display.blocks import Line
 from qdebug.display.calibrate import view as calibrate_screen
 from qdebug.display.repair import view as repair_screen
 from qdebug.display.summary import sentence
+from qdebug.execute.evaluator import MetricEvaluator
+from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.samples import open_samples
 from qdebug.network.samples.subset import same_samples
 from qdebug.types import TensorSpec
@@ -75,6 +78,12 @@ def test_one_class_for_all_samples_is_said() -> None:
     assert result.metric is not None and result.metric.reference_classes == 1
     assert result.metric.chance is None and notes(result, "same class") == 1
     assert notes(compared(some(16), metric="agreement"), "same class") == 0
+    # What searches and repairs begin with.
+    for chosen, count, said in ((0, 16, True), (0, 4, False), (np.arange(16) % 2, 16, False)):
+        scores = np.zeros((count, 3))
+        scores[np.arange(count), chosen] = 1
+        task = MetricEvaluator(load_metric("agreement"), {}, {"y": scores})
+        assert ("same class" in guessing_note(task, 1.0, count)) is said
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ def test_text_without_labels_or_characters() -> None:
     ("shape", "metadata", "instead"),
     [
         ((None, 22, 2100), {"names": str(dict.fromkeys(range(18), ""))}, "map-to-reference"),
-        ((None, 19, 64, 64), {}, "miou-to-reference"),
+        ((None, 19, 64, 64), {}, "or none: then the SQNR"),
         ((None, 40, 97), {"character": "a\nb"}, "cer-to-reference"),
         ((None, 40, 97), {}, "cosine"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from refusals import refused
 
 from qdebug.metrics.tasks.base import join_outputs
+from qdebug.metrics.tasks.kinds import check_labels
 from qdebug.metrics.tasks.load import load_metric, metric_in_memory
 from qdebug.metrics.tasks.worst_group import of_worst_group
 
@@ -54,6 +55,21 @@ def test_agreement() -> None:
 def test_labels_that_do_not_fit(labels: Any, says: list[str]) -> None:
     with refused("QD-METRIC-LABELS", *says):
         load_metric("top1")(SCORES, labels, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("top1", "'agreement'"),
+        ("miou", "'miou-to-reference'"),
+        ("recall@1", "'cosine'"),
+        ("mae", "without a metric"),
+    ],
+)
+def test_without_labels_what_needs_none_is_named(name: str, says: str) -> None:
+    with refused("QD-METRIC-LABELS", "there are none") as caught:
+        check_labels(load_metric(name), {}, "samples.npz")
+    assert says.lower() in caught.value.hint.lower()
 
 
 def test_labels_are_found_by_name_among_others() -> None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qdebug.analyse.gate import on_model
+from qdebug.analyse.gate import ENOUGH_FOR_CLASSES, on_model
 from qdebug.commands.check.variants import (
     Variant,
+    are_probabilities,
     chance_of_gain,
     confidence,
     of_arrays,
@@ -24,6 +25,7 @@ from qdebug.errors import MetricError, QdebugError, SampleError
 from qdebug.execute.context import Context
 from qdebug.metrics.chance import better_than_chance, no_better_than_chance
 from qdebug.metrics.tasks.base import LABEL_NAMES, TaskMetric, first_output, join_outputs
+from qdebug.metrics.tasks.classes import classes_of
 from qdebug.metrics.tasks.kinds import check_labels, decoder_of
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.metrics.tasks.registry import WITH_MASKS
@@ -217,6 +219,7 @@ def try_variants(
     chance = _chance_level(given, judge)
     found = [*labels, *_better(judge, value, better, subset.count, chance)]
     found += [] if found else _guessing(judge, value, subset.count, chance)
+    found += [] if found else _one_class(judge, given, subset.count)
     return Tried(judge.name, tuple(tried), tuple(found), ranges)
 
 
@@ -300,6 +303,30 @@ def _guessing(judge: Judged, given: float, samples: int, chance: float | None) -
             "See that these are samples of the model's task, and that the labels are numbered as "
             "its outputs are.",
         )
+
+
+def _one_class(judge: Judged, given: Executed, samples: int) -> Iterator[Finding]:
+    """That FP32 takes all samples for the same class, unless labels say that they are of one. Of an
+    output that may as well be no classifier's it is worth a note only."""
+    classes = classes_of(given.outputs)
+    labels = next((given.labels[name] for name in LABEL_NAMES if name in given.labels), None)
+    of_one = labels is not None and len(np.unique(labels)) == 1
+    if of_one or classes is None or not classes.chosen == 1 < classes.count:
+        return
+    scores = first_output(given.outputs)
+    if samples < ENOUGH_FOR_CLASSES or (judge.metric is None and scores.ndim != 2):
+        return
+    if judge.metric is not None and judge.metric.takes != "scores":
+        return
+    sure = judge.metric is not None or judge.classes == classes.count or are_probabilities(scores)
+    yield Finding(
+        "warning" if sure else "note",
+        "one-class",
+        ("" if sure else "If the first output is scores of classes: ")
+        + f"FP32 chooses the same class for all {samples} samples, so no score of classes can "
+        "change much.",
+        "See that they are samples of several classes, prepared as for training.",
+    )
 
 
 _NEXT_TO_NONE = 0.05

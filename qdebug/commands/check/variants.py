@@ -137,11 +137,16 @@ def confidence(outputs: Mapping[str, Array], classes: int) -> float | None:
     (scores,) = (np.asarray(array, np.float64) for array in outputs.values())
     if scores.ndim != 2 or scores.shape[1] < 2:
         return None
-    sums = scores.sum(1)
-    if scores.min() < 0 or np.abs(sums - 1).max() > _ROUNDING:
+    if not are_probabilities(scores):
         scores = np.exp(scores - scores.max(1, keepdims=True))
         scores /= scores.sum(1, keepdims=True)
     return float(scores.max(1).mean())
+
+
+def are_probabilities(scores: Array) -> bool:
+    """Whether scores [samples, classes] are probabilities of one class each."""
+    sums = scores.astype(np.float64).sum(1)
+    return bool(scores.min() >= 0 and np.abs(sums - 1).max() <= _ROUNDING)
 
 
 _ROUNDING = 1e-3

@@ -396,8 +396,7 @@ def labels_of(extras: Outputs) -> Array:
     )
     raise MetricError(
         f"the metric needs labels, but {found}",
-        "Add an array 'labels' with one entry per sample to the data, or use "
-        f"{option('metric', 'agreement')}.",
+        "Add an array 'labels' with one entry per sample to the data.",
         code="QD-METRIC-LABELS",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,7 +86,20 @@ def check_labels(metric: TaskMetric, labels: Outputs, where: str) -> None:
         elif metric.takes != "mask" or "masks" not in labels:
             labels_of(labels)
     except MetricError as error:
-        raise error.reworded(f"{where}{': ' * bool(where)}{error.message}") from None
+        hint = error.hint
+        if metric.takes in _NEEDING_NONE:
+            hint += f" {option('metric', _NEEDING_NONE[metric.takes])} needs none."
+        elif metric.takes == "values":
+            hint += " Without a metric the SQNR of the outputs judges, which needs none."
+        raise error.reworded(f"{where}{': ' * bool(where)}{error.message}", hint) from None
+
+
+_NEEDING_NONE: Mapping[str, str] = {
+    "scores": "agreement",
+    "mask": "miou-to-reference",
+    "embeddings": "cosine",
+}
+"""The metric without labels of outputs that other ones take."""
 
 
 def decoder_of(metric: TaskMetric) -> str:
@@ -109,19 +122,25 @@ def refuse_no_classifier(name: str, facts: ModelFacts) -> None:
     raise MetricError(
         f"{option('metric', name)} is for classifiers: the highest of all values of an output "
         f"{shape_text(shape)} says nothing",
-        f"Use {option('metric', _instead(shape, facts))}, or a function of yours.",
+        _instead(shape, facts),
         code="QD-METRIC-NOT-A-CLASSIFIER",
     )
 
 
 def _instead(shape: Shape, facts: ModelFacts) -> str:
+    """What to use in its place, for people."""
     if fitting_decoder(facts) or any(
         s[-1:] == (4,) and len(s) == 3 for s in facts.outputs.values()
     ):
-        return "map-to-reference"
-    if len(shape) == 4:
-        return "miou-to-reference"
-    return "cer-to-reference" if facts.metadata.get("character") else "cosine"
+        name = "map-to-reference"
+    elif len(shape) == 4:
+        return (
+            f"Use {option('metric', 'miou-to-reference')} where a channel is the score of a class, "
+            "else a function of yours, or none: then the SQNR of the outputs judges."
+        )
+    else:
+        name = "cer-to-reference" if facts.metadata.get("character") else "cosine"
+    return f"Use {option('metric', name)}, or a function of yours."
 
 
 def _boxes(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -> Reading:

@@ -108,6 +108,18 @@ def test_labels_of_another_task(networks: Any, network: str) -> None:
     assert kinds(result) == {"chance-level"}
 
 
+def test_one_class_for_all_samples(networks: Any) -> None:
+    """Without labels, and by a metric that needs none; not where the labels say so."""
+    model, data = networks["cnn"]
+    same = {"input": np.repeat(data["input"][:1], 16, 0)}
+    assert kinds(qdebug.check(model, inputs=same, metric="agreement"), "warning") == {"one-class"}
+    assert "one-class" in kinds(qdebug.check(model, inputs=same), "note")
+    labelled = same | {"labels": np.repeat(data["labels"][:1], 16)}
+    for inputs in (labelled, {"input": data["input"]}):
+        result = qdebug.check(model, inputs=inputs, metric="agreement")
+        assert "one-class" not in kinds(result, "warning", "note")
+
+
 @each_network
 def test_labels_that_are_off(networks: Any, network: str) -> None:
     model, data = networks[network]
