@@ -197,7 +197,9 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
         told = change(metric, result.samples)
         yield printable(metric.name), f"{metric.reference:.4f} in FP32, {now} ({told})"
         yield from _of_metric(metric, detailed)
-    for output in result.outputs[:_MOST_OUTPUTS]:
+    broken_first = sorted(result.outputs, key=lambda o: (o.metrics.is_finite, o.metrics.sqnr_db))
+    listed = broken_first[:_MOST_OUTPUTS]
+    for output in (o for o in result.outputs if o in listed):
         yield f"output {printable(output.name)}", _metrics_text(output.metrics)
         if output.shift is not None:
             yield "its sign", _shift_text(output.shift)
@@ -206,6 +208,9 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
             yield f"part of {printable(output.name)}", f"SQNR {in_decibels(part.sqnr_db)}, {where}"
             if part.shift is not None:
                 yield "its sign", _shift_text(part.shift)
+    if others := [o.metrics.sqnr_db for o in result.outputs if o not in listed]:
+        text = f"SQNR {in_decibels(min(others))} and more ({option('json')} lists them)"
+        yield counted(others, "other output"), text
     if len(result.outputs) > 1 and result.summary is not None:
         together = in_decibels(result.summary.sqnr_db)
         worst = ", each by its worst part" if any(x.parts for x in result.outputs) else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -190,7 +190,7 @@ def _name_nodes(proto: onnx.ModelProto) -> dict[str, str]:
     renamed: dict[str, str] = {}
     proper = {n.name for n in proto.graph.node if n.name}
     for node in proto.graph.node:
-        base = node.name or f"{node.op_type}_{next((o for o in node.output if o), '')}"
+        base = node.name or _made_up(node)
         name, number = base, 1
         # A made-up name must not take the one of a later node that the user did name.
         while name in taken or (name != node.name and name in proper):
@@ -199,6 +199,25 @@ def _name_nodes(proto: onnx.ModelProto) -> dict[str, str]:
         renamed[name] = node.name or name
         node.name = name
     return renamed
+
+
+def _made_up(node: onnx.NodeProto) -> str:
+    return f"{node.op_type}_{next((o for o in node.output if o), '')}"
+
+
+def unnamed_notes(model: Model, layers: Collection[str]) -> tuple[str, ...]:
+    """A note where `layers` have no name in the model's file: other tools do not know theirs."""
+    unnamed = {_made_up(n): n for n in model.file.proto.graph.node if not n.name}
+    names = [name for name in layers if name in unnamed]
+    if not names:
+        return ()
+    written = next(o for o in unnamed[names[0]].output if o)
+    few = "The only layer has" if len(layers) == 1 else f"{len(names)} of {len(layers)} layers have"
+    return (
+        f"{few} no name in the file and go by operator and output, such as '{names[0]}' for what "
+        f"writes '{written}': other tools (nodes_to_exclude of ONNX Runtime's quantizer) do not "
+        "know these names.",
+    )
 
 
 def _added_nodes(

@@ -17,7 +17,7 @@ from qdebug.network.codes import format_of_codes
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer, Layers, find_layers
 from qdebug.network.outputparts import OutputParts, output_parts
-from qdebug.network.prepare import Model
+from qdebug.network.prepare import Model, unnamed_notes
 from qdebug.plan.correspond import Alignment, Proof, align
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan
@@ -127,7 +127,11 @@ def planned_pair(model: Model, bound: BoundPlan) -> ModelPair:
         grids=lowered.grids,
         plan=bound.plan,
         calibrated=bound.calibrated,
-        notes=(*model.notes, *unconverted_notes(bound, precisions)),
+        notes=(
+            *model.notes,
+            *unnamed_notes(model, list(precisions)),
+            *unconverted_notes(bound, precisions),
+        ),
     )
 
 
@@ -195,16 +199,17 @@ def quantized_pair(
             "Give the FP32 model that the quantized one was made from.",
             code="QD-PLAN-NO-COMMON-TENSOR",
         )
+    precisions = {x.name: _found_precision(candidate, reference, x) for x in layers}
     return ModelPair(
         model=model,
         reference=reference,
         candidate=candidate,
         tensors=tensors,
         layers=layers,
-        precisions={x.name: _found_precision(candidate, reference, x) for x in layers},
+        precisions=precisions,
         grids=_found_grids(candidate),
         plan=None,
-        notes=(*model.notes, *notes),
+        notes=(*model.notes, *unnamed_notes(model, list(precisions)), *notes),
         aligned=aligned,
         guessed=tuple(guessed),
     )

@@ -116,6 +116,18 @@ def test_an_outputs_name_is_cut_and_not_the_word_before_it(
     assert "\noutput …" in plain(kit.show(found, width=80))
 
 
+def test_the_worst_of_many_outputs_are_listed(kit: Any) -> None:
+    db = [40.0, 10.0, 30.0, math.nan, 50.0, 20.0]
+    outputs = [
+        kit.OutputResult(f"o{k}", dataclasses.replace(kit.fine, sqnr_db=v))
+        for k, v in enumerate(db)
+    ]
+    text = kit.show(kit.result([kit.layer("x")], outputs), width=None)
+    listed = [line.split()[1] for line in text.splitlines() if line.startswith("output ")]
+    assert listed == ["o1", "o2", "o3", "o5"]
+    assert "2 other outputs" in text and "SQNR 40.0 dB and more" in text
+
+
 def test_a_harmless_overflow_is_no_finding(kit: Any) -> None:
     mask = dataclasses.replace(
         kit.layer("mask", local=math.nan, metrics=kit.broken), readers_sqnr_db=67.5

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from onnx import TensorProto, helper
 
 from qdebug.network.load import ModelFile
-from qdebug.network.prepare import Model, prepare_model
+from qdebug.network.prepare import Model, prepare_model, unnamed_notes
 
 ODD = ["层/卷积:0", "a;b", "x" * 300, "/model/conv1/Conv", "::", "ä b\tc", "name with\nbreak", "🙂"]
 
@@ -37,6 +37,9 @@ def test_empty_names(net: Any, same_outputs: Any) -> None:
     model = same_outputs(net().add("Relu", "x", "a").add("Neg", "a", "y").model())
     assert names(model) == ["Relu_a", "Neg_y"]
     assert model.origins == {"Relu_a": ("Relu_a",), "Neg_y": ("Neg_y",)}
+    (note,) = unnamed_notes(model, ["Relu_a", "Neg_y", "other"])
+    assert note.startswith("2 of 3 layers have no name in the file") and "writes 'a'" in note
+    assert unnamed_notes(model, ["other"]) == ()
 
 
 def test_duplicates_map_back(net: Any, prepared: Callable[..., Model]) -> None:
