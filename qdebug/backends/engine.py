@@ -15,7 +15,7 @@ from typing import Protocol, Self, runtime_checkable
 import numpy as np
 import onnx
 
-from qdebug.backends.base import Session
+from qdebug.backends.base import Backend, Session
 from qdebug.engine_info.files.profile import LayerTime
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.types import Feeds, Skipped, TensorSpec
@@ -72,6 +72,22 @@ class BuildWarning:
 
 
 @dataclass(frozen=True)
+class ProviderNodes:
+    """What one execution provider of ONNX Runtime executes of a model.
+
+    Attributes:
+        provider: such as "CUDAExecutionProvider".
+        nodes: names, of the graph as it was when it was shared out: with nodes that ONNX Runtime
+            and the provider added, without those that it had folded.
+        operators: how many of each type.
+    """
+
+    provider: str
+    nodes: tuple[str, ...]
+    operators: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class BuiltEngine:
     """What a build gave.
 
@@ -86,6 +102,7 @@ class BuiltEngine:
         key: a hash of model, settings, library and device.
         cached: it was built earlier.
         info: the engine's layers; None where the runtime does not tell.
+        providers: who executes which nodes, where several share them.
     """
 
     engine: bytes = field(repr=False)
@@ -96,6 +113,7 @@ class BuiltEngine:
     key: str
     cached: bool = False
     info: EngineInfo | None = field(default=None, repr=False)
+    providers: tuple[ProviderNodes, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -240,6 +258,24 @@ class Described(Protocol):
 
     def engine_info(self) -> EngineInfo:
         """The layers that are executed, with their precisions."""
+        ...
+
+
+@runtime_checkable
+class Assigned(Protocol):
+    """A session whose nodes execution providers share."""
+
+    def providers(self) -> tuple[ProviderNodes, ...]:
+        """Who executes which nodes; () where that is not known."""
+        ...
+
+
+@runtime_checkable
+class Fixable(Protocol):
+    """A backend some of whose devices take no dynamic axes."""
+
+    def fixed(self, axes: Mapping[str, int]) -> Backend:
+        """The same backend, for models whose axes of these names have these sizes."""
         ...
 
 

@@ -19,11 +19,13 @@ import onnx
 
 from qdebug.backends.base import Backend, Session
 from qdebug.backends.engine import (
+    Assigned,
     BuiltEngine,
     CaptureWay,
     Described,
     EngineRuntime,
     EngineSession,
+    Fixable,
     Profiled,
     Serialized,
     Shape,
@@ -114,8 +116,19 @@ class HostRuntime:
     def fitted(
         self, inputs: Sequence[TensorSpec], shapes: Sequence[Mapping[str, Shape]]
     ) -> HostRuntime:
-        """See EngineRuntime: shapes are taken as they come, but noise needs some."""
-        return replace(self, inputs=tuple(inputs), shapes=shapes[0] if shapes else {})
+        """See EngineRuntime: shapes are taken as they come, but noise needs some, and those that
+        never change are told to a backend that can use that."""
+        backend = self.backend
+        if isinstance(backend, Fixable) and shapes and all(s == shapes[0] for s in shapes):
+            sizes = {
+                axis: size
+                for spec in inputs
+                for axis, size in zip(spec.shape, shapes[0].get(spec.name, ()), strict=False)
+                if isinstance(axis, str)
+            }
+            backend = backend.fixed(sizes)
+        shown = shapes[0] if shapes else {}
+        return replace(self, backend=backend, inputs=tuple(inputs), shapes=shown)
 
     def anew(self) -> HostRuntime:
         """See EngineRuntime."""
@@ -139,10 +152,14 @@ class HostRuntime:
             seconds = time.perf_counter() - started
             info = session.engine_info() if isinstance(session, Described) else None
             engine = session.serialized() if isinstance(session, Serialized) else b""
+            providers = session.providers() if isinstance(session, Assigned) else ()
         finally:
             session.close()
         log = layer_info_json(info) if info else ""
-        return BuiltEngine(engine, log, (), session.skipped, seconds, self.key(proto), info=info)
+        key = self.key(proto)
+        return BuiltEngine(
+            engine, log, (), session.skipped, seconds, key, info=info, providers=providers
+        )
 
     def clean(self, proto: onnx.ModelProto, built: BuiltEngine | None = None) -> EngineSession:
         """See EngineRuntime."""

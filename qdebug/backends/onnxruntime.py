@@ -13,7 +13,9 @@ import os
 import re
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ import onnx
 
 from qdebug.backends.base import check_imports
 from qdebug.backends.capture import encode_marked
+from qdebug.backends.engine import ProviderNodes
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings, session_options
+from qdebug.backends.providers import CPU, Provider, provider_of
 from qdebug.backends.simulation import OrtSession, loading, running
 from qdebug.backends.stream import available_cores
 from qdebug.engine_info.files.onnx_file import dtype_of
@@ -29,14 +33,14 @@ from qdebug.engine_info.files.profile import LayerTime
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
 from qdebug.engine_info.mismatch import MOVING_OPS
 from qdebug.engine_info.tensors import EngineTensor
-from qdebug.errors import UsageError
+from qdebug.errors import BackendError
 from qdebug.outputfiles import refuse_temporary, temporary_folder
 from qdebug.plan.rewrite.qoperator import accuracy_level
 from qdebug.types import Feeds, Skipped
 from qdebug.wording import option
 
-CPU = "CPUExecutionProvider"
 _ACCURACY_LEVEL = "session.qdq_matmulnbits_accuracy_level"
+_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _ROUNDS = 10
 
 
@@ -48,56 +52,70 @@ class OnnxRuntimeBackend:
     def __init__(
         self,
         provider: str | None = None,
+        provider_option: Sequence[str] = (),
         threads: int | None = None,
         sessions: SessionSettings = DEFAULT_SESSIONS,
     ) -> None:
         """Use `provider`, such as "CUDAExecutionProvider" or "CUDA"; None is the CPU's.
 
         Args:
+            provider, provider_option: see providers.provider_of.
             threads: how many; None takes the default of ONNX Runtime, one for each core of the
                 machine, or, where the affinity of this process excludes some of its CPUs, one for
                 each CPU that is left.
 
         Raises:
-            UsageError: this installation of ONNX Runtime does not have it.
+            UsageError: neither this installation of ONNX Runtime nor a package has it.
+            BackendError: the package that adds it cannot be loaded.
         """
         import onnxruntime as ort
 
-        available = ort.get_available_providers()
-        named = {p.removesuffix("ExecutionProvider").lower(): p for p in available}
-        asked = provider or CPU
-        self.provider = named.get(asked.removesuffix("ExecutionProvider").lower(), "")
-        if not self.provider:
-            raise UsageError(
-                f"{option('provider')}: this ONNX Runtime has no provider '{asked}'",
-                f"It has {', '.join(available)}.",
-                code="QD-USAGE-PROVIDER",
-            )
-        self.label = f"ONNX Runtime {ort.__version__}"
-        self.device_name = self.provider
+        self.provider = provider_of(provider, provider_option)
+        package = f" with {self.provider.package}" if self.provider.package else ""
+        self.label = f"ONNX Runtime {ort.__version__}{package}"
+        self.device_name = self.provider.label
         cores = available_cores()
         self._operators = sessions.operators
+        self._axes: Mapping[str, int] = {}
         self._threads = threads or (0 if cores == os.cpu_count() else cores)
+
+    def fixed(self, axes: Mapping[str, int]) -> OnnxRuntimeBackend:
+        """See engine.Fixable. The CPU's provider needs no fixed axes; QNN's takes no others."""
+        found = copy(self)
+        found._axes = {} if self.provider.name == CPU else axes
+        return found
 
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> DeployedSession:
         """See Backend.open.
 
         Raises:
             ModelError: ONNX Runtime does not take the model.
-            BackendError: ONNX Runtime failed.
+            BackendError: ONNX Runtime failed, or the provider executes nothing of the model.
         """
         check_imports(proto, self.label)
         with loading():
             marked, skipped = encode_marked(proto, capture)
-            kind = AuditedSession if self.provider == CPU else DeployedSession
-            return kind(
+            kind = AuditedSession if self.provider.name == CPU else DeployedSession
+            session = kind(
                 marked,
                 self.provider,
                 proto,
                 skipped,
                 threads=self._threads,
                 operators=self._operators,
+                axes=self._axes,
             )
+        parts = session.providers()
+        if parts and self.provider.name not in {part.provider for part in parts}:
+            session.close()
+            raise BackendError(
+                f"{self.device_name} executes no node of this model: all "
+                f"{sum(len(part.nodes) for part in parts)} fell back to the CPU",
+                f"If it takes fixed shapes only, as QNN does, {option('batch_size', '1')} makes "
+                "them alike for all samples; else it lacks these operators, types or a library.",
+                code="QD-BACKEND-PROVIDER-FELL-BACK",
+            )
+        return session
 
 
 class DeployedSession(OrtSession):
@@ -106,16 +124,18 @@ class DeployedSession(OrtSession):
     def __init__(
         self,
         model: bytes,
-        provider: str,
+        provider: Provider,
         proto: onnx.ModelProto,
         skipped: Sequence[Skipped] = (),
         *,
         threads: int = 0,
         operators: Sequence[Path] = (),
+        axes: Mapping[str, int] | None = None,
     ) -> None:
         """`model` is `proto`, encoded, perhaps with more outputs; 0 `threads` are the default.
-        `operators` are libraries of custom ones."""
+        `operators` are libraries of custom ones; `axes` have fixed sizes."""
         self._model, self._provider, self._proto = model, provider, proto
+        self._axes = axes or {}
         self._threads, self._operators = threads, operators
         super().__init__(self._created(), skipped)
 
@@ -140,6 +160,18 @@ class DeployedSession(OrtSession):
                 times.setdefault(name.removesuffix("_kernel_time"), []).append(event["dur"] / 1000)
         return tuple(LayerTime(name, statistics.median(all_[1:])) for name, all_ in times.items())
 
+    def providers(self) -> tuple[ProviderNodes, ...]:
+        """See engine.Assigned. () before ONNX Runtime 1.24, which does not tell."""
+        if not hasattr(self._session, "get_provider_graph_assignment_info"):
+            return ()
+        found: dict[str, list[Any]] = {}
+        for part in self._session.get_provider_graph_assignment_info():
+            found.setdefault(part.ep_name, []).extend(part.get_nodes())
+        return tuple(
+            ProviderNodes(name, tuple(n.name for n in nodes), Counter(n.op_type for n in nodes))
+            for name, nodes in found.items()
+        )
+
     def close(self) -> None:
         """See Session.close."""
         super().close()
@@ -147,10 +179,10 @@ class DeployedSession(OrtSession):
 
     def _created(self, *, profile: str = "", optimized: str = "") -> Any:
         """An InferenceSession with the defaults of ONNX Runtime, but for the threads."""
-        import onnxruntime as ort
-
         options = session_options(self._operators)
         options.intra_op_num_threads = self._threads
+        for name, size in self._axes.items():
+            options.add_free_dimension_override_by_name(name, size)
         level = accuracy_level(self._proto)
         if level is not None:  # of Q/DQ nodes it would be 4
             options.add_session_config_entry(_ACCURACY_LEVEL, str(level))
@@ -159,8 +191,8 @@ class DeployedSession(OrtSession):
             options.profile_file_prefix = profile
         if optimized:
             options.optimized_model_filepath = optimized
-        providers = list(dict.fromkeys([self._provider, CPU]))
-        return ort.InferenceSession(self._model, options, providers=providers, enable_fallback=0)
+        options.add_session_config_entry(_ASSIGNMENT, "1")
+        return self._provider.session(self._model, options)
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

@@ -28,10 +28,17 @@ TIMING_CACHE = Option(
     writes="own",
 )
 PROVIDER = Option(
-    f"Execution provider of ONNX Runtime, such as CUDA.{only('provider')}",
+    "Execution provider of ONNX Runtime: built in, such as CUDA, or of an installed package, such "
+    f"as onnxruntime-qnn; NAME:GPU picks a device.{only('provider')}",
     ENGINE,
     metavar="NAME",
     unset="the CPU's",
+)
+PROVIDER_OPTION = Option(
+    "An option of that execution provider, such as backend_type=htp for QNN; "
+    f"repeatable.{only('provider_option')}",
+    ENGINE,
+    metavar="KEY=VALUE",
 )
 PLUGIN = Option(
     f"A shared library with plugins; repeatable.{only('plugin')}", TENSORRT, metavar="FILE"
@@ -142,6 +149,7 @@ class EngineSettings:
         ),
     ] = None
     provider: Annotated[str | None, PROVIDER] = None
+    provider_option: Annotated[tuple[str, ...], PROVIDER_OPTION] = ()
     capture: Annotated[
         CaptureName | None,
         Option(

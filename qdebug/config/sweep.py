@@ -34,6 +34,7 @@ from qdebug.config.data import DataSettings
 from qdebug.config.engine import (
     PLUGIN,
     PROVIDER,
+    PROVIDER_OPTION,
     TIMING_CACHE,
     WORKSPACE,
     TypingName,
@@ -180,6 +181,7 @@ class SweepSettings(ClusterSettings, DataSettings):
     timing_cache: Annotated[str | None, TIMING_CACHE] = None
     plugin: Annotated[tuple[str, ...], PLUGIN] = ()
     provider: Annotated[str | None, PROVIDER] = None
+    provider_option: Annotated[tuple[str, ...], PROVIDER_OPTION] = ()
     fail_on: Annotated[
         tuple[str, ...],
         Option(

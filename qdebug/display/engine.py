@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from qdebug.backends.engine import ProviderNodes
 from qdebug.display.blocks import Block, Column, Facts, Line, table_of
 from qdebug.engine_info.audit import Audit, AuditedLayer, AuditVerdict
 from qdebug.results.attribution import KERNEL, REFERENCE_MISMATCH
@@ -20,6 +21,7 @@ _SLOWEST = 3
 _QUIET = (AuditVerdict.SAME, AuditVerdict.GONE, AuditVerdict.FUSED)
 _MOST_REASONS = 2
 _MOST_GONE = 3
+_MOST_OPERATORS = 4
 
 
 def engine_blocks(engine: EngineReport, top: int) -> Iterator[Block]:
@@ -30,6 +32,9 @@ def engine_blocks(engine: EngineReport, top: int) -> Iterator[Block]:
             f"It was not executed ({engine.not_executed_because}): every error above is that of "
             "the simulation on ONNX Runtime, the structure below that of the engine."
         )
+    if len(engine.providers) > 1 or (engine.providers and engine.audit is None):
+        shares = "; ".join(map(_share, engine.providers))
+        yield Line(f"Executed by {shares}.", "note" if len(engine.providers) > 1 else "")
     if engine.execution is not None:
         yield from _execution(engine.execution, top)
     if engine.audit is not None:
@@ -99,12 +104,23 @@ def _title(engine: EngineReport) -> str:
     return f"Engine of {engine.library} for {engine.built_for}: {', '.join(facts)}"
 
 
+def _share(part: ProviderNodes) -> str:
+    most = sorted(part.operators.items(), key=lambda item: (-item[1], item[0]))
+    named = ", ".join(f"{n} {printable(op)}" for op, n in most[:_MOST_OPERATORS])
+    more = ", …" if len(most) > _MOST_OPERATORS else ""
+    return f"{printable(part.provider)}: {counted(part.nodes, 'node')} ({named}{more})"
+
+
 def _execution(done: EngineExecution, top: int) -> Iterator[Block]:
     """Where the engine's error comes from, and whether looking inside changed it."""
     yield Facts(tuple(_facts(done)))
+    mostly = {t.tensor: t.label for t in done.outputs}
     for name in done.preflight.reference_mismatch:
         wrong = f"'{printable(name)}' is wrong in the FP32 engine already"
-        yield Line(f"{wrong}: quantization is not the cause.", "worst")
+        if mostly.get(name, REFERENCE_MISMATCH) == REFERENCE_MISMATCH:
+            yield Line(f"{wrong}: quantization is not the cause.", "worst")
+        else:
+            yield Line(f"{wrong}, by less than half of the error.", "note")
     yield Line("Where the engine's error comes from (SQNR in dB)", "title")
     if reservation := _reservation(done):
         yield Line(reservation, "note")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdebug.backends.engine import BuildWarning
+from qdebug.backends.engine import BuildWarning, ProviderNodes
 from qdebug.engine_info.audit import Audit
 from qdebug.result import MaybeText, in_json
 from qdebug.results.attribution import Attribution, SimulationAgreement
@@ -74,6 +74,7 @@ class EngineReport:
         layers: how many it has; 0 where the runtime does not tell.
         audit: requested vs. built precision; None where the runtime does not tell.
         execution: None where it was not executed.
+        providers: of ONNX Runtime, and which nodes each of them executes.
     """
 
     library: str
@@ -86,6 +87,7 @@ class EngineReport:
     warnings: tuple[BuildWarning, ...]
     audit: Audit | None
     execution: EngineExecution | None = None
+    providers: tuple[ProviderNodes, ...] = ()
 
     @property
     @in_json

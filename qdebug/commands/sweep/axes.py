@@ -160,6 +160,7 @@ def _point(
         version_compatible=values["version_compatible"] == "on",
         plugin=settings.plugin,
         provider=settings.provider,
+        provider_option=settings.provider_option,
     )
     runtime = open_runtime(engine, cached=settings.cache, sessions=sessions, progress=progress)
     assert runtime is not None  # by what builder_points checked

@@ -108,6 +108,7 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
         layers=len(info.working) if info else 0,
         warnings=built.warnings,
         audit=audit_plan(pair.model, pair.layers, requested.precisions, info) if info else None,
+        providers=built.providers,
     )
     return Engine(runtime, built, info, report, requested.notes)
 
