@@ -11,9 +11,16 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import ClassVar
 
+from qdebug.backends.providers import (
+    built_in_providers,
+    package_of,
+    plugin_devices,
+    plugin_modules,
+)
 from qdebug.backends.registry import DEFAULT, BackendSpec, specs
 from qdebug.backends.stream import available_cores
 from qdebug.backends.tensorrt.execute.device import Device, find_device
+from qdebug.errors import BackendError
 from qdebug.result import Result, in_json
 
 REQUIRED = (
@@ -86,6 +93,7 @@ def examine() -> DoctorResult:
     if not any(f.state == "missing" for f in findings):
         findings.append(_ort_agrees())
     findings += [_backend(spec) for spec in specs() if spec.name != DEFAULT]
+    findings += [_providers(), *map(_plugin, plugin_modules())]
     findings += [_optional(*entry) for entry in OPTIONAL]
     findings.append(_gpu(find_device()))
     return DoctorResult(tuple(findings))
@@ -126,6 +134,24 @@ def _backend(spec: BackendSpec) -> Finding:
         f"{found}: {detail} ({spec.capabilities})",
         step,
     )
+
+
+def _providers() -> Finding:
+    names = [name.removesuffix("ExecutionProvider") for name in built_in_providers()]
+    return Finding("execution providers", "ok", f"of ONNX Runtime: {', '.join(names)}")
+
+
+def _plugin(module: str) -> Finding:
+    """Does a package with execution providers load, and what does it find here?"""
+    package = package_of(module)
+    what = f"provider {package}"
+    try:
+        devices = plugin_devices(module)
+    except BackendError as error:
+        return Finding(what, "absent", error.message, error.hint)
+    if not devices:
+        return Finding(what, "absent", "finds no device here")
+    return Finding(what, "ok", ", ".join(devices))
 
 
 def _ort_agrees() -> Finding:

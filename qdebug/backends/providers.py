@@ -103,24 +103,29 @@ def provider_of(asked: str | None, options: Sequence[str] = ()) -> Provider:
     wanted = _short(name)
     plugins = sorted(plugin_modules(), key=lambda module: wanted not in module)
     added: list[str] = []
-    if not device:
-        for known in ort.get_available_providers():
-            if _short(known) == wanted and known not in _registered():
-                return Provider(known, pairs)
+    for built_in in built_in_providers() if not device else ():
+        if _short(built_in) == wanted:
+            return Provider(built_in, pairs)
     for module in plugins:
         plugin = _imported(module)
         names = _names(plugin)
         added += names
         if any(wanted.partition(".")[0] == _short(n) for n in names):
             return _plugged(plugin, names[0], wanted, device, pairs)
-    built_in = [p for p in ort.get_available_providers() if p not in _registered()]
     raise UsageError(
         f"{option('provider')}: ONNX Runtime {ort.__version__} has no provider '{asked}', and no "
         "installed package adds it",
-        f"It has {', '.join(dict.fromkeys([*built_in, *added]))}. Packages that add one are "
+        f"It has {', '.join([*built_in_providers(), *added])}. Packages that add one are "
         "called onnxruntime-ep-NAME, such as onnxruntime-ep-openvino, or onnxruntime-qnn.",
         code="QD-USAGE-PROVIDER",
     )
+
+
+def built_in_providers() -> tuple[str, ...]:
+    """What this ONNX Runtime was built with."""
+    import onnxruntime as ort
+
+    return tuple(p for p in ort.get_available_providers() if p not in _registered())
 
 
 def plugin_modules() -> tuple[str, ...]:

@@ -226,7 +226,7 @@ _BUILT_IN = (
         "qdebug.backends.onnxruntime:OnnxRuntimeBackend",
         audits=True,
         profiles=True,
-        precisions=("fp32", "int8", "int4", "w8", "w4"),
+        precisions=("fp32", "int8", "a16w8", "int4", "w8", "w4"),
         settings=FILES_TO_WRITE | {"provider", "provider_option"},
         context=("threads", "sessions"),
         modules=("onnxruntime",),

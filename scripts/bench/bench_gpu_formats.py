@@ -87,14 +87,14 @@ class _Bench:
     def compared(self, net: str, precision: str) -> dict[str, Any]:
         """An engine in one precision beside the simulation."""
         result = qdebug.compare(
-            **_data(net), precision=precision, samples=self.samples, effect="none", **self.engine
+            **data_of(net), precision=precision, samples=self.samples, effect="none", **self.engine
         )
         return _engine_row(result)
 
     def searched(self, net: str) -> dict[str, Any]:
         """The layers to raise from FP8, the answer verified on the engine."""
         result = qdebug.bisect(
-            **_data(net),
+            **data_of(net),
             precision="fp8",
             pin_to="ladder",
             target=TARGETS[net],
@@ -108,7 +108,7 @@ class _Bench:
 
     def repaired(self) -> dict[str, Any]:
         """A CNN with one scale per weight that is repaired in FP8, and its engine."""
-        data = _data("digits_cnn")
+        data = data_of("digits_cnn")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "repaired.onnx"
             repaired = qdebug.repair(
@@ -122,7 +122,8 @@ class _Bench:
         return {**row, "repair": before, "says": f"{repaired.headline()}; then {row['says']}"}
 
 
-def _data(net: str) -> dict[str, Any]:
+def data_of(net: str) -> dict[str, Any]:
+    """The model, the samples and, where there are some, those to calibrate on."""
     if net in BUNDLED:
         data = {"inputs": DATA / "digits_holdout.npz", "calib_data": DATA / "digits_calib.npz"}
         return {"model": DATA / f"{net}.onnx", **data}
@@ -137,11 +138,12 @@ def _engine_row(result: Any) -> dict[str, Any]:
     if engine is None:
         return {"notes": result.notes, "says": f"no engine: {' '.join(result.notes)}"}
     outputs = {o.name: o.metrics.sqnr_db for o in result.outputs}
+    mismatches = engine.audit.mismatched if engine.audit is not None else ()
     row: dict[str, Any] = {
         "library": engine.library,
         "built_for": engine.built_for,
         "simulated_outputs_db": outputs,
-        "not_as_planned": {x.name: str(x.built) for x in engine.audit.mismatched},
+        "not_as_planned": {x.name: str(x.built) for x in mismatches},
         "engine_layers": engine.layers,
         "notes": result.notes,
     }
