@@ -85,6 +85,7 @@ IMPORTERS = ("import_module", "__import__", "resolve_name")
 LIBRARIES_BY_NAME = {
     "errors.py": "packages that are optional",
     "userfile.py": "the user's own modules",
+    "backends/providers.py": "packages that add execution providers to ONNX Runtime",
     "backends/registry.py": "what a backend names: strings that are looked at here",
     "backends/tensorrt/library.py": "TensorRT, under one of its names",
     "execute/cluster/worker.py": "strings of that file, which are looked at here",

@@ -11,7 +11,6 @@ that do are looked at; the source says whether one is a plugin, without importin
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -130,8 +129,8 @@ def built_in_providers() -> tuple[str, ...]:
 
 def plugin_modules() -> tuple[str, ...]:
     """Modules that can be imported and say where the library of a provider is. None is."""
-    names = {m.name for m in pkgutil.iter_modules() if m.name.startswith(_PREFIX)}
-    return tuple(sorted(name for name in names if _is_plugin(name)))
+    alike = (m for m in pkgutil.iter_modules() if m.name.startswith(_PREFIX))
+    return tuple(sorted({m.name for m in alike if _is_plugin(m)}))
 
 
 def plugin_devices(module: str) -> tuple[str, ...]:
@@ -238,8 +237,8 @@ def _names(plugin: ModuleType) -> list[str]:
     return [plugin.get_ep_name()]
 
 
-def _is_plugin(module: str) -> bool:
-    spec = importlib.util.find_spec(module)
+def _is_plugin(module: pkgutil.ModuleInfo) -> bool:
+    spec = module.module_finder.find_spec(module.name, None)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return False
     source = Path(spec.origin).read_text(encoding="utf-8", errors="replace")
