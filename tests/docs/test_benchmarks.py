@@ -72,7 +72,7 @@ SHOWS = {
     "bench_parts": ["| `amax-by-8` | clipping |", "fp16: 1 networks, 19 layers"],
     "bench_pictures": ["a quarter", "pictures / npz: wall"],
     "bench_prefix_cache": ["evaluations", "everywhere"],
-    "bench_providers": ["fp32_db: inf", "within: 32, tensors: 32"],
+    "bench_providers": ["fp32_db: inf", "tensors: 32"],
     "bench_producers": ["| nncf", "| 32 of 32 | 32 |", "dynamic"],
     "bench_repair": ["| fp32 | 0.988 |", "| ort-minmax | 0.9"],
     "bench_repair_cost": ["CPU s, peak", "bias-correction"],
