@@ -8,8 +8,11 @@ side calibrates. Peak memory is that of a fresh process.
 Where activations are kept, as many bytes are also written to the same disk by themselves: as they
 come, and with the page cache emptied meanwhile; the faster of the two is what the disk can do.
 
+`--stages` says where the time goes: of one more `compare --keep none`, each stage as a multiple of
+the floor, and what opening sessions and running them takes in all, in CPU time.
+
     python scripts/bench/bench_compare.py [--nets W1 W2 W3] [--samples 64] [--memory]
-        [--keep none all all/float16] [--directory DIR] [--cpu]
+        [--keep none all all/float16] [--directory DIR] [--cpu] [--stages]
 """
 
 from __future__ import annotations
@@ -21,15 +24,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import onnxruntime as ort
 from common import add_networks, fastest, network, parser_of, peak_megabytes, session
 
+from qdebug.analyse.compared import Compared
 from qdebug.backends.options import DEFAULT_SESSIONS
+from qdebug.commands.compare import command
 from qdebug.commands.compare.command import compare
 from qdebug.config.compare import CompareSettings
 from qdebug.execute.model_pair import load_model, plan_from
@@ -48,6 +58,7 @@ def main() -> None:
     parser.add_argument("--keep", nargs="+", default=["none", "worst:2", "all", "all/float16"])
     parser.add_argument("--memory", action="store_true", help="also peak memory at 16 and 256")
     parser.add_argument("--cpu", action="store_true", help="CPU time, where others are at work too")
+    parser.add_argument("--stages", action="store_true", help="also where the time goes")
     parser.add_argument("--directory", help="on the disk to write to")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -82,6 +93,11 @@ def _bench(net: str, arguments: argparse.Namespace, folder: Path) -> None:
             gigabytes = case.written[keep] / 1e9
             line += f"   {seconds / (floor + disk):5.2f} × (floor + disk), {gigabytes:.2f} GB"
         print(line)
+    if arguments.stages:
+        with _spent() as spent:
+            case.compare("none")
+        for stage, seconds in sorted(spent.items(), key=lambda x: -x[1]):
+            print(f"    {stage:40} {seconds:7.2f} s   {seconds / floor:5.2f} × floor")
     if arguments.memory:
         for keep in arguments.keep:
             peaks = {n: case.peak_memory(n, keep) for n in (16, 256)}
@@ -165,6 +181,38 @@ class _Case:
         command = [sys.executable, __file__, "--child", settings]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return int(done.stdout.strip())
+
+
+@contextmanager
+def _spent() -> Iterator[Counter[str]]:
+    """CPU seconds of the stages of `compare` meanwhile, and of ONNX Runtime in all of them."""
+    spent: Counter[str] = Counter()
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            started = time.process_time()
+            try:
+                return function(*given, **named)
+            finally:
+                spent[name] += time.process_time() - started
+
+        return call
+
+    attempt = Compared.attempt
+
+    def staged(self: Compared, stage: str, work: Any, **more: Any) -> Compared:
+        return attempt(self, stage, timed(stage, work), **more)
+
+    begin = "reading, lowering", command, "_prepared"
+    both = "all tensors", command, "_measured"
+    runtime = ort.InferenceSession
+    within = ("(opening sessions)", runtime, "__init__"), ("(their runs)", runtime, "run")
+    with ExitStack() as stack:
+        for name, owner, function in (begin, both, *within):
+            counted = timed(name, getattr(owner, function))
+            stack.enter_context(patch.object(owner, function, counted))
+        stack.enter_context(patch.object(Compared, "attempt", staged))
+        yield spent
 
 
 def _child(settings: dict[str, object]) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import qdebug
+from qdebug.analyse import summary
 from qdebug.analyse.effect import curves
 from qdebug.analyse.effect import effects as effect
 from qdebug.analyse.effect.leave_out import Candidates
@@ -200,7 +201,8 @@ def test_candidates_share_sessions_and_give_what_they_give_alone(
         assert result.effect is not None
         return {n: (e.gain or 0.0, e.alone or 0.0) for n, e in found.items()}, result.effect.noise
 
-    monkeypatch.setattr(curves, "candidates_of", lambda *_: None)  # sets of layers are not counted
+    for module in (curves, summary):  # sets of layers are not counted
+        monkeypatch.setattr(module, "candidates_of", lambda *_: None)
     monkeypatch.setattr(PartSessions, "open_part", counted)
     (shared, noise), few = effects(), opened.copy()
     monkeypatch.setattr(Candidates, "switched", lambda *_: {})
@@ -233,11 +235,17 @@ def test_effects_on_int8_kernels_are_those_of_the_simulation(
     """Where a run takes longer than opening a session; sums that round elsewhere change some codes,
     and shares of the noise by some hundredths. Kernels whose noise is another, as of those that
     saturate, are not used."""
-    literal = gains(compared())
+    as_written = compared()
+    literal = gains(as_written)
     assert gains(compared(effect="exact")) == literal
     monkeypatch.setattr(effect, "_RUNS_PAY_MACS", 0.0)
-    on_kernels = gains(compared())
+    fast = compared()
+    on_kernels = gains(fast)
     assert on_kernels != literal
+    # So are the sets of layers of the curve, which cost as much.
+    assert fast.curve is not None and as_written.curve is not None
+    assert fast.curve.planned != as_written.curve.planned
+    assert fast.curve.planned == pytest.approx(as_written.curve.planned, abs=0.3)
     assert on_kernels == pytest.approx(literal, abs=0.03 * sum(literal.values()))
     leading, same = (sorted(x, key=x.__getitem__)[-2:] for x in (literal, on_kernels))
     assert leading == same

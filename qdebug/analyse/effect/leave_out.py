@@ -114,12 +114,15 @@ class Candidates:
         return PrefixCache(self._sessions, cache_bytes) if self._assemble else None
 
     def open(self, high: High) -> Session:
-        """The candidate with the layers `high` in FP32, which starts at its inputs.
+        """The candidate with the layers `high` in FP32, which starts at its inputs: on INT8 kernels
+        where these are.
 
         Raises:
             ModelError, BackendError: the runtime does not take it.
         """
-        return self._open_whole(high)
+        if self._assemble is None:
+            return self._open_whole(high)
+        return self._sessions.open_part(self._assemble(high, ()), None, ())
 
     def resumed(self, high: High, prefixes: PrefixCache | None, *, keep: bool) -> Opened:
         """The same, started from activations that are kept, if any; `keep`: others may start from
