@@ -68,9 +68,9 @@ def main() -> None:
     )
     print("| kernels | passes | leaders on | alone on | work | first | close | best five |")
     print("|---|---|---|---|---|---|---|---|")
-    for on_kernels, all_passes in ((False, (960, 640)), (True, (320, 208, 160))):
+    for on_kernels, all_passes in ((False, (960, 640)), (True, (208, 176, 160))):
         for passes in all_passes:
-            for samples, alone in ((16, 8), (16, 4), (32, 8), (32, 4)):
+            for samples, alone in ((16, 4), (32, 4), (32, 2), (40, 2)):
                 division = Division(samples, alone, rated=0)  # alone on as many as each way says
                 print(row(Way(passes, division, on_kernels), nets), flush=True)
 

@@ -293,7 +293,7 @@ def test_the_work_is_bounded(
     amounts = effect._amounts(_ANY, subset, layers, EffectMode.FAST, on_kernels=on_kernels)
     left_out = (0.3 if on_kernels else 0.8) * amounts.left_out
     work = 0.5 * layers * amounts.alone + left_out * amounts.leaders
-    passes, of_compare = (13, 3) if on_kernels else (40, 5)
+    passes, of_compare = (11, 2) if on_kernels else (40, 5)
     paid = max(passes * min(samples, 16), of_compare * samples)
     nearly_all = 3 / 4
     assert work <= max(paid / nearly_all, layers + 8 * left_out)
