@@ -9,7 +9,7 @@ from dataclasses import replace
 from onnx import TensorProto
 
 from qdebug.analyse.causes.overflow import contained
-from qdebug.backends.fp16_emulation.coverage import FEW_SAMPLES, behind_gates, predicted
+from qdebug.backends.fp16_emulation.coverage import FEW_SAMPLES, behind_few_values, predicted
 from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import ErrorTotals, skipped_tensors
 from qdebug.metrics.effect import Effect, EffectSummary, rank_key
@@ -101,7 +101,7 @@ def with_predictions(
     """`layers` with whether the simulated error of those in FP16 predicts an engine's, on so many
     samples; and notes."""
     graph, how = pair.candidate, Fp16Kernels(kernels)
-    inherits = behind_gates(graph) if samples < FEW_SAMPLES else frozenset[str]()
+    inherits = behind_few_values(graph) if samples < FEW_SAMPLES else frozenset[str]()
 
     def known(layer: LayerResult) -> bool | None:
         if layer.precision is not Precision.FP16:
@@ -121,9 +121,10 @@ def with_predictions(
     if not behind:
         return found, ()
     return found, (
-        f"{counted(behind, 'layer')} in FP16 behind a gate, as in squeeze and excitation, cannot "
-        f"be predicted on {counted(samples, 'sample')}: all inherit what the gate's few values are "
-        f"rounded to. Compare at least {FEW_SAMPLES} samples, or an engine ({option('backend')}).",
+        f"{counted(behind, 'layer')} in FP16 behind a gate, as in squeeze and excitation, or a "
+        f"recurrent layer cannot be predicted on {counted(samples, 'sample')}: all inherit what "
+        f"few values are rounded to. Compare at least {FEW_SAMPLES} samples, or an engine "
+        f"({option('backend')}).",
     )
 
 

@@ -12,7 +12,7 @@ from half_runs import Array, half_model
 from onnx import helper
 
 import qdebug
-from qdebug.backends.fp16_emulation.coverage import behind_gates, predicted
+from qdebug.backends.fp16_emulation.coverage import behind_few_values, predicted
 from qdebug.display.blocks import Facts
 from qdebug.display.compare import view
 from qdebug.network.graph import Graph
@@ -89,10 +89,16 @@ def gated(gate: str) -> Graph:
 
 def test_what_is_behind_a_gate() -> None:
     for gate in ("Sigmoid", "HardSigmoid"):
-        assert behind_gates(gated(gate)) == {"scaled", "last"}
-    assert not behind_gates(gated("Relu"))
+        assert behind_few_values(gated(gate)) == {"scaled", "last"}
+    assert not behind_few_values(gated("Relu"))
     swish = [make("Sigmoid", ["x"], ["s"], "s"), make("Mul", ["x", "s"], ["y"], "m")]
-    assert not behind_gates(Graph(half_model(swish, {"x": [1, 4, 5, 5]})))
+    assert not behind_few_values(Graph(half_model(swish, {"x": [1, 4, 5, 5]})))
+
+
+def test_what_is_behind_a_recurrent_layer() -> None:
+    node, weights, _ = CASES["LSTM"]
+    graph = graph_of(node, weights)
+    assert behind_few_values(graph) == {"node"}
 
 
 def test_few_samples_do_not_predict_what_is_behind_a_gate() -> None:
