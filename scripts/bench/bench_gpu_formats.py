@@ -22,16 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import DATA, parser_of
+from common import BUNDLED, FOLDERS, data_of, keep_figures, parser_of
 
 import qdebug
 from qdebug.errors import QdebugError
 from qdebug.results.attribution import RELEVANT_DB, TOLERANCE_DB
 from qdebug.types import Precision
 
-ASSETS = DATA.parents[1] / "shared" / "assets"
-BUNDLED = ("digits_cnn", "digits_encoder")
-FOLDERS = {"face": ASSETS / "ultraface_slim", "minilm": ASSETS / "minilm_l6"}
 PRECISIONS = ("fp8", "bf16", "fp16", "int8")
 TARGETS = {"digits_cnn": "output.sqnr_db>=28", "digits_encoder": "output.sqnr_db>=30"}
 """What FP8 alone misses on the bundled networks, and higher layers reach."""
@@ -44,6 +41,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), metavar="P")
     parser.add_argument("--compute-capability", metavar="X.Y", help="build for it, execute nothing")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep-figures", type=Path, help="what the documentation's tables show")
     parser.add_argument("--no-searches", action="store_true", help="no bisect, no repair")
     args = parser.parse_args()
     bench = _Bench(args.samples, args.compute_capability, args.json, time.monotonic() + args.limit)
@@ -54,6 +52,28 @@ def main() -> None:
         for net in [n for n in args.nets if n in TARGETS]:
             bench.row(f"{net} bisect from fp8", lambda n=net: bench.searched(n))
         bench.row("digits_cnn repaired in fp8", bench.repaired)
+    if args.keep_figures is not None:
+        rows = [figures_of(row) for row in bench.rows if "latency_ms" in row]
+        keep_figures(args.keep_figures, rows, ("network", "precision"))
+
+
+def figures_of(row: dict[str, Any]) -> dict[str, Any]:
+    """What the tables show of the row of an engine that ran: dB of the worst output."""
+    net, precision = row["row"].rsplit(" ", 1)
+    worst = min(row["outputs"], key=lambda x: x["total_db"])
+    share, tensors = row["agreement"]["within"], row["agreement"]["tensors"]
+    return {
+        "network": Path(net).name,
+        "precision": precision,
+        "library": row["library"],
+        "device": row["built_for"],
+        "simulated_db": worst["quantization_db"],
+        "engine_db": worst["total_db"],
+        "between_db": worst["kernel_db"],
+        "within": None if share is None else round(share * tensors),
+        "tensors": tensors,
+        "latency_ms": row["latency_ms"],
+    }
 
 
 class _Bench:
@@ -120,17 +140,6 @@ class _Bench:
         row = _engine_row(result)
         before = repaired.to_dict()
         return {**row, "repair": before, "says": f"{repaired.headline()}; then {row['says']}"}
-
-
-def data_of(net: str) -> dict[str, Any]:
-    """The model, the samples and, where there are some, those to calibrate on."""
-    if net in BUNDLED:
-        data = {"inputs": DATA / "digits_holdout.npz", "calib_data": DATA / "digits_calib.npz"}
-        return {"model": DATA / f"{net}.onnx", **data}
-    folder = FOLDERS.get(net, Path(net))
-    data = {"model": folder / "model.onnx", "inputs": folder / "inputs.npz"}
-    calib = folder / "calib.npz"
-    return {**data, "calib_data": calib} if calib.exists() else data
 
 
 def _engine_row(result: Any) -> dict[str, Any]:

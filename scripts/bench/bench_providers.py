@@ -11,35 +11,31 @@ providers take fixed shapes only. What a provider refuses is a row with the reas
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from bench_gpu_formats import BUNDLED, FOLDERS, data_of
-from common import parser_of
+from common import BUNDLED, FOLDERS, data_of, keep_figures, parser_of
 
 import qdebug
 from qdebug.errors import QdebugError
 
 
 def main() -> None:
-    """Print a line for each provider, network and precision, and write all figures as JSON."""
+    """Print a line for each provider, network and precision, and keep the figures."""
     parser = parser_of(__doc__, samples=8)
     parser.add_argument("--providers", nargs="+", required=True, metavar="NAME[,KEY=VALUE…]")
     parser.add_argument("--nets", nargs="+", default=[*BUNDLED, *FOLDERS], metavar="NET")
     parser.add_argument("--precisions", nargs="+", default=["int8"], metavar="P")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="keep the figures there")
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
     for net in args.nets:
         for provider in args.providers:
             for precision in args.precisions:
-                row = {"network": net, "provider": provider, "precision": precision}
+                row = {"network": Path(net).name, "provider": provider, "precision": precision}
                 row |= _compared(net, provider, precision, args.samples)
-                rows.append(row)
                 print(", ".join(f"{k}: {v}" for k, v in row.items()), flush=True)
                 if args.json is not None:
-                    args.json.write_text(json.dumps(rows, indent=1), "utf-8")
+                    keep_figures(args.json, [row], ("network", "provider", "precision"))
 
 
 def _compared(net: str, provider: str, precision: str, samples: int) -> dict[str, Any]:
@@ -60,7 +56,8 @@ def _compared(net: str, provider: str, precision: str, samples: int) -> dict[str
     except QdebugError as error:
         return {"refused": error.message, "code": error.code}
     engine = result.engine
-    assert engine is not None and engine.execution is not None
+    if engine is None or engine.execution is None:
+        return {"refused": engine.not_executed_because if engine else " ".join(result.notes)}
     done = engine.execution
     return {
         "library": engine.library,

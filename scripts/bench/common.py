@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +20,9 @@ from nets import NETS, USUAL
 from qdebug.network.weights import with_data
 
 DATA = Path(__file__).resolve().parents[2] / "calib_data"
+ASSETS = DATA.parents[1] / "shared" / "assets"
+BUNDLED = ("digits_cnn", "digits_encoder")
+FOLDERS = {"face": ASSETS / "ultraface_slim", "minilm": ASSETS / "minilm_l6"}
 
 
 def parser_of(doc: str | None, **defaults: int) -> argparse.ArgumentParser:
@@ -30,12 +36,40 @@ def parser_of(doc: str | None, **defaults: int) -> argparse.ArgumentParser:
     return parser
 
 
+def data_of(net: str) -> dict[str, Any]:
+    """What a command takes of a bundled network, one of FOLDERS, or a folder with model.onnx,
+    inputs.npz and perhaps calib.npz."""
+    if net in BUNDLED:
+        data = {"inputs": DATA / "digits_holdout.npz", "calib_data": DATA / "digits_calib.npz"}
+        return {"model": DATA / f"{net}.onnx", **data}
+    folder = FOLDERS.get(net, Path(net))
+    data = {"model": folder / "model.onnx", "inputs": folder / "inputs.npz"}
+    calib = folder / "calib.npz"
+    return {**data, "calib_data": calib} if calib.exists() else data
+
+
+def keep_figures(path: Path, rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> None:
+    """Write `rows` to a JSON file that the documentation's tables are made from; they take the
+    place of those that have the same values of `keys`. What is not finite becomes null."""
+    kept = json.loads(path.read_text("utf-8")) if path.exists() else []
+    known = {tuple(row[k] for k in keys): row for row in kept}
+    for row in rows:
+        known[tuple(row[k] for k in keys)] = {k: _finite(v) for k, v in row.items()}
+    lines = ",\n".join(json.dumps(row, allow_nan=False) for row in known.values())
+    path.write_text(f"[\n{lines}\n]\n", "utf-8")
+
+
+def _finite(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return round(value, 4) if math.isfinite(value) else None
+
+
 def planted_parser(doc: str | None) -> argparse.ArgumentParser:
     """A parser of the benchmarks that plant faults into the networks of `planted_faults`."""
     parser = parser_of(doc, samples=64, jobs=1)
     parser.add_argument("--zoo", type=Path, help="folder that digit_zoo.py wrote")
-    assets = DATA.parents[1] / "shared" / "assets"
-    parser.add_argument("--assets", type=Path, default=assets, help="folder of the face detector")
+    parser.add_argument("--assets", type=Path, default=ASSETS, help="folder of the face detector")
     parser.add_argument("--nets", nargs="+", metavar="NET", help="only these")
     return parser
 
