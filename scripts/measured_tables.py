@@ -20,7 +20,12 @@ NETWORKS = {
     "resnet": "ResNet-50-like",
 }
 """What the documentation calls them."""
-PROVIDERS = {"OpenVINO,": "OpenVINO, FP32", "QNN,": "QNN"}
+PROVIDERS = {
+    "OpenVINO,": "OpenVINO, FP32",
+    "QNN,": "QNN",
+    "CUDA,": "CUDA, no TF32",
+    "nv_tensorrt_rtx": "TensorRT-RTX",
+}
 """By how the argument of the benchmark begins: options stand behind the comma."""
 SCORES = {"top1": "top-1", "box-f1-to-reference": "F1", "recall@1": "recall@1"}
 PRECISIONS = ("int8", "fp8", "a16w8", "bf16", "fp16")

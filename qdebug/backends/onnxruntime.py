@@ -13,8 +13,10 @@ import os
 import re
 import statistics
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import BackendError
 from qdebug.outputfiles import refuse_temporary, temporary_folder
 from qdebug.plan.rewrite.qoperator import accuracy_level
-from qdebug.types import Feeds, Skipped
+from qdebug.types import Feeds, Skipped, Tensors
 from qdebug.wording import option
 
 _ACCURACY_LEVEL = "session.qdq_matmulnbits_accuracy_level"
@@ -77,6 +79,9 @@ class OnnxRuntimeBackend:
         cores = available_cores()
         self._operators = sessions.operators
         self._axes: Mapping[str, int] = {}
+        # A provider of a GPU may capture a CUDA graph while it runs, which any other use of the GPU
+        # spoils (seen with TensorRT-RTX's: "execution context enqueue failed").
+        self._turn = None if self.provider.name == CPU else threading.Lock()
         self._threads = threads or (0 if cores == os.cpu_count() else cores)
 
     def fixed(self, axes: Mapping[str, int]) -> OnnxRuntimeBackend:
@@ -104,6 +109,7 @@ class OnnxRuntimeBackend:
                 threads=self._threads,
                 operators=self._operators,
                 axes=self._axes,
+                turn=self._turn,
             )
         parts = session.providers()
         if parts and self.provider.name not in {part.provider for part in parts}:
@@ -131,13 +137,21 @@ class DeployedSession(OrtSession):
         threads: int = 0,
         operators: Sequence[Path] = (),
         axes: Mapping[str, int] | None = None,
+        turn: threading.Lock | None = None,
     ) -> None:
         """`model` is `proto`, encoded, perhaps with more outputs; 0 `threads` are the default.
-        `operators` are libraries of custom ones; `axes` have fixed sizes."""
+        `operators` are libraries of custom ones; `axes` have fixed sizes; of the sessions that
+        share a `turn` one runs at a time."""
         self._model, self._provider, self._proto = model, provider, proto
         self._axes = axes or {}
         self._threads, self._operators = threads, operators
+        self._turn = turn or nullcontext()
         super().__init__(self._created(), skipped)
+
+    def run(self, feeds: Feeds) -> Tensors:
+        """See Session.run."""
+        with self._turn:
+            return super().run(feeds)
 
     def layer_times(self, feeds: Feeds) -> tuple[LayerTime, ...]:
         """See run.engine.Profiled: medians of 10 executions, in a session of its own.

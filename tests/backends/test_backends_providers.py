@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,6 +102,27 @@ def test_its_provider_runs_models(plugin: FakePlugin, name: str) -> None:
     assert "onnxruntime-ep-fake" in backend.label
     expected = SimulationBackend().open(network(), ["m"]).run({"x": X})
     np.testing.assert_array_equal(session.run({"x": X})["m"], expected["m"])
+
+
+def test_its_sessions_run_one_at_a_time(plugin: FakePlugin) -> None:
+    """Where one captures a CUDA graph, another's use of the GPU would spoil it."""
+    backend = OnnxRuntimeBackend("fake")
+    sessions = [backend.open(network(), []) for _ in range(2)]
+    running, most = 0, 0
+
+    def run(*_: object) -> list[np.ndarray[Any, Any]]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.01)
+        running -= 1
+        return [X for _ in sessions[0].dtypes]
+
+    for session in sessions:
+        session._session = SimpleNamespace(run=run)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda k: sessions[k % 2].run({"x": X}), range(8)))
+    assert most == 1
 
 
 def test_who_executes_which_nodes_is_told(plugin: FakePlugin) -> None:
