@@ -2,7 +2,7 @@
 
 Both sides run in fresh processes, in turn: the same model, the same arrays, of which one side
 decodes its own from JPEGs of 640x480. Printed are wall time, processor time and peak memory of
-each, and their ratios; all also for a quarter of the samples, which shows whether memory grows.
+each, and their ratios; all also for a quarter of the pictures, which shows whether memory grows.
 
     python scripts/bench/bench_pictures.py MODEL.onnx [--pictures 2000] [--rounds 2]
         [--preprocess FILE.yaml]
@@ -52,11 +52,11 @@ def main() -> None:
         best: dict[str, _Cost] = {}
         for _ in range(given.rounds):
             for kind, data in (("npz", arrays), ("pictures", pictures)):
-                for samples, part in ((given.pictures // 4, ", a quarter"), (given.pictures, "")):
-                    cost = _cost(given, data, folder, samples)
-                    best[kind + part] = min(best.get(kind + part, cost), cost)
+                cost = _cost(given, data, folder, given.pictures)
+                best[kind] = min(best.get(kind, cost), cost)
+        best["a quarter"] = _cost(given, pictures, folder, given.pictures // 4)
         for name, cost in best.items():
-            print(f"{name:20} {cost.wall:7.1f} s wall {cost.cpu:7.1f} s CPU {cost.peak:7.0f} MB")
+            print(f"{name:10} {cost.wall:7.1f} s wall {cost.cpu:7.1f} s CPU {cost.peak:7.0f} MB")
         ours, floor = best["pictures"], best["npz"]
         print(
             f"pictures / npz: wall {ours.wall / floor.wall:.2f}, CPU {ours.cpu / floor.cpu:.2f}, "

@@ -250,14 +250,15 @@ def test_a_repair_of_a_quantized_model_starts_from_its_rounding_and_biases(desk:
     assert both[0] == pytest.approx(both[1], abs=0.01)
     assert start["started"]["sqnr_db"] == pytest.approx(both[0], abs=0.01)
     assert made.out.count("quantized anew") == 0  # of an FP32 model there is one start
+    shown = [*samples[2:], "--effect", "none", "--json", "-"]
     seen = [
-        desk.run("compare", name, "--reference", CNN[0], *samples[2:], "--json", "-").json
+        desk.run("compare", name, "--reference", CNN[0], *shown).json
         for name in ("given.onnx", "start.onnx")
     ]
     assert seen[0]["metric"] == seen[1]["metric"]
     figures = [one["outputs"][0]["sqnr_db"] for one in seen]
     assert figures[0] == pytest.approx(figures[1], abs=0.01)
-    plain = desk.run("compare", CNN[0], *samples[2:], "--calib-data", calib, "--json", "-").json
+    plain = desk.run("compare", CNN[0], *shown, "--calib-data", calib).json
     assert abs(plain["outputs"][0]["sqnr_db"] - figures[0]) > 0.5
     # By noise: of the metric nothing is lost that could be given back.
     by_noise = [x for x in again if x not in ("--metric", "top1")]

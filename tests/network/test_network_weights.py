@@ -226,7 +226,7 @@ def _results(folder: Path) -> tuple[Any, ...]:
     )
     given: dict[str, Any] = {"calib_data": calib, "calib_samples": 64, "weights": "per-tensor"}
     compared = qdebug.compare(cnn, inputs=holdout, samples=32, **given)
-    half = qdebug.compare(cnn, inputs=holdout, samples=32, precision="fp16")
+    half = qdebug.compare(cnn, inputs=holdout, samples=32, precision="fp16", effect="none")
     found = qdebug.bisect(cnn, inputs=holdout, samples=32, target="output.sqnr_db>=20", **given)
     repaired = qdebug.repair(
         cnn, calib_data=calib, samples=64, weights="per-tensor", only="channel-scales,least-squares"
