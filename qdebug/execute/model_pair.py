@@ -135,8 +135,7 @@ def check_not_quantized(
     """
     if model.quantized:
         raise UsageError(
-            f"{model.file.path} is quantized already (it has QuantizeLinear or DequantizeLinear "
-            f"nodes): {why}",
+            f"{model.file.path} is quantized already: {why}",
             hint,
             code="QD-USAGE-QUANTIZED-MODEL",
         )
@@ -397,7 +396,7 @@ def _refuse_for_quantized(spec: QuantizationSpec, model: Model, *, saves_plan: b
     if spec.precision not in (None, "int8" if model.quantized else "fp16"):
         given.append(option("precision"))
     if given:
-        how = "is quantized already (it has QuantizeLinear or DequantizeLinear nodes)"
+        how = "is quantized already"
         if not model.quantized:
             how = "is in FP16 already"
         raise UsageError(

@@ -21,7 +21,7 @@ from qdebug.network.prepare import Model, unnamed_notes
 from qdebug.plan.correspond import Alignment, Proof, align
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan
-from qdebug.plan.quantize import QUANTIZERS, Grid, grid_of
+from qdebug.plan.quantize import QUANTIZERS, ROUNDING_INSIDE, Grid, grid_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.cut import INSERTED_OPS
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
@@ -185,11 +185,13 @@ def quantized_pair(
         raised = Graph.inferred(raise_to_fp32(candidate.proto), data_prop=False)
         reference = Graph.inferred(strip_qdq(raised), data_prop=False)
         notes += (
-            "The model is quantized (Q/DQ): it is compared with itself without Q/DQ. That hides "
+            f"The model is quantized ({_form(model)}): it is compared with itself, unquantized. "
+            "That hides "
             f"the rounding of weights stored as {_stored_formats(candidate)}, which is in no "
             "layer's share either; "
             f"{option('reference', 'FP32.onnx')} shows it.",
         )
+    notes += _inside_notes(candidate, alone=aligned is None)
     layers = find_layers(reference)
     known = set(candidate.producers)
     tensors = {t: t for t in reference.activations() if t in known}
@@ -232,6 +234,29 @@ def _check_rounds_activations(model: Model) -> None:
         "they were before is not in the file",
         f"Give the FP32 model that it was made from: {option('reference', 'FP32.onnx')}.",
         code="QD-USAGE-REFERENCE-NEEDED",
+    )
+
+
+def _form(model: Model) -> str:
+    """How a file is quantized, for people."""
+    kinds = {node.op_type for node in model.file.proto.graph.node}
+    return "Q/DQ" if "DequantizeLinear" in kinds else "integer operators"
+
+
+def _inside_notes(candidate: Graph, *, alone: bool) -> tuple[str, ...]:
+    """On operators that round inside; `alone` without the FP32 model."""
+    found = Counter(n.op_type for n in candidate.nodes if n.op_type in ROUNDING_INSIDE)
+    if not found:
+        return ()
+    listed = ", ".join(f"{name} ({count})" for name, count in found.items())
+    if alone:
+        return (
+            f"What {listed} costs is in no figure, since both models have it: "
+            f"{option('reference', 'FP32.onnx')} shows it.",
+        )
+    return (
+        f"{listed} rounds inside, where nothing can be left out: what that costs is in the error "
+        "of its outputs, and in no layer's gain.",
     )
 
 
@@ -296,7 +321,9 @@ def _found_precision(graph: Graph, reference: Graph, layer: Layer) -> Precision:
         if tensor in known and tensor not in own and not inserted:
             continue
         seen.add(node.name)
-        if node.op_type == "DequantizeLinear":
+        if node.op_type in ROUNDING_INSIDE:
+            formats.append(INT8)
+        elif node.op_type == "DequantizeLinear":
             form = format_of_codes(graph, node)
             formats += [form] if form is not None else []
         else:

@@ -67,6 +67,9 @@ def half_scale(scale: FloatArray, form: Format = INT8) -> FloatArray | None:
     return rounded
 
 
+ROUNDING_INSIDE = frozenset({"DynamicQuantizeLSTM", "QAttention"})
+"""Operators of ONNX Runtime that quantize what they read, and an LSTM its states, step by step.
+No Q/DQ pair can stand there: they are executed as they are, and cannot be kept in FP32."""
 QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 """Operators whose first output is the codes of their first input."""
 

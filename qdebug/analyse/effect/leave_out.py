@@ -24,6 +24,7 @@ from qdebug.network.weights import tensor_of
 from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import BoundPlan, bind_plan
+from qdebug.plan.quantize import ROUNDING_INSIDE
 from qdebug.plan.rewrite.unround import unrounded
 from qdebug.types import Feeds, Precision, Tensors
 from qdebug.wording import counted
@@ -223,7 +224,11 @@ def _of_plan(
 def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
     """Of a model that another tool has quantized: a layer in FP32 is one without its rounding."""
     layers = [
-        x for x in pair.layers if pair.precisions[x.name] in SCALED and x.output not in pair.refuted
+        x
+        for x in pair.layers
+        if pair.precisions[x.name] in SCALED
+        and x.output not in pair.refuted
+        and x.op_type not in ROUNDING_INSIDE
     ]
     model = unrounded(pair.reference, pair.candidate, layers)
     if not model.layers:

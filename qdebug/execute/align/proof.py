@@ -22,6 +22,7 @@ from qdebug.network.layers import Layer
 from qdebug.network.samples import Samples
 from qdebug.plan.correspond import Proof, Unmatched
 from qdebug.plan.pair import ModelPair
+from qdebug.plan.quantize import ROUNDING_INSIDE
 from qdebug.plan.rewrite.cut import cut_layers
 from qdebug.plan.rewrite.refine import refine
 
@@ -51,7 +52,10 @@ def proven(context: Context, pair: ModelPair, samples: Samples) -> ModelPair:
             continue
         node = pair.reference.producers[tensor]
         why = refined.changed.get(_anchor(pair, tensor, node), "")
-        if why and level >= RELATED_DB:
+        inside = _rounding_inside(pair, tensor)
+        if inside and level >= RELATED_DB:
+            unproven[tensor] = f"{inside} before it rounds inside, which cannot be left out"
+        elif why and level >= RELATED_DB:
             unproven[tensor] = f"its {why}"
         else:
             refuted[tensor] = (
@@ -76,6 +80,22 @@ def _anchor(pair: ModelPair, tensor: str, node: Node) -> str:
     the BatchNormalization or Add that the FP32 model has folded."""
     writer = pair.candidate.producers[tensor]
     return node.name if node.name in pair.candidate.by_name else writer.name
+
+
+def _rounding_inside(pair: ModelPair, tensor: str) -> str:
+    """The operator that rounds inside between `tensor` of the quantized model and what is matched
+    before it; "" for none."""
+    matched, producers = set(pair.tensors.values()), pair.candidate.producers
+    waiting, seen = [pair.tensors[tensor]], set[str]()
+    while waiting:
+        node = producers.get(waiting.pop())
+        if node is None or node.name in seen:
+            continue
+        if node.op_type in ROUNDING_INSIDE:
+            return node.op_type
+        seen.add(node.name)
+        waiting += [t for t in node.reads if t not in matched]
+    return ""
 
 
 def _levels(
