@@ -7,6 +7,7 @@ that follow the pass over the samples are here, those that take a page of their 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """Layers to keep in FP32 together; `holds`: on the samples that chose them they gave back most
-    of what was lost."""
+    """Layers to keep in FP32 together. On the samples that chose them they gave back `restored` of
+    what was lost, NaN where they were not run there; `holds`: that was most of it."""
 
     names: tuple[str, ...]
     holds: bool
+    restored: float = math.nan
 
 
 @dataclass(frozen=True)

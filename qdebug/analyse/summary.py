@@ -18,13 +18,14 @@ from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
 from qdebug.errors import MetricError
 from qdebug.execute.evaluator import MetricEvaluator, joined_batches, sized
 from qdebug.formats.registry import WEIGHT_ONLY
+from qdebug.metrics.candidate import CLOSE_DB
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tensor import noise_db
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import CompareResult, LayerResult
-from qdebug.results.curve import Figure, part_restored
+from qdebug.results.curve import Curve, Figure, part_restored
 from qdebug.results.summary import (
     MOST_LEADERS,
     RestoredMetric,
@@ -119,18 +120,33 @@ def summarized(compared: Compared) -> Compared:
     result = compared.result
     names = {x.name: x for x in result.layers if x.effect is not None}
     metric = _restored_metric(result, found.score)
+    summary = replace(
+        summary,
+        layers=chosen,
+        output_share=joint_share(result.worst_noise, found.worst),
+        cause=common_cause([_main_cause(names[n], begun.before) for n in chosen if n in names]),
+        restored_sqnr_db=noise_db(found.worst),
+        metric=metric,
+        restored=_restored_part(result, metric, found),
+    )
     return compared.found(
         *_stored_twice(compared.pair, result, chosen),
-        summary=replace(
-            summary,
-            layers=chosen,
-            output_share=joint_share(result.worst_noise, found.worst),
-            cause=common_cause([_main_cause(names[n], begun.before) for n in chosen if n in names]),
-            restored_sqnr_db=noise_db(found.worst),
-            metric=metric,
-            restored=_restored_part(result, metric, found),
-        ),
+        summary=summary,
+        curve=_fitting(compared, summary),
     )
+
+
+def _fitting(compared: Compared, summary: Summary) -> Curve | None:
+    """The curve, without its points where they are of other samples than the summary, and the same
+    layers gained another figure there: a screen would have two."""
+    curve, choice = compared.result.curve, compared.choice
+    if curve is None or choice is None or curve.figure is not Figure.SQNR:
+        return curve
+    there, here = choice.restored, summary.output_share
+    if curve.samples >= summary.samples or here is None or summary.layers != choice.names:
+        return curve
+    off_db = noise_db(1 - here) - noise_db(1 - there) if max(here, there) < 1 else 0.0
+    return curve if abs(off_db) <= CLOSE_DB else replace(curve, points=())
 
 
 def _stored_twice(pair: ModelPair, result: CompareResult, names: Sequence[str]) -> Iterator[str]:

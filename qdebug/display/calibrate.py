@@ -49,6 +49,8 @@ def view(result: CalibrateResult) -> list[Block]:
     if is_chance:  # they say so: the table then says nothing of the metric
         blocks += notes
     blocks.append(_methods(result))
+    if (outputs := len(result.chosen.trial.outputs)) > 1:
+        blocks.append(Line(f"SQNR, cosine: of the worst of {outputs} outputs", "fine", 2))
     if result.metric and result.metric.interval:
         low, high = result.metric.interval
         text = f"FP32: 95% {score(low)} to {score(high)} on so many samples"

@@ -216,7 +216,7 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
         worst = ", each by its worst part" if any(x.parts for x in result.outputs) else ""
         of = f"of the mean of their noise-to-signal ratios{worst}"
         yield "all outputs", f"SQNR {together}, {of}"
-    if result.curve is not None and not _loses_nothing(result.curve):
+    if result.curve and result.curve.points and not _loses_nothing(result.curve):
         yield "kept in FP32", _curve_text(result, result.curve)
     harmless = {x.tensor for x in result.layers if x.harmless}
     broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
@@ -263,16 +263,20 @@ def _curve_text(result: CompareResult, curve: Curve) -> str:
     """What the first layers of the table give back together: a sparkline, and figures."""
     heights = [0.0, *(min(1.0, max(0.0, p.restored)) for p in curve.points)]
     bars = "".join(_BARS[round(h * (len(_BARS) - 1))] for h in heights)
+    unit = {Figure.SQNR: "SQNR in dB", Figure.LOSS: "loss"}.get(curve.figure, "")
+    name = result.metric.name if result.metric and curve.figure is not Figure.SQNR else ""
+    unit = printable(" ".join(filter(None, (name, unit))))
+    if curve.is_told_in_gains(result.samples):
+        gains = ", ".join(f"{p.layers}: {p.value - curve.planned:+.1f}" for p in curve.points)
+        on = f"on {curve.samples} of the {counted(result.samples, 'sample')}"
+        return f"{bars} gain in {unit}, {on}: first {gains}"
     values = ", ".join(f"{p.layers}: {_of_curve(curve, p.value)}" for p in curve.points)
     all_of_them = (
         "" if curve.figure is Figure.SQNR else f", all {_of_curve(curve, curve.reference)}"
     )
-    unit = {Figure.SQNR: "SQNR in dB", Figure.LOSS: "loss"}.get(curve.figure, "")
-    name = result.metric.name if result.metric and curve.figure is not Figure.SQNR else ""
     on = f" ({counted(curve.samples, 'sample')})" if curve.samples < result.samples else ""
-    unit = " ".join(filter(None, (name, unit)))
     start = f"none {_of_curve(curve, curve.planned)}, first {values}"
-    return f"{bars} {printable(unit)}: {start}{all_of_them}{on}"
+    return f"{bars} {unit}: {start}{all_of_them}{on}"
 
 
 def _of_curve(curve: Curve, value: float) -> str:
@@ -353,9 +357,11 @@ def _layers_title(result: CompareResult, shown: int) -> str:
     if result.effect is not None:
         by = _BY[result.curve.order if result.curve else Order.EFFECT]
     title = f"{by}{', in the simulation' if executed else ''}"
-    hidden = len(result.layers) - shown
+    hidden = result.layers[shown:]
     more = option("top", str(len(result.layers)))
-    return title + (f" ({hidden} more: {more})" if hidden else "")
+    without = sum(layer.effect is None for layer in hidden) if result.effect is not None else 0
+    of_these = f", {without} of them without a gain" if without else ""
+    return title + (f" ({len(hidden)} more{of_these}: {more})" if hidden else "")
 
 
 def _columns(result: CompareResult, detailed: bool) -> Sequence[Metric]:

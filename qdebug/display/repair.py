@@ -119,6 +119,8 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
     if proof.reference_metric is not None:
         within = interval(proof.reference_interval)
         yield "FP32", f"{_name(result)} {score(proof.reference_metric)}{within}"
+    if (outputs := len(result.network.bound.layers.graph.outputs)) > 1:
+        yield "SQNR", f"that of the worst of {outputs} outputs"
     before = f"{_figures(result, proof.start)}{_beside_fp32(proof, proof.start)}"
     yield "before", before
     if result.applied:

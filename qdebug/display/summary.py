@@ -276,6 +276,8 @@ def _restored(result: CompareResult, summary: Summary) -> str:
         return f"K{keeping} {gives}"
     mends = summary.finding is Finding.SPREAD and any(x.precision in RANGED for x in result.layers)
     tries = " `qdebug repair` tries changes that help many at once." if mends else ""
+    if decibel(after) != decibel(before) and after < before and not task:
+        return f"{many}: the first of them, in FP32, do not raise the SQNR.{tries}"
     return f"{many}: k{keeping} {gives}{tries}"
 
 

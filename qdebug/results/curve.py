@@ -52,7 +52,9 @@ class Curve:
         figure: what the values are of.
         samples: they are of these, by which the order was chosen too.
         planned: the figure with no layer in FP32; `reference` with all: exact, +inf, for an SQNR.
-        points: by their number of layers, rising.
+        points: by their number of layers, each higher than those before; layers behind the last
+            one follow by effect. None where the layers of the summary gained another SQNR on all
+            samples than on these, by more than 1 dB.
         rises: of each order that was tried, the mean part restored by its first 1, 3, 5 and 13
             layers, as far as there are so many.
         runs: of the model, that all of this took.
@@ -66,6 +68,11 @@ class Curve:
     points: tuple[CurvePoint, ...]
     rises: Mapping[str, float] = field(default_factory=dict)
     runs: int = 0
+
+    def is_told_in_gains(self, samples: int) -> bool:
+        """Whether SQNRs are shown as what they gain, beside figures of more `samples`."""
+        fewer = self.samples < samples
+        return fewer and self.figure is Figure.SQNR and math.isfinite(self.planned)
 
 
 def part_restored(planned: float, value: float, reference: float) -> float:

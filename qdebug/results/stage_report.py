@@ -89,7 +89,7 @@ def _quantization(result: CompareResult) -> Stage:
     # The outputs of an engine have the error of both steps: they tell neither by itself.
     scopes = ("layer", "tensor") if engine else ("output", "part", "layer", "tensor")
     state = _gated(result, QUANTIZATION, *scopes)
-    return Stage(QUANTIZATION, between, state, sqnr, f"SQNR {in_decibels(sqnr)}")
+    return Stage(QUANTIZATION, between, state, sqnr, f"SQNR {in_decibels(sqnr)}{_worst_of(result)}")
 
 
 def _kernels(result: CompareResult) -> Stage:
@@ -104,7 +104,7 @@ def _kernels(result: CompareResult) -> Stage:
         return Stage(KERNELS, between, StageState.NOT_RUN, None, why, asked)
     sqnr = engine.execution.worst_kernel_db
     holds = engine.passed and all(o.label != KERNEL for o in engine.execution.outputs)
-    told = f"SQNR {in_decibels(sqnr)} on {engine.library}"
+    told = f"SQNR {in_decibels(sqnr)}{_worst_of(result)} on {engine.library}"
     if engine.audit and not engine.passed:
         told += f"; {counted(engine.audit.mismatches, 'layer')} not built as planned"
     return Stage(KERNELS, between, _gated(result, KERNELS, holds=holds), sqnr, told)
@@ -125,6 +125,13 @@ def _task(result: CompareResult) -> Stage:
         low, high = metric.uncertainty.interval
         told += f" (95% {score(low)} to {score(high)})"
     return Stage(TASK, between, _gated(result, "", "metric"), None, told)
+
+
+def _worst_of(result: CompareResult) -> str:
+    """That the SQNR is one of several, where the opening sentence has the mean of their noise."""
+    parts = sum(len(output.parts) or 1 for output in result.outputs)
+    what = "parts" if any(output.parts for output in result.outputs) else "outputs"
+    return f" in the worst of {parts} {what}" if parts > 1 else ""
 
 
 def _badness(sqnr: float) -> float:

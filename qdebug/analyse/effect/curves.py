@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 
@@ -304,24 +304,36 @@ def _curved(compared: Compared, trials: _Trials, orders: Mapping[Order, Sequence
     order = _fastest(rises, _margin(trials, yardstick))
     names = orders[order]
     trials([names[:k] for k in _SHOWN if k < count])
-    layers = _with_metric(_ranked(compared.result.layers, names), trials)
     choice = _chosen(compared, names, restored)
-    points = [
+    choice = replace(choice, restored=restored(choice.names))
+    points = _rising(
         yardstick.point(k, trials.known[frozenset(names[:k])])
         for k in range(1, count)
         if frozenset(names[:k]) in trials.known
-    ]
+    )
+    shown = names[: points[-1].layers if points else 0]
+    names = [*shown, *(n for n in orders[Order.EFFECT] if n not in shown)]
+    layers = _with_metric(_ranked(compared.result.layers, names), trials)
     curve = Curve(
         order=order,
         figure=yardstick.figure,
         samples=trials.samples,
         planned=yardstick.shown(yardstick.planned),
         reference=yardstick.shown(yardstick.reference),
-        points=tuple(points),
+        points=points,
         rises={str(x): rise for x, rise in rises.items()},
         runs=len(trials.known),
     )
     return replace(compared.found(layers=layers, curve=curve), choice=choice)
+
+
+def _rising(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
+    """Those that give back more than all before: layers that lower the figure are no order."""
+    found: list[CurvePoint] = []
+    for point in points:
+        if point.restored > max((x.restored for x in found), default=0.0):
+            found.append(point)
+    return tuple(found)
 
 
 def _with_metric(layers: Sequence[LayerResult], trials: _Trials) -> tuple[LayerResult, ...]:
@@ -408,13 +420,14 @@ def _chosen(
     first = {k: restored(names[:k]) for k in tried if k <= MOST_LEADERS}
     most = max((x for x in first.values() if not math.isnan(x)), default=0.0)
     least = next((k for k, x in first.items() if x >= min(most, _NEARLY * most)), 1)
-    leaders = Choice(tuple(names[:least]), holds=False)
+    leaders = Choice(_helping(names[:least], compared, restored), holds=False)
     holding = next((k for k in tried if restored(names[:k]) >= HOLDS), None)
     if holding is not None:
         before = max((k for k in tried if k < holding), default=0)
         between = range(before + 1, holding + 1)
         smallest = next(k for k in between if restored(names[:k]) >= HOLDS)
-        found = Choice(_shrunk(names[:smallest], restored), holds=True)
+        shrunk = _shrunk(names[:smallest], restored)
+        found = Choice(_helping(shrunk, compared, restored), holds=True)
         small = are_few(len(found.names), len(names), restored(found.names))
         return found if small or most < HALF else leaders
     for larger in [] if most >= HALF else _grown(compared, names):
@@ -450,6 +463,20 @@ def _shrunk(names: Sequence[str], restored: Callable[[Sequence[str]], float]) ->
             if rest and restored(rest) >= HOLDS:
                 left = rest
         size //= 2
+    return tuple(left)
+
+
+def _helping(
+    names: Sequence[str], compared: Compared, restored: Callable[[Sequence[str]], float]
+) -> tuple[str, ...]:
+    """`names` without those whose own gain is negative, where the others give back as much."""
+    effects = {x.name: x.effect for x in compared.result.layers if x.effect is not None}
+    left = list(names)
+    for name in reversed(names):
+        share = effects[name].output_share if name in effects else None
+        rest = [n for n in left if n != name]
+        if rest and share is not None and share < 0 and restored(rest) >= restored(left):
+            left = rest
     return tuple(left)
 
 

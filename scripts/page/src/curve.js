@@ -31,19 +31,28 @@ export function mount(host, { data, store }) {
   store.on(["selected"], () => plot?.mark());
 }
 
+/** Whether SQNRs are told as what they gain: they are of fewer samples than those at the top of the page. */
+function inGains({ curve, samples }) {
+  return curve.figure === "sqnr_db" && curve.samples < samples && Number.isFinite(numberIn(curve, "planned"));
+}
+
 /** What is restored, for an axis, and the words of its values. */
-function figureOf({ curve, metric }) {
+function figureOf(result) {
+  const { curve, metric } = result;
+  if (inGains(result)) return { words: "gain in SQNR of the outputs, dB", word: decibel };
   if (curve.figure === "sqnr_db") return { words: "SQNR of the outputs, dB", word: decibel };
   const name = metric?.name ?? "metric";
   return { words: curve.figure === "loss" ? `loss of ${name}` : name, word: (v) => number(v) };
 }
 
 /** None in FP32, then the points of the curve, then all, where that is no exact SQNR. */
-function pointsOf({ curve, layers }) {
+function pointsOf(result) {
+  const { curve, layers } = result;
+  const from = inGains(result) ? numberIn(curve, "planned") : 0;
   const all = layers.filter((layer) => layer.effect).length;
   const end = curve.figure === "sqnr_db" ? [] : [{ layers: all, value: numberIn(curve, "reference"), restored: 1 }];
-  const points = curve.points.map((p) => ({ layers: p.layers, value: numberIn(p, "value"), restored: p.restored }));
-  return [{ layers: 0, value: numberIn(curve, "planned"), restored: 0 }, ...points, ...end];
+  const points = curve.points.map((p) => ({ layers: p.layers, value: numberIn(p, "value") - from, restored: p.restored }));
+  return [{ layers: 0, value: numberIn(curve, "planned") - from, restored: 0 }, ...points, ...end];
 }
 
 /** The layer that a point adds last, by its place in the table. */

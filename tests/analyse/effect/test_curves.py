@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import detectors
@@ -12,12 +14,16 @@ import pytest
 from half_networks import Builder
 
 import qdebug
+from qdebug.analyse.compared import Choice
 from qdebug.analyse.effect import curves
+from qdebug.analyse.summary import _fitting
 from qdebug.display.blocks import Facts, Table
 from qdebug.display.compare import view
+from qdebug.display.summary import sentence
 from qdebug.plan.plan import PrecisionPlan
-from qdebug.results.curve import Curve, Figure, Order
+from qdebug.results.curve import Curve, CurvePoint, Figure, Order
 from qdebug.results.summary import HOLDS, Finding
+from qdebug.results.words import decibel
 from qdebug.types import Precision
 
 DATA = Path(__file__).parents[3] / "calib_data"
@@ -73,6 +79,43 @@ def test_the_order_whose_first_layers_give_back_most_is_taken() -> None:
     gains = sorted(result.layers[:14], key=lambda x: -(x.output_share or 0.0))
     by_effect = pinned([x.name for x in gains[:3]]).outputs[0].metrics.sqnr_db
     assert curve.points[2].value > by_effect
+
+
+def test_a_curve_rises_and_fits_the_figures_of_all_samples() -> None:
+    """Points that fall are left out; of fewer samples it has gains; where the layers of the summary
+    gain another figure on all samples, it has no points."""
+    points = [CurvePoint(k, 20 + x, x / 10) for k, x in ((1, -1), (2, 3), (3, 2.5), (5, 6))]
+    assert [p.layers for p in curves._rising(points)] == [2, 5]
+    result = compared()
+    curve, summary = curve_of(result), result.summary
+    assert summary is not None and summary.output_share is not None
+    of_few = replace(result, samples=480, summary=replace(summary, samples=480))
+    text = dict(next(block for block in view(of_few) if isinstance(block, Facts)).rows)
+    first = f"first 1: {curve.points[0].value - curve.planned:+.1f}, "
+    assert "on 48 of the 480 samples" in text["kept in FP32"] and first in text["kept in FP32"]
+    assert decibel(curve.planned) not in text["kept in FP32"]
+    for restored, shown in ((summary.output_share, curve.points), (0.2, ())):
+        choice = Choice(summary.layers, holds=True, restored=restored)
+        state: Any = SimpleNamespace(result=of_few, choice=choice)
+        fitting = _fitting(state, replace(summary, samples=480))
+        assert fitting is not None and fitting.points == shown
+
+
+def test_layers_that_lower_the_figure_are_not_named() -> None:
+    result = compared()
+    summary = result.summary
+    assert summary is not None
+    lower = replace(summary, restored_sqnr_db=summary.sqnr_db - 2, restored=-0.5)
+    told = sentence(replace(result, summary=lower))
+    assert "do not raise the SQNR" in told and summary.layers[0] not in told.partition("Main")[0]
+
+    def restored(names: Any) -> float:
+        return 0.5 if "a" in names else 0.1
+
+    effects = [SimpleNamespace(output_share=x) for x in (0.4, -0.2, -0.1)]
+    layers = [SimpleNamespace(name=n, effect=e) for n, e in zip("abc", effects, strict=True)]
+    state: Any = SimpleNamespace(result=SimpleNamespace(layers=layers))
+    assert curves._helping(["a", "b", "c"], state, restored) == ("a",)
 
 
 def test_a_score_is_followed_where_it_falls() -> None:
