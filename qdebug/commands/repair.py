@@ -12,6 +12,7 @@ from typing import NamedTuple
 from qdebug.analyse.metric_samples import FOR_INTERVAL
 from qdebug.commands.check.suspicions import suspicions
 from qdebug.config.repair import RepairSettings
+from qdebug.decide.bisect.answer import hardly_worth
 from qdebug.decide.bisect.grain import Coarse, coarse, told
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.registry import REMEDIES
@@ -104,6 +105,12 @@ def _repair(
             given_up = fewest.dropped
             result = replace(result, dropped_pinning=dropped_pins(given_up) if given_up else None)
         result = _with_pins(result, fewest.found)
+        worth = (
+            hardly_worth(fewest.found.cost, setup.start.bound.plan.precision)
+            if fewest.found.found
+            else ""
+        )
+        notes = (*notes, worth) if worth else notes
     explanation = _ended_early(explanation, kept, state)
     return replace(
         result,

@@ -29,8 +29,6 @@ _MOST_NAMED = 3
 _LONGEST_METRIC = 20
 _SEEN = 0.1
 """In dB: the least change that the table shows."""
-_NEARLY_ALL = 0.9
-"""Of the layers that may be pinned: where so many must be, that is said."""
 _CHANCE = 2.0
 """Standard errors within which a change of a metric may be chance."""
 _OUTCOMES = {
@@ -293,14 +291,6 @@ def _pins(result: RepairResult) -> Iterator[Block]:
         yield Line(
             f"The search for them ended early, after {tried} of layers: with more time "
             f"({option('time_limit')}) it may find fewer.",
-            "note",
-            2,
-        )
-    elif count >= _NEARLY_ALL * pinning.candidates:
-        left, low = pinning.candidates - count, result.precision.upper()
-        yield Line(
-            f"{low} is not worth it here: {left} of {counted(pinning.candidates, 'layer')} can run "
-            f"in it.",
             "note",
             2,
         )

@@ -383,7 +383,9 @@ def test_the_report_fits_a_terminal(desk: Any) -> None:
     done = desk.run("repair", *SMALL, *QUICK, "--target", "output.sqnr_db>=90")
     assert done.code in (0, 1) and "pinned, at " in done.out
     assert "bias-correction" in done.out and "weight-ranges" in done.out
-    assert "INT8 is not worth it here: 0 of 3 layers can run in it." in done.out
+    assert (
+        "INT8 is hardly worth it here: with these pins it saves nothing of what every" in done.out
+    )
 
 
 LOSS = """

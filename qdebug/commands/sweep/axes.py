@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import cast
@@ -19,10 +19,11 @@ from qdebug.errors import MetricError, UsageError
 from qdebug.execute.engine.build import open_runtime
 from qdebug.execute.engine.request import STRONG
 from qdebug.execute.model_pair import names_model
-from qdebug.formats.registry import SCALED
+from qdebug.formats.registry import CAST, RANGED, SCALED
 from qdebug.plan.pair import ModelPair
 from qdebug.results.conditions import Condition, parse_condition, parse_value_condition
 from qdebug.results.sweep import ENGINE_VALUES, NEEDED_FOR, Combination, SweepRow, idle_axes
+from qdebug.results.words import number
 from qdebug.types import Precision, ProgressCallback
 from qdebug.wording import option
 
@@ -176,6 +177,29 @@ def idle_note(rows: Sequence[SweepRow], library: str) -> tuple[str, ...]:
     return (
         f"{named} changed nothing: {library} built the same engines, byte for byte, for every "
         "value, and rows that differ in nothing else repeat each other.",
+    )
+
+
+def slower_note(rows: Sequence[SweepRow]) -> tuple[str, ...]:
+    """Says that INT8 or FP8 is not worth it: that its fastest engine, of those built as planned, is
+    not faster than the fastest one in 16 bits."""
+    timed: dict[str, list[SweepRow]] = {}
+    for row in rows:
+        if row.latency_ms is not None and row.engine is not None and not row.engine.mismatches:
+            timed.setdefault(row.combination.precision.partition("+")[0], []).append(row)
+
+    def fastest(precisions: Collection[Precision]) -> SweepRow | None:
+        some = (row for name, found in timed.items() if name in precisions for row in found)
+        return min(some, key=lambda row: row.latency_ms or 0.0, default=None)
+
+    low, high = fastest(RANGED), fastest(CAST)
+    if low is None or high is None or (low.latency_ms or 0.0) < (high.latency_ms or 0.0):
+        return ()
+    name, other = (row.combination.precision.upper() for row in (low, high))
+    return (
+        f"{name} is not worth it here: its fastest engine (#{low.number}) takes "
+        f"{number(low.latency_ms)} ms, that in {other} (#{high.number}) "
+        f"{number(high.latency_ms)} ms.",
     )
 
 

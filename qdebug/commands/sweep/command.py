@@ -20,6 +20,7 @@ from qdebug.commands.sweep.axes import (
     check_backend,
     idle_note,
     read_conditions,
+    slower_note,
     variants_of,
 )
 from qdebug.commands.sweep.measured import OutputEvaluator, built_of, executed
@@ -148,7 +149,7 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
         samples=samples.count,
         metric=_reference_metric(metric, rows[0].simulation) if metric else None,
         combinations=tuple(rows),
-        notes=(*all_notes, *idle_note(rows, library)),
+        notes=(*all_notes, *idle_note(rows, library), *slower_note(rows)),
         timings_s={"total": time.perf_counter() - started},
     )
 

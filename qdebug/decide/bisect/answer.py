@@ -14,9 +14,13 @@ from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.results.compare import LayerResult
 from qdebug.results.conditions import Condition, check_condition
-from qdebug.results.words import score
+from qdebug.results.words import score, share
 from qdebug.types import Precision
 from qdebug.wording import counted, option
+
+_LEAST_SAVED = 0.1
+"""Of the cost. An engine pays for each change of precision, which the cost does not count: of an
+encoder one small operator more took 13 % of the time (docs/validation/repair.md, `split`)."""
 
 
 def plan_with(setup: Setup, pins: Pins) -> PrecisionPlan:
@@ -35,15 +39,36 @@ def pinned_by_plan(setup: Setup) -> dict[str, Precision]:
     return {name: to for name, to, start in kept if order_of(to) > order_of(start)}
 
 
-def cost_summary(setup: Setup, pins: Pins) -> CostSummary:
-    """What `pins` cost, next to nothing and everything pinned."""
-    space = setup.space
+def cost_summary(setup: Setup, search: SearchResult) -> CostSummary:
+    """What the answer costs, next to nothing and everything pinned."""
+    space, ceiling = setup.space, search.ceiling
+    raised = dict(search.ceiling_pins) if ceiling is not None and ceiling.passed else {}
     return CostSummary(
         unit=space.costs.unit,
         base=space.total(frozenset()),
-        plan=space.total(pins),
+        plan=space.total(search.pins),
         all_pinned=space.total(space.everything()),
         all_pinned_to=space.problem.pin_to.precision or Precision.FP32,
+        alternative=space.total(search.ceiling_pins) if raised else None,
+        alternative_to=max(raised.values(), key=order_of, default=None),
+    )
+
+
+def hardly_worth(cost: CostSummary, precision: Precision) -> str:
+    """That a lower precision saves next to nothing: the answer, or even the network with nothing
+    pinned, costs nearly as much as with every layer in the precision with which the target holds.
+    "" where it saves more, and where that is not known."""
+    saved, at_most = cost.saved_share, cost.saved_by(cost.base)
+    if saved is None or at_most is None or saved >= _LEAST_SAVED:
+        return ""
+    low, high = precision.upper(), str(cost.alternative_to).upper()
+    unit = "time by the profile" if cost.unit == "ms" else cost.unit
+    saves = f"{share(saved)} of" if saved > 0 else "nothing of"
+    bare = f" (with nothing pinned {share(at_most)})" if 0 < at_most < _LEAST_SAVED else ""
+    return (
+        f"{low} is hardly worth it here: with these pins it saves {saves} what every layer in "
+        f"{high} costs{bare}, in {unit}, with which the target holds, too. An engine may lose more "
+        f"than that where the precision changes. Take {high}, or time both."
     )
 
 

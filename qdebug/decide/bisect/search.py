@@ -13,6 +13,7 @@ from qdebug.config.specs import PinSearchSpec
 from qdebug.decide.bisect.answer import (
     cost_summary,
     explanation,
+    hardly_worth,
     pinned_by_plan,
     pinned_layers,
     plan_with,
@@ -93,6 +94,8 @@ def _result(
     if searched.on_engines and explain:
         pinned = with_kernel_causes(setup, search.pins, pinned)
     task = searched.reference_task
+    cost = cost_summary(setup, search)
+    worth = hardly_worth(cost, setup.planned.bound.plan.precision) if found else ""
     told = explanation(setup, search, searched.condition, task) if answer.taken is None else ""
     return BisectResult(
         model=ModelRef(how.model, setup.model.file.sha256),
@@ -116,13 +119,14 @@ def _result(
         found=found,
         explanation=told,
         layers=pinned,
-        cost=cost_summary(setup, search.pins),
+        cost=cost,
         plan=plan_with(setup, search.pins),
         checks=answer.checks,
         execution=searched.how,
         notes=(
             *_notes(how, setup, answer, engine),
             *((_UNEXPLAINED,) if pinned and not explain else ()),
+            *((worth,) if worth else ()),
         ),
         suspect=answer.suspect,
         said_before=answer.coarse.note if answer.coarse else "",

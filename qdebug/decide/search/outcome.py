@@ -83,6 +83,9 @@ class CostSummary:
         unit: of the costs.
         base, plan, all_pinned: of the whole network with nothing, the answer, everything pinned.
         all_pinned_to: the precision that everything is pinned to there: the highest allowed.
+        alternative: of the network with every layer raised just as far as the target takes, with
+            which it holds: what may be used instead. Null where that was not seen to hold.
+        alternative_to: the precision that all are raised to there.
     """
 
     unit: str
@@ -90,12 +93,24 @@ class CostSummary:
     plan: float
     all_pinned: float
     all_pinned_to: Precision
+    alternative: float | None = None
+    alternative_to: Precision | None = None
 
     @property
     @in_json
     def pinned_share(self) -> float:
         """The part of the way from nothing pinned to everything pinned, 0 to 1."""
         return self.way_share(self.plan - self.base)
+
+    @property
+    @in_json
+    def saved_share(self) -> float | None:
+        """What the answer saves, as a part of what `alternative` costs; null without that."""
+        return self.saved_by(self.plan)
+
+    def saved_by(self, cost: float) -> float | None:
+        """What a network of this cost saves, as a part of what `alternative` costs."""
+        return 1 - cost / self.alternative if self.alternative else None
 
     def way_share(self, cost: float) -> float:
         """`cost` as a part of what everything pinned costs more than nothing pinned."""
