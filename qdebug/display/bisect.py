@@ -49,7 +49,8 @@ def view(result: BisectResult) -> list[Block]:
     if result.layers:
         beside = ", besides those of the plan" if result.pinned_by_plan else ""
         heading = Line(f"Layers to keep in higher precision{beside}", "title")
-        blocks += [Line(), heading, _layers(result), *_before_pinning(result), *_reasons(result)]
+        blocks += [Line(), heading, _layers(result), *whole_blocks(result)]
+        blocks += [*_before_pinning(result), *_reasons(result)]
     if len(result.search.pareto) > 1:
         blocks += [Line(), *_points(result)]
     blocks.append(Line())
@@ -119,6 +120,14 @@ def _layers(result: BisectResult) -> Block:
             (Column("cause"), lambda x: pin if x.user_pinned else _label(x)),
         ],
     )
+
+
+def whole_blocks(result: BisectResult) -> Iterator[Line]:
+    """The blocks of a transformer all of whose layers are pinned, by name."""
+    whole = [block.name for block in result.blocks if block.whole]
+    if whole:
+        named = first_names(whole, _MOST_NAMED)
+        yield Line(f"{counted(whole, 'whole block')} among them: {named}", "note", 2)
 
 
 def _figure_name(result: BisectResult) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from qdebug.decide.remedies.result import Figures, Outcome, Proof, Reason, RepairResult, Step
 from qdebug.decide.search.find import Outcome as SearchOutcome
-from qdebug.display.bisect import checked_line, proves_nothing, value_of
+from qdebug.display.bisect import checked_line, proves_nothing, value_of, whole_blocks
 from qdebug.display.blocks import (
     Block,
     Checks,
@@ -286,6 +286,7 @@ def _pins(result: RepairResult) -> Iterator[Block]:
         f"{counted(count, 'layer')} pinned{instead}, at {cost} of the cost of pinning every layer"
     )
     yield Line(f"{text}: {named}", "title")
+    yield from whole_blocks(pinning)
     if pinning.search.outcome is SearchOutcome.UNFINISHED and not pinning.minimal:
         tried = counted(pinning.history, "set")
         yield Line(

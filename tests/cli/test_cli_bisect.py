@@ -37,7 +37,7 @@ KEYS = {
     "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks", "execution",
     "notes", "engine", "selected_point", "fp16_kernels", "pinned_by_plan", "target_text", "metric",
     "held_out_samples", "grain", "earlier_evaluations", "failed", "data", "framework",
-    "reference_interval", "metric_step",
+    "reference_interval", "metric_step", "blocks",
 }  # fmt: skip
 
 

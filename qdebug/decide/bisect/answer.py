@@ -7,7 +7,7 @@ from dataclasses import replace
 from qdebug.analyse.diagnose import diagnosed
 from qdebug.decide.bisect.setup import Setup
 from qdebug.decide.search.find import Outcome, SearchResult
-from qdebug.decide.search.outcome import CostSummary, PinnedLayer
+from qdebug.decide.search.outcome import CostSummary, PinnedBlock, PinnedLayer
 from qdebug.decide.search.problem import Pins
 from qdebug.formats.registry import order_of
 from qdebug.plan.pair import planned_pair
@@ -98,6 +98,20 @@ def pinned_layers(setup: Setup, search: SearchResult, *, explain: bool) -> tuple
             )
         )
     return tuple(layers)
+
+
+def pinned_blocks(setup: Setup, pins: Pins) -> tuple[PinnedBlock, ...]:
+    """The blocks that layers of the answer are part of, in execution order."""
+    chosen, items = dict(pins), setup.space.problem.items
+    members: dict[str, list[str]] = {}
+    for item in items:
+        members.setdefault(item.block, []).append(item.name)
+    found = (
+        PinnedBlock(block, tuple(n for n in names if n in chosen), len(names))
+        for block, names in members.items()
+        if block
+    )
+    return tuple(block for block in found if block.pinned)
 
 
 def _explained(setup: Setup, chosen: dict[str, Precision]) -> tuple[LayerResult, ...]:

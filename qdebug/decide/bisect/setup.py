@@ -42,6 +42,7 @@ from qdebug.execute.model_pair import (
     share_pair,
 )
 from qdebug.formats.registry import FORMAT_OF, may_raise
+from qdebug.network.blocks import transformer_blocks
 from qdebug.network.macs import macs_per_sample, work_of
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
@@ -387,6 +388,11 @@ def _space(
         raised_noise=ratings.raised,
         pin_to=pin_to,
         among=raised_to(how),
+        block_of={
+            layer: block.name
+            for block in transformer_blocks(pair.model.graph, pair.layers)
+            for layer in block.layers
+        },
         pin=named("pin"),
         never_pin=named("never_pin"),
     )

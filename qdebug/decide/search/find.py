@@ -286,4 +286,5 @@ def _lower_rungs(item: Item, precision: Precision) -> Iterator[Pins]:
 def _choice(item: Item, low: Precision | None, high: Precision) -> Choice:
     """The estimate of an item's noise is for the base precision, not for FP16."""
     cost = item.costs[high] - (item.costs[low] if low else 0.0)
-    return Choice(item.name, max(0.0, cost), 0.0 if low else item.noise, item.noise_std)
+    noise = 0.0 if low else item.noise
+    return Choice(item.name, max(0.0, cost), noise, item.noise_std, item.block)

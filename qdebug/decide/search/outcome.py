@@ -51,6 +51,27 @@ class PinnedLayer:
 
 
 @dataclass(frozen=True)
+class PinnedBlock:
+    """A block of a transformer of which layers are kept in higher precision.
+
+    Attributes:
+        name: such as "attention 3 (encoder/layer.2)".
+        pinned: those of its layers.
+        candidates: how many of its layers could be pinned.
+    """
+
+    name: str
+    pinned: tuple[str, ...]
+    candidates: int
+
+    @property
+    @in_json
+    def whole(self) -> bool:
+        """All that could be are pinned."""
+        return len(self.pinned) == self.candidates
+
+
+@dataclass(frozen=True)
 class Check:
     """The answer, run once more in the simulation or on the engine.
 
@@ -184,6 +205,7 @@ class BisectResult(Result):
             samples.
         search: the search itself; where a point was selected, that is its answer.
         layers: the answer, in execution order.
+        blocks: of transformers, attention or MLP, that layers of the answer are part of.
         pinned_by_plan: layers that the plan searched from keeps in higher precision by itself, in
             execution order. They are no part of what the search pins.
         candidates: how many layers could be pinned.
@@ -224,6 +246,7 @@ class BisectResult(Result):
     search: Hidden[SearchResult]
     earlier_evaluations: int = 0
     layers: tuple[PinnedLayer, ...]
+    blocks: tuple[PinnedBlock, ...] = ()
     pinned_by_plan: Mapping[str, Precision]
     candidates: int
     found: Hidden[bool]

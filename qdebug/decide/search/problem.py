@@ -84,6 +84,7 @@ class Item:
             energy ratio while it is not raised; 0 where nothing is known, +inf where it ruins it.
         noise_std: the standard deviation of the logarithm of that.
         raised_noise: the same as `noise` when it is raised, for precisions that it was measured in.
+        block: the name of the block that it is part of; "" where it is in none.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Item:
     noise: float = 0.0
     noise_std: float = ROUGH_STD
     raised_noise: Mapping[Precision, float] = field(default_factory=dict)
+    block: str = ""
 
     @cached_property
     def rungs(self) -> tuple[Precision, ...]:

@@ -58,6 +58,7 @@ def search_space(
     raised_noise: Mapping[Precision, Mapping[str, float]] | None = None,
     pin_to: PinTo | None = None,
     among: Collection[Precision] = tuple(FORMAT_OF),
+    block_of: Mapping[str, str] | None = None,
     pin: Sequence[str] = (),
     never_pin: Sequence[str] = (),
 ) -> SearchSpace:
@@ -70,6 +71,7 @@ def search_space(
         raised_noise: the same as `noise` by precision that layers may be raised to; see Item.
         pin_to: the precision to pin to; None takes AUTO, and FP32 where no layer is quantized.
         among: the precisions of the ladder.
+        block_of: the name of the block that a layer is part of, for those that are in one.
         pin: names of layers that are always pinned, to the highest precision allowed.
         never_pin: names of layers that never are.
 
@@ -100,7 +102,8 @@ def search_space(
             std = (noise_std or {}).get(name, ROUGH_STD)
             measured = (raised_noise or {}).items()
             known = {p: n[name] for p, n in measured if p in raising and name in n}
-            items.append(Item(name, raising, noise.get(name, 0.0), std, known))
+            block = (block_of or {}).get(name, "")
+            items.append(Item(name, raising, noise.get(name, 0.0), std, known, block))
     if not items and not always:
         why = f"{option('never_pin')} names all of them" if never_pin else _no_way_up(base, highest)
         raise UsageError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, combinations
 
 import pytest
@@ -71,6 +73,39 @@ def test_auto_with_a_good_ranking_asks_for_little_more_than_the_proof(culprits: 
     assert result.minimal
     proof = len(culprits) if len(culprits) > 1 else 0  # of one: that nothing fails is known
     assert result.evaluations == 3 + proof
+
+
+@pytest.mark.parametrize(
+    ("culprits", "singly", "in_blocks"),
+    [
+        (range(40, 48), 55, 27),  # a block
+        (range(40, 44), 32, 23),  # half of one
+        ([*range(40, 48), *range(80, 88)], 94, 61),
+        ([3, 40, 77], 26, 31),  # of layers that do not go together it asks for some more
+    ],
+)
+def test_layers_of_a_block_are_found_together(
+    culprits: Sequence[int], singly: int, in_blocks: int
+) -> None:
+    names = layers(96)
+    wanted = {names[i] for i in culprits}
+    plain = problem(names)
+    items = tuple(replace(x, block=f"block {i // 8}") for i, x in enumerate(plain.items))
+    for of, evaluations in ((plain, singly), (replace(plain, items=items), in_blocks)):
+        result = search(needing(sorted(wanted)), of)
+        assert (names_of(result.pins), result.minimal) == (wanted, True)
+        assert result.evaluations == evaluations
+
+
+def test_blocks_are_not_asked_for_where_single_layers_are_predicted() -> None:
+    contributions = dict(zip(layers(96), [1.0] * 2 + [1e-3] * 94, strict=True))
+    plain = problem(layers(96), estimates=list(contributions.values()))
+    items = tuple(replace(x, block=f"block {i // 8}") for i, x in enumerate(plain.items))
+    counts = [
+        search(additive(contributions, 0.3), of).evaluations
+        for of in (plain, replace(plain, items=items))
+    ]
+    assert counts[0] == counts[1] < 8
 
 
 verdicts = st.integers(2, 6).flatmap(

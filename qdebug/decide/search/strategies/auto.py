@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qdebug.decide.search.problem import Measurement
 from qdebug.decide.search.strategies import small
 from qdebug.decide.search.strategies.base import Ask, Choice, Chosen, Found, everything
 from qdebug.decide.search.strategies.belief import Belief
@@ -22,13 +23,16 @@ def auto(choices: Sequence[Choice], ask: Ask) -> Found:
     """The cheapest set that a model of the noise leads to, in which each layer is needed.
 
     While the model's predictions hold, its cheapest sets are asked for, and every answer corrects
-    it. What passes is shrunk by group testing, which needs no model, until it fails without any
-    one of its layers. Then cheaper sets are tried; for a few layers, until there is none.
+    it. Where none of these passes, whole blocks of layers are left out first. What passes is shrunk
+    by group testing, which needs no model, until it fails without any one of its layers. Then
+    cheaper sets are tried; for a few layers, until there is none.
     """
     belief = Belief(choices, ask)
     best = everything(choices)
     while belief.trusted and (cheaper := _proposed(belief, best, _PATIENCE)) != best:
         best = cheaper
+    if best == everything(choices) and len(choices) > small.MOST:
+        best = _whole_blocks(belief, choices)
     best = shrink(belief, best)
     if len(choices) <= small.MOST:
         return small.optimum(belief, best)
@@ -40,6 +44,27 @@ def auto(choices: Sequence[Choice], ask: Ask) -> Found:
         if best == before:
             break
     return Found(best)
+
+
+def _whole_blocks(belief: Belief, choices: Sequence[Choice]) -> Chosen:
+    """A set of whole blocks that passes, without any of which it failed when that was asked for;
+    layers in no block are blocks of their own. Of layers that are needed together, as those of
+    attention may be, it asks fewer questions than if each were looked for by itself."""
+    blocks: dict[str, list[Choice]] = {}
+    for choice in choices:
+        blocks.setdefault(choice.block or f" {choice.name}", []).append(choice)
+    if len(blocks) == len(choices):
+        return everything(choices)
+
+    def ask(sets: Sequence[Chosen]) -> list[Measurement]:
+        return belief.ask([frozenset(x.name for b in chosen for x in blocks[b]) for chosen in sets])
+
+    whole = [
+        Choice(name, sum(x.cost for x in block), sum(x.noise for x in block), block[0].noise_std)
+        for name, block in blocks.items()
+    ]
+    found = shrink(Belief(whole, ask), everything(whole))
+    return frozenset(x.name for name in found for x in blocks[name])
 
 
 def _proposed(belief: Belief, best: Chosen, patience: int) -> Chosen:

@@ -20,12 +20,14 @@ class Choice:
         cost: of raising it, ≥ 0.
         noise: the estimate of what it adds to the output's noise while it is not; 0 if unknown.
         noise_std: the standard deviation of the logarithm of that.
+        block: the name of the block that it is part of; "" where it is in none.
     """
 
     name: str
     cost: float
     noise: float
     noise_std: float = ROUGH_STD
+    block: str = ""
 
 
 @dataclass(frozen=True)
