@@ -312,6 +312,7 @@ def _found_precision(graph: Graph, reference: Graph, layer: Layer) -> Precision:
     known = {spec.name for spec in reference.inputs} | set(reference.producers)
     own = {t for n in layer.nodes for t in reference.by_name[n].outputs}
     waiting, seen, formats = [layer.output], set[str](), list[Format]()
+    in_blocks = True
     while waiting:
         tensor = waiting.pop()
         node = graph.producers.get(tensor)
@@ -323,12 +324,16 @@ def _found_precision(graph: Graph, reference: Graph, layer: Layer) -> Precision:
         seen.add(node.name)
         if node.op_type in ROUNDING_INSIDE:
             formats.append(INT8)
+            in_blocks = False
         elif node.op_type == "DequantizeLinear":
             form = format_of_codes(graph, node)
             formats += [form] if form is not None else []
+            in_blocks &= bool(graph.attributes(node).get("block_size"))
         else:
             waiting += node.reads
     if formats:
+        if in_blocks and all(form.bits == INT8.bits for form in formats):
+            return Precision.W8  # the weight alone, as of MatMulNBits: blocks are of constants
         widest = max(formats, key=lambda f: f.bits).precision
         mixed = widest is Precision.INT16 and min(f.bits for f in formats) == INT8.bits
         return Precision.A16W8 if mixed else widest

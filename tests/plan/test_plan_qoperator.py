@@ -414,10 +414,12 @@ def test_how_exactly_blocks_are_multiplied_stays_known(tmp_path: Path) -> None:
     assert accuracy_level(built(matmul(Draw(0, signed=False)))[0]) is None
 
 
-@pytest.mark.parametrize("level", [0, 4])
-def test_what_rounds_activations_beside_blocks_is_kernel_error(tmp_path: Path, level: int) -> None:
+@pytest.mark.parametrize(("bits", "level"), [(4, 0), (4, 4), (8, 0)])
+def test_what_rounds_activations_beside_blocks_is_kernel_error(
+    tmp_path: Path, bits: int, level: int
+) -> None:
     """ONNX Runtime rounds them to INT8 with accuracy_level 4, and not with 0."""
-    proto = blockwise(4, zeros=False, columns=32, accuracy_level=level)
+    proto = blockwise(bits, zeros=False, columns=32, accuracy_level=level)
     plain, reference = Graph.inferred(to_qdq(prepared(proto, tmp_path)).proto), tmp_path / "f.onnx"
     onnx.save(strip_qdq(plain), reference)
     feeds = {"a": np.random.default_rng(0).normal(size=(6, 40)).astype(F32)}
@@ -428,7 +430,7 @@ def test_what_rounds_activations_beside_blocks_is_kernel_error(tmp_path: Path, l
         backend="onnxruntime",
     )
     assert [(x.name, x.precision) for x in result.layers if x.op_type == "MatMul"] == [
-        ("n", "int4")
+        ("n", "int4" if bits == 4 else "w8")
     ]
     assert result.engine is not None and result.engine.audit is not None
     assert result.engine.audit.passed

@@ -49,6 +49,12 @@ def cache_of(source: ExportSource, scales: Mapping[str, float]) -> tuple[bytes, 
     broken = [name for name in scales if name.strip() != name or not name.isprintable()]
     kept = {name: scale for name, scale in scales.items() if name not in broken}
     if not kept:
+        if not source.bound.quantized_layers():
+            raise PlanError(
+                f"{source.name}: no layer is in INT8, and this target is for INT8",
+                "The target 'onnx' can express any plan.",
+                code="QD-PLAN-NOTHING-TO-QUANTIZE",
+            )
         raise PlanError(
             f"{source.name}: no range that a calibration cache could hold",
             "Calibrate first with `qdebug calibrate`.",

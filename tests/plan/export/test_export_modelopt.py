@@ -81,5 +81,5 @@ def test_rest_in_fp16_is_its_high_precision(
 
 
 def test_a_plan_without_int8_is_refused(cnn: Path, plan_for: Any, write: Any) -> None:
-    with pytest.raises(PlanError, match="QD-PLAN-NO-RANGES"):
+    with pytest.raises(PlanError, match="QD-PLAN-NOTHING-TO-QUANTIZE"):
         write(plan_for(cnn, precision="fp16"), "modelopt")

@@ -50,5 +50,5 @@ def test_pins_and_names_that_it_cannot_hold_are_said(
 
 
 def test_nothing_to_write(cnn: Path, plan_for: Any, write: Any) -> None:
-    with pytest.raises(PlanError, match="QD-PLAN-NO-RANGES"):
+    with pytest.raises(PlanError, match="QD-PLAN-NOTHING-TO-QUANTIZE"):
         write(plan_for(cnn, precision="fp16"), "trt-cache")
