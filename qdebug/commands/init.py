@@ -12,7 +12,7 @@ import onnx
 
 from qdebug.backends.options import DEFAULT_SESSIONS
 from qdebug.backends.sizing import parallelism
-from qdebug.commands.check.samples import Judged, execute, judge_of
+from qdebug.commands.check.samples import Judged, execute, judge_of, judged_by
 from qdebug.commands.reading import read_data, require_samples
 from qdebug.config.check import CheckSettings
 from qdebug.config.init import InitSettings
@@ -179,6 +179,8 @@ def _gate(
     for name in asked:
         try:
             judge = judge_of(_as_check(settings, name), samples, model, len(names))
+            if judge.to_reference is not None:
+                judge = judged_by(judge.to_reference)
             if judge.metric is None:
                 continue
             run = execute(context, model.graph, scored, None)

@@ -187,7 +187,10 @@ def _with_samples(
             judge = Judged("confidence", None, classes)
             tried = try_variants(context, model.graph, subset, judge, "inputs")
     value = tried.variants[0].value if tried.variants else None
-    findings += sample_findings(compared, judge.metric, value, settings.max_drop)
+    if judge.to_reference is not None:
+        value = 1.0
+    metric = judge.metric or judge.to_reference
+    findings += sample_findings(compared, metric, value, settings.max_drop)
     if settings.calibrates_on is not None:
         findings += set_findings(compared, settings.calibrates_on.open(sample_inputs(model.graph)))
     return tried, findings, subset.count

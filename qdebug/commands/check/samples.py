@@ -79,11 +79,20 @@ class Judged:
         name: of the score.
         metric: None for the confidence.
         classes: that the model names.
+        to_reference: the metric that is asked for where it takes what FP32 finds as the truth:
+            then FP32 is always right.
     """
 
     name: str
     metric: TaskMetric | None
     classes: int
+    to_reference: TaskMetric | None = None
+
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether the metric takes the outputs for scores of classes."""
+        metric = self.metric or self.to_reference
+        return metric is not None and metric.takes == "scores"
 
     def value(self, run: Executed) -> float | None:
         """The score; None where there is none."""
@@ -106,7 +115,8 @@ class Judged:
 
 def judge_of(settings: CheckSettings, samples: Samples, model: Model, classes: int) -> Judged:
     """By what FP32 is judged: the metric that is asked for, else one that fits the labels, else its
-    confidence. See also judged_by.
+    confidence; so, too, where the metric takes what FP32 finds as the truth, since that is right
+    however the samples are prepared. See also judged_by.
 
     Raises:
         MetricError: there is no such metric, or it does not fit the model.
@@ -119,7 +129,9 @@ def judge_of(settings: CheckSettings, samples: Samples, model: Model, classes: i
         metric = on_model(load_metric("map50", settings.decode), model)
     elif metric is not None and metric.needs_labels and metric.takes == "boxes":
         check_labels(metric, samples.extras, "")
-    return Judged("confidence", None, classes) if metric is None else judged_by(metric)
+    if metric is None or metric.takes_reference_as_truth:
+        return Judged("confidence", None, classes, metric)
+    return judged_by(metric)
 
 
 def judged_by(metric: TaskMetric) -> Judged:
@@ -201,7 +213,7 @@ def try_variants(
     value = judge.value(given)
     labels = tuple(_label_findings(subset.samples, given, judge))
     if value is None:
-        return Tried("", (), labels, ranges)
+        return Tried("", (), (*labels, *_one_class(judge, given, subset.count)), ranges)
     if not always and value > _UNSURE:
         return Tried(judge.name, (TriedVariant(_GIVEN, value),), labels, ranges)
     tried = [TriedVariant(_GIVEN, value)]
@@ -314,11 +326,11 @@ def _one_class(judge: Judged, given: Executed, samples: int) -> Iterator[Finding
     if of_one or classes is None or not classes.chosen == 1 < classes.count:
         return
     scores = first_output(given.outputs)
-    if samples < ENOUGH_FOR_CLASSES or (judge.metric is None and scores.ndim != 2):
+    if samples < ENOUGH_FOR_CLASSES or (not judge.is_of_classes and scores.ndim != 2):
         return
-    if judge.metric is not None and judge.metric.takes != "scores":
+    if judge.metric is not None and not judge.is_of_classes:
         return
-    sure = judge.metric is not None or judge.classes == classes.count or are_probabilities(scores)
+    sure = judge.is_of_classes or judge.classes == classes.count or are_probabilities(scores)
     yield Finding(
         "warning" if sure else "note",
         "one-class",
