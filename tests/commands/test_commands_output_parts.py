@@ -96,14 +96,21 @@ def test_two_faults_in_two_parts_are_both_found(tmp_path: Path) -> None:
     assert result.summary is not None and set(result.summary.layers) == set(expected)
 
 
-def test_inputs_of_a_concat_with_one_scale(tmp_path: Path) -> None:
-    """What is joined was quantized before, but the scores with the scale of the boxes."""
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_inputs_of_a_concat_with_one_range(unsigned: bool, tmp_path: Path) -> None:
+    """What is joined was quantized before, but the scores with the scale of the boxes, or in UINT8
+    with their range."""
     fp32, int8, samples = detectors.quantized(detectors.joined, tmp_path)
     model = onnx.load(int8)
     constants = {x.name: x for x in model.graph.initializer}
     for kind in ("scale", "zero_point"):
         values = numpy_helper.to_array(constants[f"boxes_{kind}"])
-        constants[f"scores_{kind}"].CopyFrom(numpy_helper.from_array(values, f"scores_{kind}"))
+        if unsigned:
+            assert values.dtype != np.uint8
+            values = values * np.float32(127 / 255) if kind == "scale" else np.uint8(0)
+        constants[f"scores_{kind}"].CopyFrom(
+            numpy_helper.from_array(np.asarray(values), f"scores_{kind}")
+        )
     onnx.save(model, int8)
     result = qdebug.compare(str(int8), reference=str(fp32), inputs=str(samples), effect="exact")
     labels = {x.name: [c.label for c in x.causes] for x in result.layers[:3]}

@@ -44,6 +44,8 @@ _SQUARE_SAFE = 1e15
 """Squares of larger values, such as a mask's, leave float32."""
 
 
+_SAME_RANGE = 0.01
+"""Codes of INT8 reach from -128 or -127 to 127: the ends of one range differ by less than this."""
 _OTHER_8_BITS = {INT8.name: FP8_E4M3, FP8_E4M3.name: INT8}
 """By the name of a format, the other one of 8 bits."""
 
@@ -156,6 +158,11 @@ def _largest(values: Array) -> float:
 def _gain_db(error: float, other: float) -> float:
     """How much less noise the other format of 8 bits makes, in dB; 0 where that is not known."""
     return 10 * math.log10(error / other) if error and other else 0.0
+
+
+def _reach(grid: Grid) -> float:
+    """The largest magnitude that it holds."""
+    return max(-grid.shown[0], grid.shown[1])
 
 
 def _full_digits(grid: Grid | None) -> float:
@@ -379,8 +386,8 @@ class IsolatedLayer:
         return replace(found, planned=self.subject.plan is not None) if found else None
 
     def _beside(self, pair: Pair) -> MixedScale | None:
-        """What the pair of an input of a Concat or an Add does to it, where it has the scale of
-        another one, which has far larger values."""
+        """What the pair of an input of a Concat or an Add does to it, where it has the range of
+        another one, which has far larger values: in INT8 or UINT8, so that scales may be others."""
         grids, joins = self.subject.grids, self.layer.op_type
         own, values = grids.get(pair.source), self.values.get(pair.source)
         if joins not in ("Concat", "Add") or own is None or not values or not values.squares:
@@ -390,7 +397,8 @@ class IsolatedLayer:
             if other is pair or grid is None or not beside or not beside.squares:
                 continue
             noise = [x.error / x.squares for x in (values, beside)]
-            alike = own.scale.size == 1 and np.array_equal(own.scale, grid.scale)
+            alike = math.isclose(_reach(own), _reach(grid), rel_tol=_SAME_RANGE)
+            alike = alike and own.scale.size == grid.scale.size == 1
             if alike and is_mixed(values.largest, beside.largest, *noise):
                 sizes = values.largest, beside.largest, noise[0], own.step
                 return MixedScale(pair.source, *sizes, joins=joins)
