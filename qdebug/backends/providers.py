@@ -92,7 +92,8 @@ def provider_of(asked: str | None, options: Sequence[str] = ()) -> Provider:
         options: for it, as "key=value".
 
     Raises:
-        UsageError: there is none of that name, it has no such device, or an option is no pair.
+        UsageError: there is none of that name, it has no such device, an option is no pair, or is
+            for the CPU's.
         BackendError: the package that adds it cannot be loaded.
     """
     import onnxruntime as ort
@@ -100,12 +101,18 @@ def provider_of(asked: str | None, options: Sequence[str] = ()) -> Provider:
     pairs = dict(_pair(text) for text in options)
     name, _, device = (asked or CPU).partition(":")
     wanted = _short(name)
-    plugins = sorted(plugin_modules(), key=lambda module: wanted not in module)
-    added: list[str] = []
     for built_in in built_in_providers() if not device else ():
         if _short(built_in) == wanted:
+            if built_in == CPU and pairs:
+                raise UsageError(
+                    f"{option('provider_option')}: the CPU's provider has no options",
+                    f"Name the provider that it is for with {option('provider')}.",
+                    code="QD-USAGE-PROVIDER",
+                )
             return Provider(built_in, pairs)
-    for module in plugins:
+    added: list[str] = []
+    # The likeliest first: importing one may load large libraries.
+    for module in sorted(plugin_modules(), key=lambda module: wanted not in module):
         plugin = _imported(module)
         names = _names(plugin)
         added += names

@@ -186,3 +186,8 @@ def test_a_library_that_does_not_load(plugin: FakePlugin, monkeypatch: pytest.Mo
 def test_an_option_is_a_pair(text: str) -> None:
     with pytest.raises(UsageError, match=text):
         provider_of(None, [text])
+
+
+def test_the_cpu_has_no_options() -> None:
+    with pytest.raises(UsageError, match="has no options"):
+        provider_of(None, ["a=b"])
