@@ -9,7 +9,7 @@ Seconds are of the CPU.
     python scripts/bench/digit_zoo.py ZOO hard     # once; needs PyTorch
     python scripts/bench/bench_repair.py --zoo ZOO --results RESULTS --rivals PYTHON
 
-PYTHON is the interpreter of an environment with NNCF, AIMET and Model Optimizer, as
+PYTHON is the interpreter of an environment with NNCF, AIMET, Model Optimizer and onnxsim, as
 `make_quantized_models.py` describes; without it there is ONNX Runtime only. What is in RESULTS
 already is not measured again. Hours for everything.
 """

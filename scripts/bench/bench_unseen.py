@@ -10,14 +10,18 @@ nearest, and FP16.
 
     python scripts/bench/bench_unseen.py --strangers FOLDER --zoo ZOO [--nets NAME] [--json FILE]
 
-`--time-limit` holds for every way; `--limits 30 60 120` also repairs under these: a longer one
-should never be worse. Minutes for each network.
+`--rivals PYTHON` adds what other tools give, fitted to the same samples (see rivals.py; PYTHON is
+the interpreter of an environment with NNCF and onnxsim). `--time-limit` holds for every way;
+`--limits 30 60 120` also repairs under these: a longer one should never be worse. Minutes for each
+network.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +33,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+import rivals
 import unseen_networks
 from bench_repair import executed, sqnr_db
 from bench_yardsticks import difference, score
@@ -154,8 +159,36 @@ def without_activations(path: Path) -> None:
     onnx.save(proto, path)
 
 
-def results(net: Unseen, time_limit: float | None, limits: list[int]) -> list[Result]:
-    """FP32, minmax, what bounds a repair, the best calibrator, and repairs."""
+def of_rivals(net: Unseen, judging: Judging, base: Arrays, python: Path) -> list[Result]:
+    """What the tools of NNCF and onnxsim give; what cannot quantize the network is left out."""
+    found = []
+    with TemporaryDirectory() as folder:
+        data, out = Path(folder, "fit.npz"), Path(folder, "made.onnx")
+        np.savez(data, **net.sets.fit)
+        for name, tool in rivals.TOOLS.items():
+            if tool.package not in ("nncf", "onnxsim"):
+                continue
+            began = time.monotonic()
+            done = subprocess.run(
+                [*map(str, (python, "-W", "ignore", rivals.__file__, name, net.model, data, out))],
+                env=os.environ | {"PYTHONPATH": ""},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                print(f"{net.name}: {name}: {done.stderr.strip()[-200:]}", file=sys.stderr)
+                continue
+            worked = json.loads(done.stdout.strip().splitlines()[-1])["seconds"]
+            seconds = time.monotonic() - began, worked
+            found.append(judging.result(name, executed(out, net.sets.judge), base, seconds))
+    return found
+
+
+def results(
+    net: Unseen, time_limit: float | None, limits: list[int], python: Path | None = None
+) -> list[Result]:
+    """FP32, minmax, what bounds a repair, other tools, the best calibrator, and repairs."""
     names = [i.name for i in ort.InferenceSession(str(net.model)).get_inputs()]
     fit = {name: net.sets.fit[name] for name in names}
     ways: dict[str, Mapping[str, Any]] = {
@@ -181,6 +214,7 @@ def results(net: Unseen, time_limit: float | None, limits: list[int]) -> list[Re
         found.append(judging.result("weights alone", outputs, base))
         planned("fp16")
         found.append(judging.result("FP16", executed(made, net.sets.judge), base))
+        found += of_rivals(net, judging, base, python) if python else []
         for way, how in ways.items():
             began, worked = time.monotonic(), time.process_time()
             repaired = qdebug.repair(
@@ -235,6 +269,7 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", help="only those whose name holds one of these")
     parser.add_argument("--time-limit", type=float, metavar="SECONDS")
     parser.add_argument("--limits", type=int, nargs="+", default=[], metavar="SECONDS")
+    parser.add_argument("--rivals", type=Path, metavar="PYTHON")
     parser.add_argument("--json", type=Path, help="keep the results")
     arguments = parser.parse_args()
     ort.set_default_logger_severity(3)
@@ -245,9 +280,9 @@ def main() -> None:
     for net in unseen_networks.every(arguments.strangers, arguments.assets, arguments.zoo):
         wanted = not arguments.nets or any(n.lower() in net.name.lower() for n in arguments.nets)
         if wanted and net.name not in kept:
-            kept[net.name] = results(
-                net.with_samples(arguments.samples), arguments.time_limit, arguments.limits
-            )
+            some = net.with_samples(arguments.samples)
+            limits, python = arguments.limits, arguments.rivals
+            kept[net.name] = results(some, arguments.time_limit, limits, python)
             if arguments.json:
                 every = {name: [asdict(one) for one in found] for name, found in kept.items()}
                 arguments.json.write_text(json.dumps(every, indent=1))

@@ -254,6 +254,38 @@ def by_modelopt(method: str, model: Path, feeds: Feeds, out: Path, by_channel: b
     shutil.rmtree(given.parent)
 
 
+# --- onnxsim ----------------------------------------------------------------------------------
+
+
+def by_onnxsim(
+    method: str,
+    model: Path,
+    feeds: Feeds,
+    out: Path,
+    by_channel: bool,
+    *,
+    symmetric: bool = True,
+    correct: bool = False,
+) -> None:
+    """quantize_static with one of its ways to find ranges, made symmetric about 0 before they are
+    applied, as it has no setting for that; its codes stay unsigned, with a zero point of 128.
+    `correct` applies its bias correction."""
+    import onnxsim
+    from onnxsim.bias_correction import correct_bias
+    from onnxsim.calibration import _StaticPlan, calibrate
+
+    if not by_channel:
+        raise NotImplementedError("weights per channel only")
+    proto, _ = onnxsim.simplify(onnx.load(model))
+    plan = _StaticPlan(proto)
+    ranges = calibrate(proto, feeds, method=method, tensor_names=plan.tensor_names)
+    if symmetric:
+        largest = {name: max(-low, high) for name, (low, high) in ranges.items()}
+        ranges = {name: (-amax, amax) for name, amax in largest.items()}
+    quantized = plan.apply(ranges)
+    onnx.save(correct_bias(proto, quantized, feeds) if correct else quantized, out)
+
+
 TOOLS: dict[str, Tool] = {
     "ort-minmax": Tool("onnxruntime", partial(by_onnx_runtime, "MinMax")),
     "ort-entropy": Tool("onnxruntime", partial(by_onnx_runtime, "Entropy")),
@@ -271,9 +303,14 @@ TOOLS: dict[str, Tool] = {
     "aimet-adaround": Tool("aimet-onnx", partial(by_aimet, step="adaround")),
     "modelopt-max": Tool("nvidia-modelopt", partial(by_modelopt, "max")),
     "modelopt-entropy": Tool("nvidia-modelopt", partial(by_modelopt, "entropy")),
+    "onnxsim-minmax": Tool("onnxsim", partial(by_onnxsim, "minmax")),
+    "onnxsim-percentile": Tool("onnxsim", partial(by_onnxsim, "percentile")),
+    "onnxsim-mse": Tool("onnxsim", partial(by_onnxsim, "mse")),
+    "onnxsim-mse-bias": Tool("onnxsim", partial(by_onnxsim, "mse", correct=True)),
+    "onnxsim-asymmetric": Tool("onnxsim", partial(by_onnxsim, "mse", symmetric=False)),
 }
-ILLEGAL = ("nncf-per-channel",)
-"""What TensorRT does not take: a scale for each channel of an activation."""
+ILLEGAL = ("nncf-per-channel", "onnxsim-asymmetric")
+"""What TensorRT does not take: a scale for each channel of an activation, or a zero point."""
 
 
 def modern(model: Path) -> Path:
@@ -331,6 +368,7 @@ def _imported(package: str) -> None:
         "nncf": "nncf.onnx.quantization.quantize_model",
         "aimet-onnx": "aimet_onnx.quantsim",
         "nvidia-modelopt": "modelopt.onnx.quantization",
+        "onnxsim": "onnxsim",
     }
     importlib.import_module(modules[package])
 
