@@ -148,12 +148,16 @@ class EngineRuntime(Protocol):
         typing: how a plan is lowered for the builder: "strong" (Q/DQ and Casts), "implicit" or
             "implicit-cache".
         ways: of observing tensors, in the order in which they are to be tried.
+        more_precisions: those that it takes as it was opened, besides its backend's, such as what
+            an execution provider has and the CPU does not.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def label(self) -> str: ...
+    @property
+    def more_precisions(self) -> tuple[str, ...]: ...
     @property
     def built_for(self) -> str: ...
     @property

@@ -110,6 +110,11 @@ class HostRuntime:
         """See EngineRuntime."""
         return self.device_name
 
+    @property
+    def more_precisions(self) -> tuple[str, ...]:
+        """See EngineRuntime."""
+        return tuple(getattr(self.backend, "more_precisions", ()))
+
     def start(self) -> None:
         """See EngineRuntime: there is no device to acquire."""
 

@@ -84,6 +84,11 @@ class OnnxRuntimeBackend:
         self._turn = None if self.provider.name == CPU else threading.Lock()
         self._threads = threads or (0 if cores == os.cpu_count() else cores)
 
+    @property
+    def more_precisions(self) -> tuple[str, ...]:
+        """See EngineRuntime: the CPU's provider has no kernels that read INT16."""
+        return () if self.provider.name == CPU else ("a16w8",)
+
     def fixed(self, axes: Mapping[str, int]) -> OnnxRuntimeBackend:
         """See engine.Fixable. The CPU's provider needs no fixed axes; QNN's takes no others."""
         found = copy(self)
@@ -161,7 +166,7 @@ class DeployedSession(OrtSession):
         """
         used = self._given(feeds)
         with tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
-            with running():
+            with self._turn, running():
                 session = self._created(profile=f"{folder}/profile")
                 for _ in range(_ROUNDS + 1):
                     session.run(None, used)

@@ -111,17 +111,25 @@ def provider_of(asked: str | None, options: Sequence[str] = ()) -> Provider:
                 )
             return Provider(built_in, pairs)
     added: list[str] = []
+    broken: list[str] = []
     # The likeliest first: importing one may load large libraries.
     for module in sorted(plugin_modules(), key=lambda module: wanted not in module):
-        plugin = _imported(module)
+        try:
+            plugin = _imported(module)
+        except BackendError:
+            if wanted in module:
+                raise
+            broken.append(package_of(module))
+            continue
         names = _names(plugin)
         added += names
         if any(wanted.partition(".")[0] == _short(n) for n in names):
-            return _plugged(plugin, names[0], wanted, device, pairs)
+            return _plugged(plugin, names, wanted, device, pairs)
+    unread = f" {', '.join(broken)} cannot be loaded." if broken else ""
     raise UsageError(
         f"{option('provider')}: ONNX Runtime {ort.__version__} has no provider '{asked}', and no "
         "installed package adds it",
-        f"It has {', '.join([*built_in_providers(), *added])}. Packages that add one are "
+        f"It has {', '.join([*built_in_providers(), *added])}.{unread} Packages that add one are "
         "called onnxruntime-ep-NAME, such as onnxruntime-ep-openvino, or onnxruntime-qnn.",
         code="QD-USAGE-PROVIDER",
     )
@@ -149,7 +157,7 @@ def plugin_devices(module: str) -> tuple[str, ...]:
     plugin = _imported(module)
     return tuple(
         f"{d.ep_name.replace(_SUFFIX, '')} on {d.device.type.name}"
-        for d in _devices(plugin, _names(plugin)[0])
+        for d in _devices(plugin, _names(plugin))
     )
 
 
@@ -163,15 +171,15 @@ def package_of(module: str) -> str:
 
 
 def _plugged(
-    plugin: ModuleType, registered: str, wanted: str, kind: str, options: Mapping[str, str]
+    plugin: ModuleType, names: Sequence[str], wanted: str, kind: str, options: Mapping[str, str]
 ) -> Provider:
     """A provider that `plugin` adds, on a device of this kind; "" takes the first of _DEVICES."""
-    devices = [d for d in _devices(plugin, registered) if _short(d.ep_name) == wanted]
+    devices = [d for d in _devices(plugin, names) if _short(d.ep_name) == wanted]
     kinds = [d.device.type.name for d in devices]
     if kind.upper() not in ["", *kinds] or not devices:
         has = f"only {', '.join(dict.fromkeys(kinds))}" if kinds else "no device"
         raise UsageError(
-            f"{option('provider')}: {registered} of {package_of(plugin.__name__)} finds {has} on "
+            f"{option('provider')}: {names[0]} of {package_of(plugin.__name__)} finds {has} on "
             "this machine",
             "Name a device that it finds." if kinds else "'qdebug doctor' lists what it can run.",
             code="QD-USAGE-PROVIDER",
@@ -186,8 +194,8 @@ def _plugged(
     return Provider(chosen.ep_name, options, chosen, package_of(plugin.__name__))
 
 
-def _devices(plugin: ModuleType, registered: str) -> list[Any]:
-    """What the library of `plugin` finds here, as OrtEpDevice.
+def _devices(plugin: ModuleType, names: Sequence[str]) -> list[Any]:
+    """What the library of `plugin`, whose providers have these names, finds here, as OrtEpDevice.
 
     Raises:
         BackendError: ONNX Runtime cannot load it.
@@ -200,6 +208,7 @@ def _devices(plugin: ModuleType, registered: str) -> list[Any]:
             "pip install 'onnxruntime>=1.23'",
             code="QD-BACKEND-PROVIDER",
         )
+    registered = names[0]
     if registered not in _registered():
         with _loading(plugin.__name__):
             path = plugin.get_library_path()
@@ -208,7 +217,7 @@ def _devices(plugin: ModuleType, registered: str) -> list[Any]:
             except Exception as error:  # of a library without devices nothing else tells
                 if "already registered" not in str(error):
                     raise
-    return [d for d in ort.get_ep_devices() if d.ep_name.startswith(registered)]
+    return [d for d in ort.get_ep_devices() if d.ep_name.startswith(tuple(names))]
 
 
 def _registered() -> set[str]:

@@ -14,7 +14,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -163,13 +163,16 @@ class BackendSpec:
             code="QD-USAGE-BACKEND-CAPABILITY",
         )
 
-    def check_precisions(self, wanted: Iterable[str]) -> None:
+    def check_precisions(self, wanted: Iterable[str], more: Sequence[str] = ()) -> None:
         """Refuse precisions that it has no kernels for: it would silently run other ones.
+
+        Args:
+            more: those that it has as it was opened, besides its `precisions`.
 
         Raises:
             UsageError: names the first of them.
         """
-        absent = [p for p in dict.fromkeys(wanted) if p not in self.precisions]
+        absent = [p for p in dict.fromkeys(wanted) if p not in (*self.precisions, *more)]
         if absent:
             raise UsageError(
                 f"{option('backend', self.name)} has no {absent[0].upper()} kernels, and layers "
@@ -226,7 +229,7 @@ _BUILT_IN = (
         "qdebug.backends.onnxruntime:OnnxRuntimeBackend",
         audits=True,
         profiles=True,
-        precisions=("fp32", "int8", "a16w8", "int4", "w8", "w4"),
+        precisions=("fp32", "int8", "int4", "w8", "w4"),
         settings=FILES_TO_WRITE | {"provider", "provider_option"},
         context=("threads", "sessions"),
         modules=("onnxruntime",),

@@ -125,6 +125,16 @@ def test_its_sessions_run_one_at_a_time(plugin: FakePlugin) -> None:
     assert most == 1
 
 
+def test_a_provider_may_take_what_the_cpu_does_not(plugin: FakePlugin) -> None:
+    spec = spec_of("onnxruntime")
+    for provider, more in ((None, ()), ("fake", ("a16w8",))):
+        runtime = as_runtime(spec, OnnxRuntimeBackend(provider))
+        assert runtime.more_precisions == more
+    spec.check_precisions(["a16w8"], more)
+    with pytest.raises(UsageError, match="no A16W8 kernels"):
+        spec.check_precisions(["a16w8"])
+
+
 def test_who_executes_which_nodes_is_told(plugin: FakePlugin) -> None:
     runtime = as_runtime(spec_of("onnxruntime"), OnnxRuntimeBackend("fake"))
     (share,) = runtime.build(network()).providers
@@ -162,6 +172,27 @@ def test_no_device(plugin: FakePlugin) -> None:
     plugin.kinds = []
     with pytest.raises(UsageError, match="finds no device"):
         provider_of("fake")
+
+
+def test_packages_that_do_not_load_keep_nobody_from_another(
+    plugin: FakePlugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "broken"
+    (folder / "onnxruntime_ep_aaa").mkdir(parents=True)
+    source = "def get_library_path(): ...\nraise OSError('no libaaa.so')"
+    (folder / "onnxruntime_ep_aaa" / "__init__.py").write_text(source)
+    monkeypatch.syspath_prepend(str(folder))
+    assert provider_of("fake").name == FAKE
+    with pytest.raises(UsageError, match="no provider 'nobody'") as caught:
+        provider_of("nobody")
+    assert "onnxruntime-ep-aaa cannot be loaded" in (caught.value.hint or "")
+    with pytest.raises(BackendError, match=r"no libaaa\.so"):
+        provider_of("aaa")
+
+
+def test_a_package_may_have_two_providers(plugin: FakePlugin, tmp_path: Path) -> None:
+    (tmp_path / MODULE / "__init__.py").write_text(_SOURCE.replace('["Fake', '["Other", "Fake'))
+    assert provider_of("fake").name == FAKE
 
 
 def test_the_refusal_lists_it(plugin: FakePlugin) -> None:

@@ -95,6 +95,11 @@ class TensorRTBackend:
         return self.factory.cache is not None
 
     @property
+    def more_precisions(self) -> tuple[str, ...]:
+        """See EngineRuntime: those of the backend are all."""
+        return ()
+
+    @property
     def not_run(self) -> str:
         """See EngineRuntime."""
         library, device = self.factory.library, self.device

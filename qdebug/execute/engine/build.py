@@ -93,7 +93,7 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
         QdebugError: the library cannot parse or build it.
     """
     spec = spec_of(runtime.name)
-    spec.check_precisions(pair.precisions.values())
+    spec.check_precisions(pair.precisions.values(), runtime.more_precisions)
     _check_capabilities(pair.precisions.values(), runtime.target, spec.precisions)
     requested = build_request(runtime.typing, pair)
     built = runtime.build(requested.graph.proto)
@@ -125,7 +125,7 @@ def check_requested(
     """
     spec, wanted = spec_of(backend), [plan.precision, *plan.layers.values()]
     if spec.builds:
-        spec.check_precisions(wanted)
+        spec.check_precisions(wanted, runtime.more_precisions if runtime else ())
     if runtime is not None:
         _check_capabilities(wanted, runtime.target, spec.precisions)
 

@@ -35,7 +35,6 @@ operators quantized, which is faster and less accurate than the plan, and takes 
 
 import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
