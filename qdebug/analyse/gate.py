@@ -231,6 +231,7 @@ def task_result(
         is_share=metric.is_share,
         uncertainty=judged.uncertainty(metric),
         boxes=judged.candidate.boxes,
+        reference_boxes=judged.reference.boxes,
         worst=judged.worst(higher),
         described=metric.described,
         by_sample=is_ragged(evaluator.reference, outputs),

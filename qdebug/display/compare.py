@@ -24,6 +24,7 @@ from qdebug.display.framework import framework_blocks
 from qdebug.display.groups import group_blocks
 from qdebug.display.summary import change, is_certain, precisions, sentence, shift_text
 from qdebug.metrics.effect import gain_db
+from qdebug.metrics.tasks.base import BoxCounts
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
 from qdebug.results.compare import (
     CompareResult,
@@ -245,13 +246,22 @@ def _of_metric(metric: TaskResult, detailed: bool) -> Iterator[tuple[str, str]]:
             said.append(f"p {size} by {found.test}{real}")
         yield "its change", "; ".join(said)
     if metric.boxes is not None:
-        boxes = metric.boxes
-        there = boxes.kept + boxes.lost
-        yield "boxes", f"{boxes.kept} of {there} kept, {boxes.lost} lost, {boxes.new} new"
+        yield "boxes", _boxes_text(metric.boxes, metric.reference_boxes)
     if metric.described:
         yield "read as", printable(metric.described)
     if detailed and metric.worst:
         yield "worst by the task", ", ".join(f"sample {w.sample}" for w in metric.worst)
+
+
+def _boxes_text(boxes: BoxCounts, fp32: BoxCounts | None) -> str:
+    """Next to FP32's boxes where these are the true ones, next to the labels otherwise."""
+    there = boxes.kept + boxes.lost
+    if fp32 is None or not (fp32.lost or fp32.new):
+        return f"{boxes.kept} of {there} kept, {boxes.lost} lost, {boxes.new} new"
+    return (
+        f"{boxes.kept} of {there} found ({fp32.kept} in FP32), {boxes.lost} missed ({fp32.lost}), "
+        f"{boxes.new} false ({fp32.new})"
+    )
 
 
 def _loses_nothing(curve: Curve) -> bool:

@@ -369,7 +369,8 @@ class TaskResult:
             sample, and where the metric cannot be computed of some of the samples.
         lost, won: of a share, how many samples are right in FP32 only, and in the candidate only;
             null for others.
-        boxes: of a metric of boxes, the candidate's next to the true ones; null for others.
+        boxes, reference_boxes: of a metric of boxes, the candidate's and FP32's next to the true
+            ones; null for others.
         worst: the samples that lose most, by the metric's per-sample loss or else its per-sample
             score, the worst first; none of a metric that has neither.
         described: how the outputs were read; null where nothing was chosen.
@@ -389,6 +390,7 @@ class TaskResult:
     lost: int | None = None
     won: int | None = None
     boxes: BoxCounts | None = None
+    reference_boxes: BoxCounts | None = None
     worst: tuple[SampleLoss, ...] = ()
     described: MaybeText = ""
     by_sample: bool = False

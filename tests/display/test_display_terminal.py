@@ -16,6 +16,8 @@ from rich.cells import cell_len
 from qdebug.display.compare import view
 from qdebug.display.names import shorten, shorten_names, tail
 from qdebug.metrics.parts import ErrorParts
+from qdebug.metrics.tasks.base import BoxCounts
+from qdebug.results.compare import TaskResult
 from qdebug.results.words import (
     decibel,
     in_decibels,
@@ -126,6 +128,19 @@ def test_the_worst_of_many_outputs_are_listed(kit: Any) -> None:
     listed = [line.split()[1] for line in text.splitlines() if line.startswith("output ")]
     assert listed == ["o1", "o2", "o3", "o5"]
     assert "2 other outputs" in text and "SQNR 40.0 dB and more" in text
+
+
+def test_boxes_next_to_labels_are_not_next_to_fp32s(kit: Any) -> None:
+    """What FP32 misses as well, INT8 has not lost."""
+    metric = TaskResult(
+        "map", 0.9, 0.8, boxes=BoxCounts(9, 3, 2), reference_boxes=BoxCounts(10, 2, 1)
+    )
+    found = kit.result([kit.layer("x")], metric=metric)
+    text = kit.show(found, width=None)
+    assert "9 of 12 found (10 in FP32), 3 missed (2), 2 false (1)" in text
+    same = dataclasses.replace(metric, reference_boxes=BoxCounts(12, 0, 0))
+    text = kit.show(dataclasses.replace(found, metric=same), width=None)
+    assert "9 of 12 kept, 3 lost, 2 new" in text
 
 
 def test_a_harmless_overflow_is_no_finding(kit: Any) -> None:
