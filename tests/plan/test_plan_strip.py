@@ -232,3 +232,17 @@ def test_where_the_fp32_model_is_given_it_is_not_asked_for() -> None:
         refine(aligned, aligned)
     assert beside.value.code == "QD-MODEL-NO-FP32-FORM"
     assert "Q/DQ format" in beside.value.hint and "reference" not in beside.value.hint
+
+
+def test_constants_in_double_stay_double(kit: SimpleNamespace) -> None:
+    """Next to a Cast to double, as the tail of a pitch estimator has it."""
+    nodes = [
+        kit.node("Cast", ["x"], ["d"], "cast", to=TensorProto.DOUBLE),
+        kit.node("Mul", ["d", "c"], ["m"], "mul"),
+        kit.node("Cast", ["m"], ["y"], "back", to=TensorProto.FLOAT),
+    ]
+    constants = {"c": np.array([0.1, 0.2, 0.3], np.float64)}
+    graph = kit.model_of(kit.make(nodes, {"x": (2, 3)}, ["y"], constants)).graph
+    plain = refine(graph, graph).graph
+    x = np.ones((2, 3), F32)
+    np.testing.assert_array_equal(kit.run(plain, {"x": x})["y"], [constants["c"].astype(F32)] * 2)

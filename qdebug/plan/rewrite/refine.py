@@ -117,9 +117,9 @@ def _exchange(
         if view.op_type not in QUANTIZABLE_OPS:
             what = "constant"
         if far <= 1 or (biases and what == "bias"):
-            node.input[place] = editor.initializer(
-                value.astype(np.float32), f"{view.inputs[place]}_fp32"
-            )
+            kind = np.float64 if other.dtype == np.float64 else np.float32
+            name = f"{view.inputs[place]}_fp32"
+            node.input[place] = editor.initializer(value.astype(kind), name)
             continue
         return f"{what} {_differs(far)}"
     return ""
