@@ -9,6 +9,7 @@ import numpy as np
 
 from qdebug.backends.base import Session
 from qdebug.backends.stream import available_cores
+from qdebug.errors import BackendError
 from qdebug.network.samples import Samples
 from qdebug.types import Array, Tensors
 
@@ -55,7 +56,7 @@ def probe(session: Session, samples: Samples, chosen: int | None) -> Sizing:
     """Run the first sample, and choose the batch size where the model leaves it free.
 
     A batch is used only where two samples together give what each gives by itself: every tensor
-    twice as long, each half equal. Otherwise every sample runs by itself.
+    twice as long, each half equal. Otherwise, or where two do not run, every sample runs by itself.
     """
     first = next(iter(samples.batches()))
     alone = session.run(samples.feeds(first.start, first.count))
@@ -68,7 +69,11 @@ def probe(session: Session, samples: Samples, chosen: int | None) -> Sizing:
         return Sizing(samples, sizes)
     # Both halves: along a time axis the first row does not depend on the second.
     parts = (alone, session.run(samples.feeds(1, 1)))
-    if not _independent(parts, session.run(samples.feeds(0, 2))):
+    try:
+        together = session.run(samples.feeds(0, 2))
+    except BackendError:  # the axis is declared free, and an operator inside takes one sample only
+        return Sizing(samples, sizes)
+    if not _independent(parts, together):
         return Sizing(samples, sizes)
     return Sizing(samples.with_batch_size(size), {name: n * size for name, n in sizes.items()})
 

@@ -154,7 +154,9 @@ def _shape(graph: Graph, tensor: str) -> tuple[int, ...] | None:
 
 
 def _grid(grid: Grid | None) -> DescribedGrid | None:
+    """None also of a scale that is NaN or Inf, as quantizers write it: it has no values."""
     if grid is None:
         return None
     low, high = grid.shown
-    return DescribedGrid(low, high, grid.step)
+    shown = DescribedGrid(low, high, grid.step)
+    return shown if all(map(math.isfinite, (low, high, shown.step))) else None

@@ -39,3 +39,14 @@ def test_a_fold_that_changes_the_network(
     monkeypatch.setattr(prepare, "fold", fold)
     result = qdebug.compare(network(), inputs={"x": X}, effect="none", cache=False)
     assert any(note.startswith("FP32 is in doubt") for note in result.notes) is is_told
+
+
+def test_a_free_batch_of_which_only_one_sample_runs() -> None:
+    """The exporter declares the axis free, and an operator inside was traced for one sample."""
+    b = Builder(3)
+    h = b.linear(b.add("Reshape", "x", b.constant([1, 192], np.int64)), 192, 8)
+    h = b.add("Concat", b.add("Reshape", h, b.constant([8], np.int64)), b.constant([1.0]), axis=0)
+    out = b.add("Reshape", h, b.constant([1, 9], np.int64))
+    model = b.model({"x": ["n", 3, 8, 8]}, [out])
+    result = qdebug.compare(model, inputs={"x": X}, cache=False)
+    assert not result.failed and result.effect is not None and result.samples == len(X)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,13 @@ def test_q_and_dq_are_left_out(description: Description) -> None:
     grid = tensors["x"].grid
     assert grid is not None and (grid.low, grid.high) == (-12.7, 12.7)
     assert grid.step == pytest.approx(0.1) and tensors["r"].grid is None
+
+
+def test_a_scale_that_is_nan_shows_no_values() -> None:
+    graph = quantized()
+    broken = replace(symmetric_grid(12.7), scale=np.array(np.nan, np.float32))
+    described = describe(graph, find_layers(graph), {"x": broken})
+    assert all(tensor.grid is None for tensor in described.tensors)
 
 
 def test_a_description_survives_its_text(description: Description) -> None:
