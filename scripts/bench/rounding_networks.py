@@ -45,8 +45,8 @@ def small_cases() -> Iterator[Case]:
     """The networks that every run records, the most wanted first."""
     narrow = (_narrow(precision) for precision in (Precision.BF16, Precision.FP8))
     return chain(
-        _pools_of_words(), _scalar_scales(), _masks(), _long_kernels(), _steps(), _pixels(),
-        _long_sums(),
+        _pools_of_words(), _scalar_scales(), _masks(), _long_kernels(), _few_terms(), _steps(),
+        _pixels(), _long_sums(),
         _convolutions(), _depthwise_ones(), _gated(), _activations(), _sequences(), *narrow,
     )  # fmt: skip
 
@@ -100,6 +100,18 @@ def _long_kernels() -> Iterator[Case]:
     for channels, length in ((1, 2), (1, 4), (1, 5), (2, 1), (2, 2), (3, 1), (4, 1), (5, 1)):
         name = f"conv1d {channels}->64, length {length}, few terms"
         yield Case(name, partial(_conv1d, channels, 64, length, 1))
+
+
+def _few_terms() -> Iterator[Case]:
+    """Short sums over the positions of a kernel in two dimensions."""
+    for channels, high, wide, stride in (
+        (1, 2, 2, 2), (1, 2, 2, 1), (1, 1, 2, 1), (1, 1, 3, 1), (1, 1, 4, 1), (1, 1, 5, 1),
+        (1, 5, 1, 1), (2, 1, 2, 1), (1, 2, 3, 1), (2, 2, 2, 2), (1, 3, 3, 1), (3, 2, 2, 2),
+        (4, 2, 2, 2), (1, 4, 4, 4), (2, 1, 1, 1), (4, 1, 1, 1), (5, 1, 1, 1),
+    ):  # fmt: skip
+        for outputs in (16, 64):
+            name = f"conv2d {channels}->{outputs}, {high}x{wide} by {stride}, few terms"
+            yield Case(name, partial(_small_kernel, channels, outputs, high, wide, stride))
 
 
 def _steps() -> Iterator[Case]:
@@ -305,6 +317,14 @@ def _patches(channels: int, outputs: int, size: int) -> onnx.ModelProto:
     b = Builder(30)
     y = _conv(b, "x", outputs, channels, size, size, strides=[size, size])
     return b.model({"x": [1, channels, 4 * size, 4 * size]}, [y])
+
+
+def _small_kernel(
+    channels: int, outputs: int, high: int, wide: int, stride: int
+) -> onnx.ModelProto:
+    b = Builder(30)
+    y = _conv(b, "x", outputs, channels, high, wide, strides=[stride, stride])
+    return b.model({"x": [2, channels, 20, 20]}, [y])
 
 
 def _mean_of_words(least: float) -> onnx.ModelProto:

@@ -171,8 +171,10 @@ def conv(
 
 def rounds_once(pixels: Array, channels: int, outputs: int, kernel: Sequence[int]) -> bool:
     positions = math.prod(kernel)
-    if len(kernel) == 1 and positions > 1:
-        return channels * positions <= 5 or (channels == 1 and 64 < positions < 256)
+    if len(kernel) < 3 and positions > 1 and channels * positions <= 8:
+        return True
+    if len(kernel) == 1 and channels == 1:
+        return 64 < positions < 256
     pixel = pixels[:, :1].size == 1 and positions == 1
     return pixel and channels >= 256 and outputs >= 256
 
@@ -182,6 +184,9 @@ def conv_blocks(
 ) -> list[list[tuple[Any, int]]]:
     """The terms of each block, (position, channel), in the order in which blocks are added."""
     few = outputs <= 32
+    if len(positions) == 1 and len(positions[0]) < 3 and channels <= 4:
+        (p,) = positions
+        return [[(p, c)] for c in [*range(channels)[1:2], 0, *range(2, channels)]]
     if len(positions) > 64:
         few = len(positions[0]) == 1
     if few and channels < 32 and channels != 16:

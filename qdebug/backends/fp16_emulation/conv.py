@@ -11,9 +11,10 @@ Observed on an H100 and an H200 with TensorRT for RTX 1.6.1: over 99 % of the el
   4 in one block and 4 in the next.
 - Kernels of more than 64 positions do the same, whatever the number of output channels, in one
   dimension (seen at 256), and never in two (9 x 9 to 16 x 16).
-- Rounded once, with the bias: in one dimension sums of at most 5 products over 2 positions or more,
-  and kernels of 66 to 192 positions of one channel; a single pixel with at least 256 channels and
-  256 outputs.
+- Rounded once, with the bias: sums of at most 8 products over 2 positions or more (seen up to 5 in
+  one dimension, up to 8 in two; 9 are summed in blocks), in one dimension kernels of 66 to 192
+  positions of one channel, and a single pixel with at least 256 channels and 256 outputs.
+- One position of at most 4 channels: added one by one, the second first, as in products.py.
 - With up to 8 channels per group, sums are computed in FP32 and rounded before the bias is added;
   depthwise convolutions omit even that rounding. ConvTranspose sums in FP32 as well.
 """
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qdebug.backends.fp16_emulation.products import BLOCK, sum_of_blocks
+from qdebug.backends.fp16_emulation.products import BLOCK, ONE_BY_ONE, one_by_one, sum_of_blocks
 from qdebug.backends.fp16_emulation.sketch import Shape, Sketch
 from qdebug.plan.rewrite.edit import attributes_of
 
@@ -39,7 +40,7 @@ _FEW_OUTPUTS = 32
 _FP32_CHANNELS = 8
 FEW_POSITIONS = 64
 MANY_POSITIONS = 256
-_SHORT = 5
+_SHORT = 8
 _FULL = 256
 _INTERLEAVED = (24, 32)
 _END = np.iinfo(np.int64).max
@@ -69,10 +70,10 @@ def _rounds_once(window: _Window, shape: Shape) -> bool:
     """Whether a kernel sums in FP32 and adds the bias before it rounds."""
     if window.groups > 1:
         return False
-    if len(window.kernel) == 1 and window.positions > 1:
-        short = window.channels * window.positions <= _SHORT
-        between = FEW_POSITIONS < window.positions < MANY_POSITIONS
-        return short or (between and window.channels == 1)
+    if len(window.kernel) <= 2 and 1 < window.positions <= _SHORT // window.channels:
+        return True
+    if len(window.kernel) == 1 and window.channels == 1:
+        return FEW_POSITIONS < window.positions < MANY_POSITIONS
     pixel = shape is not None and all(n == 1 for n in (shape[0], *shape[2:]))
     return pixel and window.positions == 1 and min(window.channels, window.outputs) >= _FULL
 
@@ -90,7 +91,11 @@ def _summed(sketch: Sketch, pixels: str, weights: str, window: _Window) -> str:
         ones = (1,) * len(window.kernel)
         terms = math.prod(window.kernel) * span
         window = replace(window, channels=terms, kernel=ones, strides=ones, dilations=ones)
+    flat = len(window.kernel) <= 2 and window.positions == 1
+    short = flat and window.channels <= ONE_BY_ONE
     tiles = _tiles(window.channels, interleaved)
+    if short:
+        tiles = [[[first] for first, _ in one_by_one(window.channels)]]
     order = [i for tile in tiles for block in tile for i in block]
     if order != list(range(window.channels)):
         weights = sketch.add("Gather", weights, sketch.ints(order), axis=1)

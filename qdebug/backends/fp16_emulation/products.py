@@ -35,7 +35,7 @@ BLOCK = 16
 """Products that are added before the accumulator is rounded."""
 
 # As observed on Hopper; see above. NVIDIA does not document them.
-_ONE_BY_ONE = 4  # longest sum whose products are added one by one
+ONE_BY_ONE = 4  # longest sum whose products are added one by one
 _HALVED_FROM, _SPLIT_FROM, _PART = 1024, 2048, 512  # terms of a sum, and of each of its parts
 _TILE, _SOME_TILES, _MOST_TILES = 64, 12, 16  # rows and columns of a tile; tiles of an output
 _FEW_ROWS = 16
@@ -182,7 +182,7 @@ class _Sizes:
         """Whether rows can be computed some at a time: a stack of them, by one matrix."""
         if self.left_rank < 2 or self.right_rank != 2 or self.rows == 1 or self.parts() > 1:
             return False
-        return (self.terms or 0) > _ONE_BY_ONE and (self.columns or 0) > 1
+        return (self.terms or 0) > ONE_BY_ONE and (self.columns or 0) > 1
 
     def parts(self) -> int:
         """The number of parts that a long sum is split into."""
@@ -209,8 +209,8 @@ def _product(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:
         return _of_a_vector(sketch, *wide, sizes)
     if sizes.terms is None:
         return _of_unknown_length(sketch, *wide, sizes.axis)
-    if sizes.terms <= _ONE_BY_ONE:
-        return _in_blocks(sketch, *wide, sizes.axis, _one_by_one(sizes.terms))
+    if sizes.terms <= ONE_BY_ONE:
+        return _in_blocks(sketch, *wide, sizes.axis, one_by_one(sizes.terms))
     cuts = np.linspace(0, sizes.terms // BLOCK, sizes.parts() + 1).astype(int) * BLOCK
     cuts[-1] = sizes.terms
     parts = [
@@ -225,7 +225,8 @@ def _blocks_of(terms: range) -> Bounds:
     return [(first, min(first + BLOCK, terms.stop)) for first in terms[::BLOCK]]
 
 
-def _one_by_one(terms: int) -> Bounds:
+def one_by_one(terms: int) -> Bounds:
+    """Blocks of one term each, the second first: of sums of at most `ONE_BY_ONE`."""
     order = [*range(terms)[1:2], 0, *range(2, terms)]
     return [(i, i + 1) for i in order]
 
