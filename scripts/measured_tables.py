@@ -18,6 +18,11 @@ NETWORKS = {
     "mobile": "MobileNet-like",
     "yolo": "YOLOv8n",
     "resnet": "ResNet-50-like",
+    "digits_resnet": "ResNet of digits",
+    "digits_mobilenet_v2_wide": "MobileNetV2 of digits",
+    "digits_yolox": "YOLOX of digits",
+    "digits_vit": "ViT of digits",
+    "digits_unet": "U-Net of digits",
 }
 """What the documentation calls them."""
 PROVIDERS = {
