@@ -92,9 +92,11 @@ def of_groups(
     Student's t.
 
     A score within bounds has the interval of a share (Wilson 1927) of as many samples as would have
-    the jackknife's standard error (Korn and Graubard 1998, Survey Methodology 24, 193), and a
-    change that of a difference of such (Zou and Donner 2008, Statistics in Medicine 27, 1693): they
-    stay within the bounds, however few samples there are.
+    the jackknife's standard error (Korn and Graubard 1998, Survey Methodology 24, 193): it stays
+    within the bounds, however few samples there are. A change has the jackknife's own interval, as
+    its p has: the difference of two intervals of scores is many times as wide where both go up and
+    down together, since they are not alike to both sides. Where no group changes it, and from a
+    truth, it is that difference (Zou and Donner 2008, Statistics in Medicine 27, 1693).
 
     Args:
         left_out: the score without each group in turn, float64 [groups].
@@ -115,9 +117,9 @@ def of_groups(
         p_value = float(2 * stdtr(groups - 1, -abs(change) / of_change))
     else:
         p_value = 1.0 if change == 0 else 0.0
+    of_both = change - within * of_change, change + within * of_change
     if bounds is None:
         own = score - within * error, score + within * error
-        of_both = change - within * of_change, change + within * of_change
     else:
         before = score - change
         own = score, score
@@ -126,8 +128,11 @@ def of_groups(
         first = before, before
         if not is_truth:
             first = _bounded(before, _jackknife(reference_left_out), groups, within, bounds)
-        agreed = _correlation(reference_left_out, left_out)
-        of_both = _of_difference((before, first), (score, own), agreed)
+        if is_truth or not of_change:
+            agreed = _correlation(reference_left_out, left_out)
+            of_both = _of_difference((before, first), (score, own), agreed)
+        most = bounds[1] - bounds[0]
+        of_both = max(of_both[0], -most), min(of_both[1], most)
     return Uncertainty(own, of_both, p_value, "paired jackknife")
 
 

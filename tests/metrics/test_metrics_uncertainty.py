@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given
 from scipy.stats import binomtest
 
 from qdebug.metrics.uncertainty import groups_of, of_groups, of_mean, of_noise, of_share
@@ -75,6 +77,17 @@ def test_the_jackknife_of_a_mean_is_its_standard_error() -> None:
     assert half == pytest.approx(2.200985 * error)  # Student's t with 11 degrees of freedom
     assert found.change == pytest.approx(found.interval)
     assert of_groups(0, 0, np.zeros(0), np.zeros(0)) is None
+
+
+@given(st.integers(0, 999), st.floats(0.001, 0.1))
+def test_an_interval_of_a_change_says_what_its_p_says(seed: int, spread: float) -> None:
+    """Scores that go up and down together, as those of two models on the same samples do."""
+    rng = np.random.default_rng(seed)
+    before = np.clip(0.9 + rng.normal(scale=0.02, size=20), 0, 1)
+    after = np.clip(before - 0.01 + rng.normal(scale=spread / 20, size=20), 0, 1)
+    found = of_groups(after.mean(), after.mean() - before.mean(), after, before, (0.0, 1.0))
+    assert found is not None and found.p_value is not None
+    assert (found.change[0] <= 0 <= found.change[1]) == (found.p_value >= 0.05)
 
 
 @pytest.mark.parametrize("scores", [(0.4, 0.9), (0.02, 0.3), (0.98, 0.7), (1.0, 1.0), (0.0, 0.5)])
