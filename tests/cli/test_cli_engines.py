@@ -109,7 +109,7 @@ FOR_ENGINES = [
     ["--tactic-source", "JIT_CONVOLUTIONS"], ["--timing-cache", "t.bin"], ["--tf32"],
     ["--sparsity"], ["--plugin", "p.so"], ["--refit"], ["--version-compatible"],
     ["--save-engine", "net.engine"], ["--save-log", "build.log"], ["--typing", "implicit"],
-    ["--capture", "debug"], ["--provider", "CUDA"],
+    ["--capture", "debug"], ["--provider", "CUDA"], ["--provider-option", "use_tf32=0"],
 ]  # fmt: skip
 
 

@@ -108,6 +108,7 @@ def test_keys_and_types(desk: Any) -> None:
             "lost": int,
             "won": int,
             "boxes": type(None),
+            "reference_boxes": type(None),
             "worst": list,
             "described": type(None),
         },
