@@ -285,6 +285,7 @@ def _pins(result: RepairResult) -> Iterator[Block]:
     text = (
         f"{counted(count, 'layer')} pinned{instead}, at {cost} of the cost of pinning every layer"
     )
+    text += f" to {pinning.cost.all_pinned_to}"
     yield Line(f"{text}: {named}", "title")
     yield from whole_blocks(pinning)
     if pinning.search.outcome is SearchOutcome.UNFINISHED and not pinning.minimal:

@@ -159,12 +159,13 @@ def _lost(result: CompareResult, summary: Summary, where: str) -> str:
     if task.kept:
         return f"{used} keeps {name} at {task.reference:.4f}{on}."
     gained = _better(result, task.planned, task.reference)
-    if gained is not None and gained > 0 and not _chance(result):
+    certain = is_certain(result.metric)
+    if gained is not None and gained > 0 and certain and not _chance(result):
         return (
             f"{used} scores better than FP32 in {name}: {task.planned:.4f} against "
             f"{task.reference:.4f}{on}."
         )
-    chance = "" if is_certain(result.metric) else ", which may be chance"
+    chance = "" if certain else ", which may be chance"
     return f"{used} takes {name} from {task.reference:.4f} to {task.planned:.4f}{on}{chance}."
 
 

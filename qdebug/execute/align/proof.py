@@ -25,6 +25,7 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.quantize import ROUNDING_INSIDE
 from qdebug.plan.rewrite.cut import cut_layers
 from qdebug.plan.rewrite.refine import refine
+from qdebug.results.words import in_decibels
 
 PROVEN_DB = 40.0
 """Without rounding a tensor that is the same quantity is equal to float32's rounding, 100 dB and
@@ -60,7 +61,7 @@ def proven(context: Context, pair: ModelPair, samples: Samples) -> ModelPair:
         else:
             refuted[tensor] = (
                 f"'{node.name}' computes something else in the quantized model: SQNR "
-                f"{level:.1f} dB from the same inputs and without rounding"
+                f"{in_decibels(level)} from the same inputs and without rounding"
             )
     count = min(_SAMPLES, samples.count)
     outputs = set(pair.reference.outputs)
