@@ -303,16 +303,19 @@ def test_few_samples_are_enough_or_are_said_to_be_too_few(desk: Any) -> None:
 
 
 SLOW = """
-import time
+import glob, os, time
 def metric(outputs, reference):
-    time.sleep(0.02)
+    kept = glob.glob(os.environ["QDEBUG_CACHE_DIR"] + "/repairs/*.npz")
+    time.sleep(30 if kept and os.path.exists("hold") else 0.001)
     return -float(abs(outputs['out'] - reference['out']).mean())
 """
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path) -> None:
+    """Where its first step is kept, it waits for the signal."""
     desk.write("slow.py", SLOW)
+    desk.write("hold", "")
     flags = [*SMALL, "--metric", "slow.py:metric", "--only", "ranges,weight-ranges,bias-correction"]
     cache = tmp_path / "cache"
     environment = os.environ | {"QDEBUG_CACHE_DIR": str(cache)}
@@ -327,6 +330,7 @@ def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path)
     assert running.returncode == (130 if how == signal.SIGINT else -9)
     if how == signal.SIGINT:
         assert "rerun the command to resume" in said
+    (desk.folder / "hold").unlink()
 
     def again(**changed: str) -> Any:
         subprocess.run(
