@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -13,10 +14,13 @@ from qdebug.types import Array
 
 _EXCHANGED = 4
 """Samples that get the outputs of another one, each by itself."""
-_NOISES = 1e-3, 3e-3, 1e-2, 3e-2, 1e-1
+_NOISES = 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0, 10.0
 """Added to all outputs, next to their standard deviation, one after the other: a metric that counts
 samples or boxes moves by one of them as soon as the first changes, and one that counts nothing by
-very little."""
+very little. Of probabilities of thousands of classes ten of them are a tenth."""
+_FINEST, _HALVINGS = 1e3, 5
+"""How much less than the first of them loses nothing, and how often what is between the last
+noise without a loss and the first with one is halved, on a scale of logarithms."""
 
 
 def grain_of(
@@ -39,11 +43,16 @@ def grain_of(
     lost: list[float] = []
     try:
         before = task.of_reference()
+        below = _NOISES[0] / _FINEST
         for noise in _NOISES:  # either way: what lies close to a threshold crosses it in one
-            changed = (_noisy(outputs, one) for one in (noise, -noise))
-            lost += [lower(task(one)) for one in changed]
+            ways = {lower(task(_noisy(outputs, one))): one for one in (noise, -noise)}
+            lost += ways
             if max(lost) > 0:
+                lost += _finer(
+                    lambda one: lower(task(_noisy(outputs, one))), below, ways[max(ways)]
+                )
                 break
+            below = noise
         for row in rows:
             order = np.arange(samples)
             order[row] = (row + 1) % samples
@@ -53,12 +62,28 @@ def grain_of(
     return min((one for one in lost if one > 0), default=None)
 
 
+def _finer(lower: Callable[[float], float], below: float, above: float) -> Iterator[float]:
+    """What is lost at noises between one without a loss and one with: a metric that takes small
+    steps takes several at once at the latter."""
+    for _ in range(_HALVINGS):
+        middle = math.copysign(math.sqrt(below * abs(above)), above)
+        value = lower(middle)
+        yield value
+        if value > 0:
+            above = middle
+        else:
+            below = abs(middle)
+
+
 def _noisy(outputs: Mapping[str, Array], noise: float) -> dict[str, Array]:
+    """With noise of so many standard deviations; probabilities stay between 0 and 1, by which some
+    metrics know them."""
     random = np.random.default_rng(0)
     found = {}
     for name, array in outputs.items():
         found[name] = array
         if array.dtype.kind == "f":
             spread = noise * float(np.nanstd(array))
-            found[name] = (array + spread * random.standard_normal(array.shape)).astype(array.dtype)
+            noisy = (array + spread * random.standard_normal(array.shape)).astype(array.dtype)
+            found[name] = noisy.clip(np.nanmin(array), np.nanmax(array)) if array.size else noisy
     return found

@@ -58,7 +58,8 @@ def open_model(
     if not sources or not (branches or is_folded(model)):
         return model
     context = simulation_context(parallelism(), progress, sessions)
-    samples = [source.open(sample_inputs(model.graph)) for source in sources]
+    read = sources if branches else sources[:1]
+    samples = [source.open(sample_inputs(model.graph)) for source in read]
     if is_folded(model):
         model = replace(model, notes=preparation_notes(model, samples[0], context))
     return _followed(model, samples, context) if branches else model

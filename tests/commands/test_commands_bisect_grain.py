@@ -123,3 +123,16 @@ def test_it_is_said_before_the_work_begins(caplog: pytest.LogCaptureFixture) -> 
         assert told(None) is None and not caplog.records
         told(Coarse(0.1, "so few"))
     assert [record.message for record in caplog.records] == ["so few"]
+
+
+def test_steps_of_a_metric_that_knows_probabilities_by_their_range() -> None:
+    """As of masks: below 0 they would be logits, and all of another threshold."""
+    rng = np.random.default_rng(0)
+    masks = np.where(rng.random((8, 400)) < 0.5, 0, rng.random((8, 400))).astype(np.float32)
+
+    def overlap(outputs: Any, reference: Any) -> float:
+        ours, true = (x["y"] > (0.5 if x["y"].min() >= 0 else 0) for x in (outputs, reference))
+        return float((ours & true).sum() / (ours | true).sum())
+
+    step = grain_of(evaluator(own(overlap), y=masks), 8, higher_is_better=True)
+    assert step is not None and step < 3 / (masks > 0.5).sum()

@@ -38,8 +38,8 @@ class Spill:
         with self._lock:
             if self._file is None:
                 # Unbuffered: what did not fit on the disk is not tried again by a later read.
-                file = tempfile.TemporaryFile(buffering=0, prefix="qdebug-")  # noqa: SIM115 (closed with self)
-                self._file = file
+                # It is closed with self.
+                self._file = tempfile.TemporaryFile(buffering=0, prefix="qdebug-")  # noqa: SIM115
             offset = self._file.seek(0, os.SEEK_END)
             for array in arrays:
                 np.lib.format.write_array(self._file, array, allow_pickle=False)
