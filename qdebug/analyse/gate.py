@@ -39,6 +39,8 @@ _MOST_NEEDED = 100_000
 """Nobody has more samples: the difference is none."""
 _MOST_CHANGED = 16
 """With more samples it is not measured in what steps a user's metric moves."""
+_STEP_S = 30.0
+"""Seconds that it may take: somebody's metric may take minutes."""
 _MOST_GROUPS = 5
 """In a note."""
 
@@ -238,7 +240,9 @@ def task_result(
     )
     if not metric.is_share:
         step = (
-            grain_of(evaluator, samples.count, higher) if samples.count <= _MOST_CHANGED else None
+            grain_of(evaluator, samples.count, higher, _STEP_S)
+            if samples.count <= _MOST_CHANGED
+            else None
         )
         moved = abs(result.candidate - result.reference)
         is_smallest = step is None or not 0 < moved < step

@@ -25,9 +25,10 @@ from qdebug.results.compare import SampleLoss
 from qdebug.types import Array
 
 _GROUPS = 12
-FOR_INTERVAL = 1 / 20
-"""Of a time limit, that the interval of FP32's metric may take: the rest is for the search."""
 """Of samples that are left out in turn, as where repairs are judged."""
+FOR_INTERVAL = 1 / 20
+"""Of a time limit, that the interval of FP32's metric may take, and as much its steps: the rest is
+for the search."""
 _MOST_WORST = 16
 """Samples that are named: as many as somebody looks at."""
 

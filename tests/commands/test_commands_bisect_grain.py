@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import numpy as np
@@ -136,3 +137,15 @@ def test_steps_of_a_metric_that_knows_probabilities_by_their_range() -> None:
 
     step = grain_of(evaluator(own(overlap), y=masks), 8, higher_is_better=True)
     assert step is not None and step < 3 / (masks > 0.5).sum()
+
+
+def test_a_slow_metric_is_computed_as_often_as_fits() -> None:
+    computed = []
+
+    def slow(*_: Any) -> float:
+        computed.append(1)
+        time.sleep(0.02)
+        return 1.0
+
+    grain_of(evaluator(own(slow), y=boxes(9, 7)), 9, True, within_s=0.1)
+    assert len(computed) <= 1 + 5

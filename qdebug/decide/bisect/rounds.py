@@ -208,7 +208,8 @@ def _step(setup: Setup, first: Evaluator) -> float | None:
     task = first.runner.task
     if task is None or first.condition.scope != "metric":
         return None
-    return grain_of(task, first.runner.subset.count, setup.target.higher_is_better)
+    count, higher = first.runner.subset.count, setup.target.higher_is_better
+    return grain_of(task, count, higher, setup.interval_s)
 
 
 def _coarse(setup: Setup, first: Evaluator, step: float | None) -> Coarse | None:

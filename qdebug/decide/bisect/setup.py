@@ -76,7 +76,7 @@ class Setup:
         space: what may be pinned.
         engine: what the answer is built with; None for the simulation alone.
         rating_s: seconds that `rated` took.
-        interval_s: seconds that the interval of FP32's metric may take.
+        interval_s: seconds that the interval of FP32's metric may take, and as many its steps.
         engine_settings: how workers of a cluster open the same.
         notes: what the user must know of how the layers were rated.
         coarse: where that is known before anything is run.

@@ -362,10 +362,11 @@ class Judge:
             return found
         return replace(found, metric=exact, left_out=left_out)
 
-    def grain(self) -> float | None:
-        """The smallest step that the metric is seen to take; None without one."""
+    def grain(self, within_s: float) -> float | None:
+        """The smallest step that the metric is seen to take within so many seconds; None without
+        one."""
         task = self._reference.task
-        return grain_of(task, self.count, self._sign > 0) if task else None
+        return grain_of(task, self.count, self._sign > 0, within_s) if task else None
 
     def guessing_note(self) -> str:
         """A note, where FP32 itself is no better than guessing."""
