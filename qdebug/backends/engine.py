@@ -148,8 +148,7 @@ class EngineRuntime(Protocol):
         typing: how a plan is lowered for the builder: "strong" (Q/DQ and Casts), "implicit" or
             "implicit-cache".
         ways: of observing tensors, in the order in which they are to be tried.
-        more_precisions: those that it takes as it was opened, besides its backend's, such as what
-            an execution provider has and the CPU does not.
+        provider_name: its execution provider, of those that have several; None of all others.
     """
 
     @property
@@ -157,7 +156,7 @@ class EngineRuntime(Protocol):
     @property
     def label(self) -> str: ...
     @property
-    def more_precisions(self) -> tuple[str, ...]: ...
+    def provider_name(self) -> str | None: ...
     @property
     def built_for(self) -> str: ...
     @property

@@ -111,9 +111,9 @@ class HostRuntime:
         return self.device_name
 
     @property
-    def more_precisions(self) -> tuple[str, ...]:
+    def provider_name(self) -> str | None:
         """See EngineRuntime."""
-        return tuple(getattr(self.backend, "more_precisions", ()))
+        return getattr(self.backend, "provider_name", None)
 
     def start(self) -> None:
         """See EngineRuntime: there is no device to acquire."""

@@ -85,9 +85,9 @@ class OnnxRuntimeBackend:
         self._threads = threads or (0 if cores == os.cpu_count() else cores)
 
     @property
-    def more_precisions(self) -> tuple[str, ...]:
-        """See EngineRuntime: the CPU's provider has no kernels that read INT16."""
-        return () if self.provider.name == CPU else ("a16w8",)
+    def provider_name(self) -> str:
+        """See EngineRuntime."""
+        return self.provider.name
 
     def fixed(self, axes: Mapping[str, int]) -> OnnxRuntimeBackend:
         """See engine.Fixable. The CPU's provider needs no fixed axes; QNN's takes no others."""

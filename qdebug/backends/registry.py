@@ -14,7 +14,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -45,6 +45,8 @@ class BackendSpec:
         profiles: it measures the time of each layer.
         captures: tensors inside a model can be observed.
         precisions: those it has kernels for, of `types.Precision`.
+        provider_precisions: those that other execution providers than the CPU's may have kernels
+            for, besides. What one lacks it refuses, or leaves to the CPU's, which is told.
         symmetric: its INT8 is signed with zero point 0, and nothing else.
         settings: names of the engine settings it takes; all others are refused.
         context: which of "folder" (a Path to keep files in), "cached" (whether engines may be taken
@@ -68,6 +70,7 @@ class BackendSpec:
     profiles: bool = False
     captures: bool = True
     precisions: tuple[str, ...] = ("fp32", "int8")
+    provider_precisions: tuple[str, ...] = ()
     symmetric: bool = False
     settings: frozenset[str] = frozenset()
     context: tuple[str, ...] = ()
@@ -163,22 +166,25 @@ class BackendSpec:
             code="QD-USAGE-BACKEND-CAPABILITY",
         )
 
-    def check_precisions(self, wanted: Iterable[str], more: Sequence[str] = ()) -> None:
-        """Refuse precisions that it has no kernels for: it would silently run other ones.
+    def precisions_on(self, provider: str | None) -> tuple[str, ...]:
+        """Its precisions on an execution provider; None is the CPU's."""
+        named = (provider or "cpu").lower().removesuffix("executionprovider")
+        return self.precisions + (() if named == "cpu" else self.provider_precisions)
 
-        Args:
-            more: those that it has as it was opened, besides its `precisions`.
+    def check_precisions(self, wanted: Iterable[str], provider: str | None = None) -> None:
+        """Refuse precisions that it has no kernels for: it would silently run other ones.
 
         Raises:
             UsageError: names the first of them.
         """
-        absent = [p for p in dict.fromkeys(wanted) if p not in (*self.precisions, *more)]
+        present = self.precisions_on(provider)
+        absent = [p for p in dict.fromkeys(wanted) if p not in present]
         if absent:
             raise UsageError(
                 f"{option('backend', self.name)} has no {absent[0].upper()} kernels, and layers "
                 f"are to run in {absent[0].upper()}",
                 f"Leave out {option('backend')}: the simulation runs it. This backend has kernels "
-                f"for {', '.join(p.upper() for p in self.precisions)}.",
+                f"for {', '.join(p.upper() for p in present)}.",
                 code="QD-USAGE-BACKEND-PRECISION",
             )
 
@@ -230,6 +236,7 @@ _BUILT_IN = (
         audits=True,
         profiles=True,
         precisions=("fp32", "int8", "int4", "w8", "w4"),
+        provider_precisions=("fp16", "bf16", "a16w8", "fp8"),
         settings=FILES_TO_WRITE | {"provider", "provider_option"},
         context=("threads", "sessions"),
         modules=("onnxruntime",),

@@ -82,6 +82,7 @@ class PinSearchSpec:
 
     model: str
     backend: str = DEFAULT
+    provider: str | None = None
     pin_to: str | None = None
     pin: tuple[str, ...] = ()
     never_pin: tuple[str, ...] = ()

@@ -126,13 +126,13 @@ def test_its_sessions_run_one_at_a_time(plugin: FakePlugin) -> None:
 
 
 def test_a_provider_may_take_what_the_cpu_does_not(plugin: FakePlugin) -> None:
-    spec = spec_of("onnxruntime")
-    for provider, more in ((None, ()), ("fake", ("a16w8",))):
-        runtime = as_runtime(spec, OnnxRuntimeBackend(provider))
-        assert runtime.more_precisions == more
-    spec.check_precisions(["a16w8"], more)
-    with pytest.raises(UsageError, match="no A16W8 kernels"):
-        spec.check_precisions(["a16w8"])
+    spec, more = spec_of("onnxruntime"), ["fp16", "bf16", "a16w8", "fp8"]
+    for asked in (None, "CPU", "CPUExecutionProvider"):
+        name = as_runtime(spec, OnnxRuntimeBackend(asked)).provider_name
+        for precision in more:
+            with pytest.raises(UsageError, match=f"no {precision.upper()} kernels"):
+                spec.check_precisions([precision], name)
+    spec.check_precisions(more, as_runtime(spec, OnnxRuntimeBackend("fake")).provider_name)
 
 
 def test_who_executes_which_nodes_is_told(plugin: FakePlugin) -> None:

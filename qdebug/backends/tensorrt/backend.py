@@ -95,9 +95,8 @@ class TensorRTBackend:
         return self.factory.cache is not None
 
     @property
-    def more_precisions(self) -> tuple[str, ...]:
-        """See EngineRuntime: those of the backend are all."""
-        return ()
+    def provider_name(self) -> None:
+        """See EngineRuntime: it has none."""
 
     @property
     def not_run(self) -> str:

@@ -231,7 +231,8 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
     stored = open_stored(stack, settings.reference, settings.output if settings.force else None)
     spec, sessions = settings.quantization, session_settings(settings)
     plan = plan_from(spec)
-    check_requested(settings.backend, plan, runtime)
+    target = runtime.target if runtime else ""
+    check_requested(settings.backend, plan, settings.provider, target)
     in_fp16 = names_model(settings.reference) or plan.precision is not Precision.INT8
     model = load_model(settings.model, plan, spec.samples, sessions, progress, in_fp16=in_fp16)
     if runtime is not None:

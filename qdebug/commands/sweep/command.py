@@ -93,6 +93,7 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     models = _Models(
         settings.model,
         settings.backend,
+        settings.provider,
         given_specs(settings.compared, settings.calibrates_on),
         sessions,
         {},
@@ -165,6 +166,7 @@ class _Models:
 
     path: str
     backend: str
+    provider: str | None
     sources: tuple[SampleSpec, ...]
     sessions: SessionSettings
     known: dict[int, Model]
@@ -178,7 +180,7 @@ class _Models:
     def checked(self, variant: Variant) -> PrecisionPlan:
         """The plan of a variant, which fits the model: found out before anything is built."""
         plan = plan_from(variant.spec)
-        check_requested(self.backend, plan)
+        check_requested(self.backend, plan, self.provider)
         model = self.of(plan)
         if not model.quantized:
             bind_user_plan(plan, model, variant.spec.plan)

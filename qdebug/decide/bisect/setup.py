@@ -175,7 +175,8 @@ def prepare(
     sessions = session_settings(settings)
     engine = open_runtime(settings, cached=settings.cache, sessions=sessions, progress=progress)
     plan = plan_from(settings.quantization)
-    check_requested(settings.backend, plan, engine)
+    target_gpus = engine.target if engine else ""
+    check_requested(settings.backend, plan, settings.provider, target_gpus)
     if plan.precision is Precision.FP32:
         raise UsageError(
             f"{option('precision')}: in FP32 no layer can be kept in higher precision",
@@ -408,10 +409,10 @@ def _pin_to(how: PinSearchSpec) -> PinTo | None:
         UsageError: it has no such kernels.
     """
     spec, wanted = spec_of(how.backend), PinTo(how.pin_to) if how.pin_to else None
-    if wanted in (None, PinTo.AUTO) and Precision.FP16 not in spec.precisions:
+    if wanted in (None, PinTo.AUTO) and Precision.FP16 not in spec.precisions_on(how.provider):
         return PinTo.FP32
     if wanted is not None and wanted.precision is not None:
-        spec.check_precisions([wanted.precision])
+        spec.check_precisions([wanted.precision], how.provider)
     return wanted
 
 
@@ -423,7 +424,8 @@ def raised_to(how: PinSearchSpec) -> tuple[Precision, ...]:
     """
     pin_to = _pin_to(how)
     if pin_to is PinTo.LADDER:
-        return tuple(p for p in FORMAT_OF if p in spec_of(how.backend).precisions)
+        present = spec_of(how.backend).precisions_on(how.provider)
+        return tuple(p for p in FORMAT_OF if p in present)
     if pin_to is None or pin_to.precision is None:
         return Precision.FP16, Precision.FP32
     return (pin_to.precision,)

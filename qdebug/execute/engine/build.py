@@ -93,7 +93,7 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
         QdebugError: the library cannot parse or build it.
     """
     spec = spec_of(runtime.name)
-    spec.check_precisions(pair.precisions.values(), runtime.more_precisions)
+    spec.check_precisions(pair.precisions.values(), runtime.provider_name)
     _check_capabilities(pair.precisions.values(), runtime.target, spec.precisions)
     requested = build_request(runtime.typing, pair)
     built = runtime.build(requested.graph.proto)
@@ -114,20 +114,23 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
 
 
 def check_requested(
-    backend: str, plan: PrecisionPlan, runtime: EngineRuntime | None = None
+    backend: str, plan: PrecisionPlan, provider: str | None = None, target: str = ""
 ) -> None:
     """Refuse, before anything is run, a plan that requests precisions which the backend does not
-    have, or the GPU that the runtime builds for. Its fallback precision is not among them: whether
-    a layer needs it shows in the pair.
+    have, or the GPUs that it builds for. Its fallback precision is not among them: whether a layer
+    needs it shows in the pair.
+
+    Args:
+        provider: the execution provider, as the user named it.
+        target: see EngineRuntime.
 
     Raises:
         UsageError: names the first of them.
     """
     spec, wanted = spec_of(backend), [plan.precision, *plan.layers.values()]
     if spec.builds:
-        spec.check_precisions(wanted, runtime.more_precisions if runtime else ())
-    if runtime is not None:
-        _check_capabilities(wanted, runtime.target, spec.precisions)
+        spec.check_precisions(wanted, provider)
+        _check_capabilities(wanted, target, spec.precisions)
 
 
 def _check_capabilities(
