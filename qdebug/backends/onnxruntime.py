@@ -44,6 +44,8 @@ from qdebug.wording import option
 _ACCURACY_LEVEL = "session.qdq_matmulnbits_accuracy_level"
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _ROUNDS = 10
+_UNCOMPILED = frozenset({CPU, "CUDAExecutionProvider"})
+"""Providers that leave the operators of a graph as nodes, so that ONNX Runtime can write it."""
 
 
 class OnnxRuntimeBackend:
@@ -105,7 +107,7 @@ class OnnxRuntimeBackend:
         check_imports(proto, self.label)
         with loading():
             marked, skipped = encode_marked(proto, capture)
-            kind = AuditedSession if self.provider.name == CPU else DeployedSession
+            kind = AuditedSession if self.provider.name in _UNCOMPILED else DeployedSession
             session = kind(
                 marked,
                 self.provider,
@@ -229,7 +231,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 class AuditedSession(DeployedSession):
-    """On the CPU, where the graph after all optimizations can be written."""
+    """Where the graph after all optimizations can be written."""
 
     def engine_info(self) -> EngineInfo:
         """See run.engine.Described.
@@ -241,7 +243,7 @@ class AuditedSession(DeployedSession):
         return EngineInfo(tuple(_layers(optimized, self._proto)), InfoSource.RUNTIME)
 
     def serialized(self) -> bytes:
-        """See run.engine.Serialized: the optimized model, for this kind of CPU.
+        """See run.engine.Serialized: the optimized model, for this kind of processor.
 
         Raises:
             BackendError: it cannot be written.

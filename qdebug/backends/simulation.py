@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -9,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 
@@ -25,7 +28,9 @@ from qdebug.outputfiles import own_folder, refuse_temporary, temporary_folder
 from qdebug.types import Array, Feeds, Fp16Kernels, Skipped, Tensors
 from qdebug.wording import option
 
+_BF16 = "tensor(bfloat16)"
 _NUMPY_TYPES = {
+    _BF16: np.float32,  # see _array_of
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
     "tensor(double)": np.float64,
@@ -94,7 +99,9 @@ class OrtSession:
         self._inputs = frozenset(i.name for i in session.get_inputs())
         self._dtypes: dict[str, np.dtype[np.generic]] = {}
         not_numpy = []
-        for output in session.get_outputs():
+        outputs = session.get_outputs()
+        self._in_bf16 = any(output.type == _BF16 for output in outputs)
+        for output in outputs:
             if output.type in _NUMPY_TYPES:
                 self._dtypes[output.name] = np.dtype(_NUMPY_TYPES[output.type])
             else:
@@ -120,7 +127,13 @@ class OrtSession:
         if not names:  # ONNX Runtime would give all outputs, which no array may be
             return {}
         with running():
-            return dict(zip(names, session.run(names, self._given(feeds)), strict=True))
+            given = self._given(feeds)
+            if self._in_bf16:
+                values = session.run_with_ort_values(names, _ort_values(given))
+                arrays = [_array_of(value) for value in values]
+            else:
+                arrays = session.run(names, given)
+            return dict(zip(names, arrays, strict=True))
 
     def _given(self, feeds: Feeds) -> dict[str, Any]:
         """Those of `feeds` that are inputs, as ONNX Runtime takes them; they read their memory."""
@@ -133,6 +146,26 @@ class OrtSession:
     def close(self) -> None:
         """See Session.close."""
         self._session = None
+
+
+def _ort_values(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    import onnxruntime as ort
+
+    return {
+        name: ort.OrtValue.ortvalue_from_numpy(value) if isinstance(value, np.ndarray) else value
+        for name, value in feeds.items()
+    }
+
+
+def _array_of(value: Any) -> Array:
+    """An OrtValue in the memory of the CPU as an array; of one in BF16, which numpy lacks, its
+    values in FP32."""
+    if value.data_type() != _BF16:
+        array: Array = value.numpy()
+        return array
+    shape = value.shape()
+    codes = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    return np.frombuffer(codes, ml_dtypes.bfloat16).reshape(shape).astype(np.float32)
 
 
 def _ort_value(array: Array) -> Any:

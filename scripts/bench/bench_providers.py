@@ -2,7 +2,7 @@
 against the simulation.
 
     python scripts/bench/bench_providers.py --providers OpenVINO QNN,backend_type=htp CUDA
-        [--nets digits_cnn face FOLDER …] [--precisions int8 a16w8] [--json FILE]
+        [--nets digits_cnn face FOLDER …] [--precisions int8 a16w8] [--keep-figures FILE]
 
 A provider's options follow its name, separated by commas. FOLDER holds model.onnx, inputs.npz and
 calib.npz; `face` and `minilm` are folders of ../shared/assets. One sample at a time, since some
@@ -11,6 +11,7 @@ providers take fixed shapes only. What a provider refuses is a row with the reas
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -26,30 +27,32 @@ def main() -> None:
     parser.add_argument("--providers", nargs="+", required=True, metavar="NAME[,KEY=VALUE…]")
     parser.add_argument("--nets", nargs="+", default=[*BUNDLED, *FOLDERS], metavar="NET")
     parser.add_argument("--precisions", nargs="+", default=["int8"], metavar="P")
-    parser.add_argument("--json", type=Path, help="keep the figures there")
+    parser.add_argument("--fp16-kernels", default="tensorrt", choices=["tensorrt", "exact"])
+    parser.add_argument("--keep-figures", type=Path, metavar="FILE", help="such as a page's JSON")
     args = parser.parse_args()
     for net in args.nets:
         for provider in args.providers:
             for precision in args.precisions:
                 row = {"network": Path(net).name, "provider": provider, "precision": precision}
-                row |= _compared(net, provider, precision, args.samples)
+                row |= _compared(net, provider, precision, args)
                 print(", ".join(f"{k}: {v}" for k, v in row.items()), flush=True)
-                if args.json is not None:
-                    keep_figures(args.json, [row], ("network", "provider", "precision"))
+                if args.keep_figures is not None:
+                    keep_figures(args.keep_figures, [row], ("network", "provider", "precision"))
 
 
-def _compared(net: str, provider: str, precision: str, samples: int) -> dict[str, Any]:
+def _compared(net: str, provider: str, precision: str, args: argparse.Namespace) -> dict[str, Any]:
     """What a comparison says of the provider, in dB of the worst output."""
     name, *options = provider.split(",")
     try:
         result = qdebug.compare(
             **data_of(net),
             precision=precision,
-            samples=samples,
+            samples=args.samples,
             batch_size=1,
             method="minmax",
             effect="none",
             backend="onnxruntime",
+            fp16_kernels=args.fp16_kernels,
             provider=name,
             provider_option=options,
         )

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -124,3 +125,22 @@ def test_no_thread_beyond_what_a_process_may_use(
     words = [sys.executable, "-c", _TELL_THREADS, json.dumps([threads, cores])]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert int(done.stdout) == more
+
+
+def test_tensors_in_bf16_are_observed_in_fp32() -> None:
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["x"], ["low"], to=TensorProto.BFLOAT16),
+            helper.make_node("Cast", ["low"], ["y"], to=TensorProto.FLOAT),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = OnnxRuntimeBackend().open(model, ["low"])
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    found = session.run({"x": x})
+    assert session.dtypes["low"] == np.float32
+    np.testing.assert_array_equal(found["low"], x.astype(ml_dtypes.bfloat16).astype(np.float32))
+    np.testing.assert_array_equal(found["low"], found["y"])
