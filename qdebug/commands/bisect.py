@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -37,17 +38,18 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     framework = _right_export(settings, progress)
     with ExitStack() as stack, time_limit_told(settings.time_limit):
         setup = prepare(settings, progress, stack)
-        suspicious = _suspicions(settings, setup)
+        suspicious = _suspicions(settings, setup, started + (settings.time_limit or math.inf))
         found = search_from(settings.search, setup, started)
         return replace(found, framework=framework, notes=(*suspicious, *found.notes))
 
 
-def _suspicions(settings: BisectSettings, setup: Setup) -> tuple[str, ...]:
-    """What is wrong with the samples, as far as that is seen at once."""
+def _suspicions(settings: BisectSettings, setup: Setup, ends_at: float) -> tuple[str, ...]:
+    """What is wrong with the samples, as far as that is seen at once. See suspicions."""
     calibrates_on = settings.quantization.calibrates_on
     samples, graph = setup.searched.samples, setup.model.graph
     calibration = calibrates_on.open(sample_inputs(graph)) if calibrates_on else None
-    return suspicions(setup.context, graph, samples, setup.target.metric, calibration)
+    metric = setup.target.metric
+    return suspicions(setup.context, graph, samples, metric, calibration, ends_at=ends_at)
 
 
 def _right_export(settings: BisectSettings, progress: ProgressCallback) -> FrameworkResult | None:

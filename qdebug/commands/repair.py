@@ -67,7 +67,7 @@ def _repair(
     setup = prepare(settings, progress, stack, ends_at)
     judge, baseline = setup.judge, setup.baseline
     judged = setup.context, setup.reference.graph, setup.choosing.samples, setup.metric
-    suspicious = suspicions(*judged)
+    suspicious = suspicions(*judged, ends_at=ends_at)
     condition = _condition(setup, judge)
     too_coarse = setup.coarse or _coarse(setup, judge)
     kept = checkpoints(setup, sequence, settings.cache)

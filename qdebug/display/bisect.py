@@ -38,6 +38,8 @@ _KNEE = "best trade-off"
 _STALE = "stale-calibration"
 _LONGEST_FIGURE = 16
 _MOST_POINTS = 12
+_LISTED_IF_ALL = 12
+"""Where more layers than that are pinned, and these are all, a sentence says it."""
 _DECIMALS = {"dB": 1, "ratio": 4}
 """Of metrics of outputs, by their unit; others have digits in proportion to their size."""
 
@@ -46,7 +48,10 @@ def view(result: BisectResult) -> list[Block]:
     """The target, what was found and what it costs, with the evidence; the verdict last."""
     blocks: list[Block] = [Line(_title(result), "title"), *suspects(result)]
     blocks.append(Facts(tuple(_rows(result))))
-    if result.layers:
+    if result.pins_everything and len(result.layers) > _LISTED_IF_ALL:
+        every = f"Every layer that may be pinned is: {len(result.layers)}, to {result.raised_to}."
+        blocks += [Line(), Line(every, "title"), *_before_pinning(result), *_reasons(result)]
+    elif result.layers:
         beside = ", besides those of the plan" if result.pinned_by_plan else ""
         heading = Line(f"Layers to keep in higher precision{beside}", "title")
         blocks += [Line(), heading, _layers(result), *whole_blocks(result)]
@@ -406,11 +411,13 @@ def _point(selected: SelectedPoint) -> str:
 def _cost(result: BisectResult) -> str:
     cost = result.cost
     more = cost.plan / cost.base - 1 if cost.base else 0.0
-    return (
-        f"{share(cost.pinned_share)} of what pinning every layer to {cost.all_pinned_to} would "
-        f"add; in all {number(cost.plan, 3)} {cost.unit}, {share(more)} more than with "
-        f"{_base(result)}"
+    text = (
+        f"in all {number(cost.plan, 3)} {cost.unit}, {share(more)} more than with {_base(result)}"
     )
+    if result.pins_everything:
+        return text
+    to = cost.all_pinned_to
+    return f"{share(cost.pinned_share)} of what pinning every layer to {to} would add; {text}"
 
 
 def checked_line(result: BisectResult, check: Check, base: str) -> str:
@@ -517,7 +524,7 @@ def _verdict(result: BisectResult) -> str:
         return f"PASSED with {by_hand}{beside}{unknown}: {result.target_text}."
     which = "each of the others" if by_user else "each" if count > 1 else "which is"
     proof = f"{which} needed there" if result.minimal else "not all of them seen to be needed"
-    if count == result.candidates:
+    if result.pins_everything:
         proof = f"none left in lower precision, {proof}"
     by_hand = f", {by_user} of them by {option('pin')}" if by_user else ""
     if result.selected_point is not None:

@@ -282,12 +282,13 @@ def _pins(result: RepairResult) -> Iterator[Block]:
     cost = share(pinning.cost.pinned_share)
     named = first_names(pinning.pinned, _MOST_NAMED)
     instead = " in place of the remedies" if result.reverted else ""
-    text = (
-        f"{counted(count, 'layer')} pinned{instead}, at {cost} of the cost of pinning every layer"
-    )
-    text += f" to {pinning.cost.all_pinned_to}"
-    yield Line(f"{text}: {named}", "title")
-    yield from whole_blocks(pinning)
+    if pinning.pins_everything:
+        every = f"All {count} layers that may be pinned are{instead}, to {pinning.raised_to}."
+        yield Line(every, "title")
+    else:
+        text = f"{counted(count, 'layer')} pinned{instead}, at {cost} of the cost of pinning every"
+        yield Line(f"{text} layer to {pinning.cost.all_pinned_to}: {named}", "title")
+        yield from whole_blocks(pinning)
     if pinning.search.outcome is SearchOutcome.UNFINISHED and not pinning.minimal:
         tried = counted(pinning.history, "set")
         yield Line(
@@ -353,7 +354,7 @@ def _verdict(result: RepairResult) -> str:
     if result.requantized:
         how = "the model quantized anew"
     pinned = f" and {pins} pinned" if result.pinned else ", nothing pinned" if kept else ""
-    if result.pinning is not None and 0 < result.pinning.candidates <= len(result.pinned):
+    if result.pinning is not None and result.pinning.pins_everything:
         pinned += ", which are all: nothing is left in lower precision"
     if result.passed:
         return f"PASSED with {how}{pinned}: {target}."

@@ -10,7 +10,7 @@ import pytest
 
 import qdebug
 from qdebug.display.bisect import checked_line, proves_nothing, view
-from qdebug.display.blocks import Facts
+from qdebug.display.blocks import Facts, Line, Table
 
 DATA = Path(__file__).parents[2] / "calib_data"
 
@@ -46,3 +46,18 @@ def test_the_figures_of_the_search_and_of_the_simulation_are_told_apart(result: 
         assert ("in the simulation" in facts["found"]) == differs
         line = checked_line(seen, check, "nothing pinned")
         assert (f"({figures[0]} on the INT8 kernels" in line) == differs
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_that_every_layer_is_pinned_is_a_sentence_where_these_are_many(
+    result: Any, times: int
+) -> None:
+    layers = result.layers * times
+    every = replace(result, layers=layers, candidates=len(layers))
+    blocks = view(every)
+    (facts,) = [dict(b.rows) for b in blocks if isinstance(b, Facts)]
+    assert every.pins_everything and "every layer" not in facts["cost"]
+    said = f"Every layer that may be pinned is: {len(layers)}, to FP16."
+    assert (said in [b.text for b in blocks if isinstance(b, Line)]) == (len(layers) > 12)
+    listed = [len(b.rows) for b in blocks if isinstance(b, Table) and b.columns[0].head == "layer"]
+    assert listed == ([] if len(layers) > 12 else [len(layers)])

@@ -89,10 +89,12 @@ def search(
     of: SearchProblem,
     strategy: str = "auto",
     max_evaluations: int | None = None,
+    *,
+    hurried: bool = False,
 ) -> SearchResult:
     """Run a search, and check that it evaluated nothing twice."""
     oracle = Oracle(predicate, max_evaluations=max_evaluations)
-    result = find(of, oracle, load_strategy(strategy))
+    result = find(of, oracle, load_strategy(strategy), hurried=hurried)
     assert result.evaluations == len(predicate.calls) == len(set(predicate.calls))
     return result
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from dataclasses import replace
 
 from qdebug.commands.check.samples import judged_by, shared_samples, try_variants
 from qdebug.errors import QdebugError
 from qdebug.execute.context import Context
 from qdebug.execute.lockstep import affordable_samples
+from qdebug.execute.timelimit import OutOfTimeError, TimedBackend
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.graph import Graph
 from qdebug.network.layers import find_layers
@@ -21,6 +24,8 @@ _SAMPLES, _LEAST = 32, 8
 """What FP32 runs on: as in check, of a large model fewer; on less nothing can be told."""
 _HASHED = 256
 """Samples of each set that are looked at for overlap: they are read once more for it."""
+_SHARE = 1 / 20
+"""Of the time that is left, for what is no part of the answer."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -32,6 +37,7 @@ def suspicions(
     calibration: Samples | None = None,
     *,
     says_chance: bool = False,
+    ends_at: float = math.inf,
 ) -> tuple[str, ...]:
     """A note, where something is wrong with the samples before anything is measured: labels that
     are no class or off by one, FP32 at chance level and on which other values it is not, samples
@@ -45,15 +51,20 @@ def suspicions(
             samples, one by one, the calibration says it.
         says_chance: that FP32 is at chance level is said where no other values mend it, too:
             most commands say that themselves, of all samples.
+        ends_at: when the time of the command is over, on the clock of `time.monotonic`. Where a
+            look takes more than a small part of what is left, it is given up.
     """
     found: list[Finding] = []
+    now = time.monotonic()
+    timed = TimedBackend(context.backend, now + _SHARE * (ends_at - now))
+    context = replace(context, backend=timed)
     try:
         if calibration is not None and not same_samples(calibration, compared):
             shared = shared_samples(compared, calibration, _HASHED)
             found += [shared] if shared else []
         if metric is not None and metric.needs_labels and _is_between_0_and_1(metric):
             found += _of_metric(context, graph, compared, metric)
-    except QdebugError as error:
+    except (QdebugError, OutOfTimeError) as error:
         _LOG.debug("the samples cannot be looked at: %s", error)
     unsaid = set() if says_chance else {"chance-level"}
     told = [

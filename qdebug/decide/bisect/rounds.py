@@ -396,6 +396,7 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
             oracle,
             load_strategy(options.strategy),
             knee_by_value=evaluator.condition.scope == "metric",
+            hurried=options.time_limit_s is not None,
         )
         runner = evaluator.runner
         return Searched(
@@ -414,14 +415,14 @@ _ANSWER_AND_ANOTHER = 2
 
 
 def _reserve(setup: Setup, one: _Round, history: Sequence[Evaluation]) -> float:
-    """Seconds for checks of the answer, or, as long as no set passes, of one with everything
-    pinned. What an engine takes to build is not known before."""
+    """Seconds for checks of the answer, or, as long as no set passes, of one with half of all
+    pinned, which is tried first. What an engine takes to build is not known before."""
     passing = [e for e in history if e.measurement.passed]
     cheapest = min(passing, key=lambda e: setup.space.problem.cost(e.pins), default=None)
     share = setup.held_out.count / setup.searched.count if one.held_out is None else 0.0
     reference, exact = one.evaluator.runner.reference_s, one.evaluator.literal
     precisions = {precision for item in setup.space.problem.items for precision in item.costs}
-    unknown = everything_pinned(reference, emulated=emulates_fp16(setup.context, precisions))
+    unknown = everything_pinned(reference, emulated=emulates_fp16(setup.context, precisions)) / 2
     answer = cheapest.measurement.seconds if cheapest else unknown
     checks = seconds_of_checks(reference, answer, on_searched=not exact, held_out=share)
     if len(passing) < _ANSWER_AND_ANOTHER or one.repeated or one.held_out is not None:

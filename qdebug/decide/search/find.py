@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 
 from qdebug.decide.search.ladder import below_fp32, steps_of
 from qdebug.decide.search.oracle import BudgetSpent, Evaluation, Oracle
@@ -15,6 +18,10 @@ from qdebug.formats.registry import order_of
 from qdebug.types import Precision
 
 Raised = Mapping[str, Precision]
+
+_HALVINGS = 5
+"""Questions about how many layers suffice: then 1/32 of the layers more are raised than that, at
+most."""
 
 
 class Outcome(StrEnum):
@@ -68,7 +75,12 @@ class SearchResult:
 
 
 def find(
-    problem: SearchProblem, oracle: Oracle, strategy: Strategy, *, knee_by_value: bool = False
+    problem: SearchProblem,
+    oracle: Oracle,
+    strategy: Strategy,
+    *,
+    knee_by_value: bool = False,
+    hurried: bool = False,
 ) -> SearchResult:
     """The cheapest pins with which the target holds, as far as `strategy` finds them.
 
@@ -81,13 +93,17 @@ def find(
 
     Args:
         knee_by_value: see `by_value` of pareto.
+        hurried: the time may be over soon: before everything is raised, which takes longest and is
+            the dearest answer, half of the layers are, those of most noise for their cost, then a
+            quarter, and so on; all only where half of them fail. The strategy is asked first for a
+            part of what passes so.
 
     Raises:
         QdebugError: what the evaluation or the strategy raised; the journal keeps what was done.
     """
     search = _Search(problem, oracle)
     try:
-        outcome, pins, reason = search.run(strategy)
+        outcome, pins, reason = search.run(strategy, hurried=hurried)
     except BudgetSpent as spent:
         outcome, pins, reason = Outcome.UNFINISHED, search.cheapest_passing(), str(spent)
     achieved = oracle.known(pins)
@@ -144,10 +160,12 @@ class _Search:
         self._problem = problem
         self._oracle = oracle
 
-    def run(self, strategy: Strategy) -> tuple[Outcome, Pins, str]:
+    def run(self, strategy: Strategy, *, hurried: bool) -> tuple[Outcome, Pins, str]:
         always = self._problem.always
         if self._oracle.ask(always).passed:
             return Outcome.NOTHING_NEEDED, always, "the target holds without raising any layer"
+        if hurried and (first := self._halve()):
+            self._choose(strategy, {}, first)
         if self._problem.pin_to is PinTo.LADDER:
             return self._climb(strategy)
         for level in self._levels():
@@ -172,6 +190,30 @@ class _Search:
             pins, reason = self._descend(seen), ""
             self.cheaper_left = None
         return Outcome.FOUND, pins, reason
+
+    def _halve(self) -> Raised:
+        """The first layers, by the noise that raising each takes away for its cost, as many as a
+        binary search that begins in the middle finds to pass; none where it takes them all."""
+        items = self._problem.items
+        if self._problem.pin_to is PinTo.LADDER:
+            steps: Sequence[Raised] = steps_of(items)
+        else:
+            level = self._levels()[0]
+            order = sorted(items, key=lambda item: -_worth(item, level[item.name]))
+            steps = [*accumulate(({item.name: level[item.name]} for item in order), operator.or_)]
+        sets = [self._problem.always | pins_of(step) for step in steps]
+        fails, passes = -1, len(sets) - 1
+        for _ in range(_HALVINGS):
+            if passes - fails <= 1:
+                break
+            middle = (fails + passes) // 2
+            if self._oracle.ask(sets[middle]).passed:
+                passes = middle
+                continue
+            fails = middle
+            if passes == len(sets) - 1 and not self._oracle.ask(sets[-1]).passed:
+                break
+        return steps[passes] if passes < len(sets) - 1 else {}
 
     def _climb(self, strategy: Strategy) -> tuple[Outcome, Pins, str]:
         """Up the ladder to the first step with which the target holds, by a binary search; then
@@ -281,6 +323,11 @@ def _lower_rungs(item: Item, precision: Precision) -> Iterator[Pins]:
     for rung in item.rungs:
         if item.costs[rung] < item.costs[precision]:
             yield pins_of({item.name: rung})
+
+
+def _worth(item: Item, precision: Precision) -> float:
+    """The noise that raising it takes away, for its cost."""
+    return item.noise / item.costs[precision] if item.costs[precision] else math.inf
 
 
 def _choice(item: Item, low: Precision | None, high: Precision) -> Choice:

@@ -349,6 +349,16 @@ class BisectResult(Result):
         """How many of the pinned layers the user asked for."""
         return sum(layer.user_pinned for layer in self.layers)
 
+    @property
+    def pins_everything(self) -> bool:
+        """Every layer that could be pinned is."""
+        return 0 < self.candidates <= len(self.layers) - self.user_pinned
+
+    @property
+    def raised_to(self) -> str:
+        """What the pinned layers run in, for people."""
+        return " and ".join(sorted({layer.precision.upper() for layer in self.layers}))
+
     def headline(self) -> str:
         """The model, the target, and what it takes to meet it."""
         if not self.found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,41 @@ def test_the_last_evaluation_allowed_may_complete_the_proof() -> None:
     complete = search(needing(LAYERS[4:6]), problem(LAYERS))
     limited = search(needing(LAYERS[4:6]), problem(LAYERS), "auto", complete.evaluations)
     assert limited == complete
+
+
+NOISE = {name: 2.0 ** -((7 * i) % 20) for i, name in enumerate(LAYERS)}
+"""The noisiest layers, in this order: 0, 3, 6, 9, 12, 15, 18."""
+
+
+@pytest.mark.parametrize(("budget", "pinned"), [(2, 10), (3, 5), (4, 5), (5, 3), (20, 3)])
+def test_a_search_that_may_end_soon_halves_its_answer(budget: int, pinned: int) -> None:
+    """Three of 20 layers are needed: 10 pass, 5 do, 2 do not, 3 do; only then all are tried."""
+    predicate = additive(NOISE, threshold=0.3)
+    of = problem(LAYERS, estimates=list(NOISE.values()))
+    result = search(predicate, of, max_evaluations=budget, hurried=True)
+    assert len(result.pins) == pinned
+    assert result.achieved is not None and result.achieved.passed
+    assert (result.ceiling is None) == (budget < 20)
+
+
+def test_where_half_of_the_layers_fail_everything_is_tried_next() -> None:
+    predicate = additive(NOISE, threshold=1e-5)
+    of = problem(LAYERS, estimates=list(NOISE.values()))
+    result = search(predicate, of, max_evaluations=4, hurried=True)
+    assert [len(pins) for pins in predicate.calls] == [0, 10, 20, 15]
+    assert len(result.pins) == 20
+    impossible = search(Predicate(lambda raised: False), of, hurried=True)
+    assert (impossible.outcome, impossible.evaluations) == (Outcome.IMPOSSIBLE, 3)
+
+
+@pytest.mark.parametrize("pin_to", [PinTo.FP16, PinTo.AUTO, PinTo.LADDER])
+def test_a_search_that_may_end_soon_finds_the_same_when_it_does_not(pin_to: PinTo) -> None:
+    of = problem(LAYERS, estimates=list(NOISE.values()), pin_to=pin_to)
+    of = replace(of, items=tuple(replace(i, raised_noise={FP16: 0.0}) for i in of.items))
+    patient = search(additive(NOISE, threshold=0.1), of)
+    hurried = search(additive(NOISE, threshold=0.1), of, hurried=True)
+    assert hurried.pins == patient.pins
+    assert hurried.evaluations <= patient.evaluations + 12
 
 
 class Levels:
