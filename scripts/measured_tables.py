@@ -26,12 +26,12 @@ NETWORKS = {
 }
 """What the documentation calls them."""
 PROVIDERS = {
-    "OpenVINO,": "OpenVINO, FP32",
-    "QNN,": "QNN",
-    "CUDA,": "CUDA, no TF32",
+    'OpenVINO,load_config={"CPU":{"INFERENCE_PRECISION_HINT":"f32"}}': "OpenVINO, FP32",
+    "QNN,backend_type=htp": "QNN",
+    "CUDA,use_tf32=0": "CUDA, no TF32",
     "nv_tensorrt_rtx": "TensorRT-RTX",
 }
-"""By how the argument of the benchmark begins: options stand behind the comma."""
+"""By the argument of the benchmark; what is not here stands for itself."""
 SCORES = {"top1": "top-1", "box-f1-to-reference": "F1", "recall@1": "recall@1"}
 PRECISIONS = ("int8", "fp8", "a16w8", "bf16", "fp16")
 
@@ -94,10 +94,7 @@ def providers() -> tuple[Sequence[str], Lines]:
         for row in _read("providers"):
             if "refused" in row:
                 continue
-            name = next(
-                (new for old, new in PROVIDERS.items() if row["provider"].startswith(old)),
-                row["provider"],
-            )
+            name = PROVIDERS.get(row["provider"], row["provider"])
             left = row["nodes"].get("CPUExecutionProvider", 0)
             yield (
                 *(NETWORKS[row["network"]], name, row["precision"].upper()),

@@ -240,7 +240,8 @@ class AuditedSession(DeployedSession):
             BackendError: the graph cannot be written.
         """
         optimized = onnx.ModelProto.FromString(self.serialized())
-        return EngineInfo(tuple(_layers(optimized, self._proto)), InfoSource.RUNTIME)
+        layers = tuple(_layers(optimized, self._proto))
+        return EngineInfo(layers, InfoSource.RUNTIME, provider=self._provider.name)
 
     def serialized(self) -> bytes:
         """See run.engine.Serialized: the optimized model, for this kind of processor.

@@ -295,6 +295,7 @@ class EngineInfo:
         notes: what the file does not say, and what to do to have it say so.
         unequal_scales: of Concat nodes, where the model is at hand.
         device: the GPU that it was built or measured on, where a file names it.
+        provider: of ONNX Runtime, the execution provider.
         executions: times of whole executions, where they were given.
     """
 
@@ -309,6 +310,7 @@ class EngineInfo:
     model_inputs: tuple[ModelTensor, ...] = ()
     model_outputs: tuple[ModelTensor, ...] = ()
     unequal_scales: Hidden[tuple[UnequalScales, ...]] = ()
+    provider: Hidden[str] = ""
     device: Device | None = None
     executions: ExecutionTimes | None = None
 

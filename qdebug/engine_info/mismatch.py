@@ -54,6 +54,13 @@ def explain_mismatch(
             )
         said = next((e.text for e in info.events if _about(e, node.name)), "")
         told = f"the builder said: {said}" if said else "no reason is in the file"
+        if info.provider.startswith("CUDA"):
+            return (
+                "CUDA's execution provider has no kernels for Q/DQ: it computes what they say in "
+                "floating point",
+                "Deploy with TensorRT or its execution providers, which have, or run FP16 on "
+                "CUDA's. No need to pin it.",
+            )
         if info.source is InfoSource.RUNTIME and not _quantizes_result(node, info):
             return (
                 "its operands are quantized, but no QuantizeLinear reads its result directly: ONNX "

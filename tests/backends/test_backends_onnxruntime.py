@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -15,8 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 from qdebug.backends.onnxruntime import OnnxRuntimeBackend
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.stream import available_cores
+from qdebug.engine_info.files.onnx_file import with_nodes
+from qdebug.engine_info.mismatch import explain_mismatch
 from qdebug.errors import UsageError
+from qdebug.network.graph import Graph
 from qdebug.testing.contract import quantized
+from qdebug.types import Precision
 
 
 def with_quantized_output() -> onnx.ModelProto:
@@ -41,6 +46,20 @@ def test_a_convolution_runs_in_int8_where_its_output_is_quantized_too() -> None:
         assert conv is not None and conv.precision == built
     layer = backend.open(with_quantized_output(), []).engine_info().layer_of("conv")
     assert layer is not None and layer.layer_type == "QLinearConv"
+
+
+@pytest.mark.parametrize(
+    ("provider", "reason"), [("CPU", "no QuantizeLinear reads"), ("CUDA", "no kernels for Q/DQ")]
+)
+def test_why_a_convolution_did_not_run_in_int8(provider: str, reason: str) -> None:
+    proto = quantized()
+    read = OnnxRuntimeBackend().open(proto, []).engine_info()
+    info = with_nodes(replace(read, provider=f"{provider}ExecutionProvider"), Graph(proto))
+    layer = info.layer_of("conv")
+    assert layer is not None
+    node = next(n for n in info.nodes if n.name == "conv")
+    said, _ = explain_mismatch(node, Precision.INT8, "fp32", layer, info)
+    assert reason in said
 
 
 def test_its_kernels_round_otherwise_than_the_simulation() -> None:
