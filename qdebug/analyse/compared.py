@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Choice:
     """Layers to keep in FP32 together. On the samples that chose them they gave back `restored` of
-    what was lost, NaN where they were not run there; `holds`: that was most of it."""
+    what was lost, NaN where they were not run there; `holds`: that was most of it. By up to
+    `uncertain_db` two runs differed in which one layer was in FP32, the same in both."""
 
     names: tuple[str, ...]
     holds: bool
     restored: float = math.nan
+    uncertain_db: float = 0.0
 
 
 @dataclass(frozen=True)

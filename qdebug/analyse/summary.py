@@ -25,7 +25,7 @@ from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import CompareResult, LayerResult
-from qdebug.results.curve import Curve, Figure, part_restored
+from qdebug.results.curve import Figure, part_restored
 from qdebug.results.summary import (
     MOST_LEADERS,
     RestoredMetric,
@@ -129,24 +129,42 @@ def summarized(compared: Compared) -> Compared:
         metric=metric,
         restored=_restored_part(result, metric, found),
     )
+    off_db = _off_db(compared, summary)
+    curve = replace(result.curve, fits=off_db <= CLOSE_DB) if result.curve else None
     return compared.found(
         *_stored_twice(compared.pair, result, chosen),
+        *_uncertain(compared, off_db),
         summary=summary,
-        curve=_fitting(compared, summary),
+        curve=curve,
     )
 
 
-def _fitting(compared: Compared, summary: Summary) -> Curve | None:
-    """The curve, without its points where they are of other samples than the summary, and the same
-    layers gained another figure there: a screen would have two."""
+def _off_db(compared: Compared, summary: Summary) -> float:
+    """By how much the SQNR that the layers of the summary gain differs from what they gained on the
+    samples of the curve: a screen would have two figures. 0 where that was not run, or is what the
+    summary has."""
     curve, choice = compared.result.curve, compared.choice
     if curve is None or choice is None or curve.figure is not Figure.SQNR:
-        return curve
+        return 0.0
     there, here = choice.restored, summary.output_share
-    if curve.samples >= summary.samples or here is None or summary.layers != choice.names:
-        return curve
-    off_db = noise_db(1 - here) - noise_db(1 - there) if max(here, there) < 1 else 0.0
-    return curve if abs(off_db) <= CLOSE_DB else replace(curve, points=())
+    if here is None or summary.layers != choice.names or not max(here, there) < 1:
+        return 0.0
+    return abs(noise_db(1 - here) - noise_db(1 - there))
+
+
+def _uncertain(compared: Compared, off_db: float) -> Iterator[str]:
+    """A note, where two runs of the same samples with the same layers in FP32 differ."""
+    choice, curve, result = compared.choice, compared.result.curve, compared.result
+    if choice is None or curve is None:
+        return
+    uncertain_db = max(choice.uncertain_db, off_db if curve.samples == result.samples else 0.0)
+    if uncertain_db > CLOSE_DB:
+        yield (
+            f"What a single layer gains is uncertain by {uncertain_db:.1f} dB: so much do two runs "
+            "of the same samples differ that keep the same layers in FP32, and only the last bits "
+            "of what the others compute are not the same. This network magnifies them; more "
+            "samples average that out."
+        )
 
 
 def _stored_twice(pair: ModelPair, result: CompareResult, names: Sequence[str]) -> Iterator[str]:

@@ -217,7 +217,7 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
         worst = ", each by its worst part" if any(x.parts for x in result.outputs) else ""
         of = f"of the mean of their noise-to-signal ratios{worst}"
         yield "all outputs", f"SQNR {together}, {of}"
-    if result.curve and result.curve.points and not _loses_nothing(result.curve):
+    if result.curve and result.curve.shown and not _loses_nothing(result.curve):
         yield "kept in FP32", _curve_text(result, result.curve)
     harmless = {x.tensor for x in result.layers if x.harmless}
     broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
@@ -271,22 +271,26 @@ def _loses_nothing(curve: Curve) -> bool:
 
 def _curve_text(result: CompareResult, curve: Curve) -> str:
     """What the first layers of the table give back together: a sparkline, and figures."""
-    heights = [0.0, *(min(1.0, max(0.0, p.restored)) for p in curve.points)]
+    points = curve.shown
+    heights = [0.0, *(min(1.0, max(0.0, p.restored)) for p in points)]
     bars = "".join(_BARS[round(h * (len(_BARS) - 1))] for h in heights)
-    unit = {Figure.SQNR: "SQNR in dB", Figure.LOSS: "loss"}.get(curve.figure, "")
-    name = result.metric.name if result.metric and curve.figure is not Figure.SQNR else ""
-    unit = printable(" ".join(filter(None, (name, unit))))
+    name = printable(result.metric.name) if result.metric else ""
+    units = {
+        Figure.SQNR: "SQNR in dB",
+        Figure.LOSS: f"per-sample loss of {name}",
+        Figure.SCORE: name,
+    }
+    unit, on = units[curve.figure], ""
+    if curve.samples < result.samples:
+        on = f", on {curve.samples} of the {counted(result.samples, 'sample')}"
     if curve.is_told_in_gains(result.samples):
-        gains = ", ".join(f"{p.layers}: {p.value - curve.planned:+.1f}" for p in curve.points)
-        on = f"on {curve.samples} of the {counted(result.samples, 'sample')}"
-        return f"{bars} gain in {unit}, {on}: first {gains}"
-    values = ", ".join(f"{p.layers}: {_of_curve(curve, p.value)}" for p in curve.points)
+        gains = ", ".join(f"{p.layers}: {p.value - curve.planned:+.1f}" for p in points)
+        return f"{bars} gain in {unit}{on}: first {gains}"
+    values = ", ".join(f"{p.layers}: {_of_curve(curve, p.value)}" for p in points)
     all_of_them = (
         "" if curve.figure is Figure.SQNR else f", all {_of_curve(curve, curve.reference)}"
     )
-    on = f" ({counted(curve.samples, 'sample')})" if curve.samples < result.samples else ""
-    start = f"none {_of_curve(curve, curve.planned)}, first {values}"
-    return f"{bars} {unit}: {start}{all_of_them}{on}"
+    return f"{bars} {unit}{on}: none {_of_curve(curve, curve.planned)}, first {values}{all_of_them}"
 
 
 def _of_curve(curve: Curve, value: float) -> str:

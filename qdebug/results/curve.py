@@ -35,12 +35,19 @@ class Figure(StrEnum):
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The figure with so many layers in FP32, and the part of what was lost that this gives back,
-    as of `part_restored`. The figure is NaN where the outputs hold NaN or Inf."""
+    """The figure with so many layers in FP32.
+
+    Attributes:
+        layers: the first ones of `Curve.names`.
+        value: the figure; NaN where the outputs hold NaN or Inf.
+        restored: the part of what was lost that this gives back, as of `part_restored`.
+        rises: it gives back more than any point before. A screen leaves out the others.
+    """
 
     layers: int
     value: float
     restored: float
+    rises: bool = True
 
 
 @dataclass(frozen=True)
@@ -52,9 +59,11 @@ class Curve:
         figure: what the values are of.
         samples: they are of these, by which the order was chosen too.
         planned: the figure with no layer in FP32; `reference` with all: exact, +inf, for an SQNR.
-        points: by their number of layers, each higher than those before; layers behind the last
-            one follow by effect. None where the layers of the summary gained another SQNR on all
-            samples than on these, by more than 1 dB.
+        points: by their number of layers.
+        names: of the layers in that order, up to the last point. The table follows it up to the
+            last point that rises; the layers behind that follow by effect.
+        fits: the layers of the summary gained on all samples, within 1 dB, the SQNR that they
+            gained on these; as far as that was tested. A screen leaves out the curve otherwise.
         rises: of each order that was tried, the mean part restored by its first 1, 3, 5 and 13
             layers, as far as there are so many.
         runs: of the model, that all of this took.
@@ -68,6 +77,13 @@ class Curve:
     points: tuple[CurvePoint, ...]
     rises: Mapping[str, float] = field(default_factory=dict)
     runs: int = 0
+    names: tuple[str, ...] = ()
+    fits: bool = True
+
+    @property
+    def shown(self) -> tuple[CurvePoint, ...]:
+        """The points that a screen shows."""
+        return tuple(p for p in self.points if p.rises) if self.fits else ()
 
     def is_told_in_gains(self, samples: int) -> bool:
         """Whether SQNRs are shown as what they gain, beside figures of more `samples`."""

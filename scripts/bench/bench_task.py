@@ -10,6 +10,7 @@ does, and whether that is 90 % or more, or within the standard error of what the
     python scripts/bench/bench_task.py --folder DIR                # networks of digit_zoo.py in DIR
     python scripts/bench/bench_task.py --folder DIR --form others  # as quantize_static makes them
     python scripts/bench/bench_task.py --folder DIR --form fp16 --nets yolox
+    python scripts/bench/bench_task.py --folder DIR --nets X --metric FILE.py:NAME  # X.onnx in DIR
 """
 
 from __future__ import annotations
@@ -71,6 +72,11 @@ class Found:
     with_best: float
 
     @property
+    def loses(self) -> bool:
+        """Whether the precision takes so much of the score that there is something to find."""
+        return loses(self.reference, self.planned)
+
+    @property
     def part(self) -> float:
         """What the named set gives back, as a part of what the best one does."""
         most = self.with_best - self.planned
@@ -91,6 +97,7 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", metavar="NET", help="only these; default: all")
     parser.add_argument("--form", choices=FORMS, default="int8")
     parser.add_argument("--samples", type=int, default=500, help="of both halves; default: 500")
+    parser.add_argument("--metric", help="of these networks; default: that of zoo_metrics.py")
     parser.add_argument("--no-search", action="store_true", help="without the best set")
     parser.add_argument("--json", type=Path, help="write what was found")
     arguments = parser.parse_args()
@@ -101,10 +108,11 @@ def main() -> None:
     found = []
     for net in networks(arguments.folder):
         if arguments.nets is None or net.name in arguments.nets:
-            one = measured(net, arguments.form, arguments.samples, search=not arguments.no_search)
+            name = arguments.metric or metric_of(net)
+            one = measured(net, name, arguments.form, arguments.samples, arguments.no_search)
             found.append(one)
             print(row(one), flush=True)
-    lost = [x for x in found if x.reference - x.planned >= LEAST_LOST * x.reference]
+    lost = [x for x in found if x.loses]
     right = sum(x.right for x in lost)
     print(f"\n{right} of {len(lost)} right; {len(found) - len(lost)} lose less than 1 %")
     if arguments.json:
@@ -113,7 +121,7 @@ def main() -> None:
 
 def row(one: Found) -> str:
     """The row of a network."""
-    part = "–" if one.reference - one.planned < LEAST_LOST * one.reference else f"{one.part:.0%}"
+    part = f"{one.part:.0%}" if one.loses else "–"
     return (
         f"| {one.network} | {one.layers} | {one.reference:.3f}, {one.planned:.3f} | "
         f"{len(one.named)} ({one.finding}), {one.order}, {one.figure} | {one.with_named:.3f} | "
@@ -121,10 +129,19 @@ def row(one: Found) -> str:
     )
 
 
-def measured(net: Net, form: str, samples: int, *, search: bool) -> Found:
-    """What `compare` and the score name on one half of the samples; what it gives on the other."""
+def metric_of(net: Net) -> str:
+    """The metric of a network of `digit_zoo.py` or of the assets."""
     function = zoo_metrics.BY_NETWORK.get(net.name)
-    metric = f"{zoo_metrics.__file__}:{function}" if function else "top1"
+    return f"{zoo_metrics.__file__}:{function}" if function else "top1"
+
+
+def loses(reference: float, planned: float) -> bool:
+    """Whether a score, higher is better, falls by what is worth a search."""
+    return reference - planned >= LEAST_LOST * reference
+
+
+def measured(net: Net, metric: str, form: str, samples: int, no_search: bool) -> Found:
+    """What `compare` and the score name on one half of the samples; what it gives on the other."""
     with TemporaryDirectory() as folder:
         how: dict[str, Any] = {"metric": metric, **FORMS[form]}
         if form == "others":
@@ -140,9 +157,10 @@ def measured(net: Net, form: str, samples: int, *, search: bool) -> Found:
         layers = [x.name for x in result.layers if x.effect is not None]
         named = (result.summary.layers if result.summary else ()) or tuple(layers[:1])
         named = named if len(named) <= 5 else tuple(n for n in layers if n in named)[:5]
-        best = best_set(layers, len(named), seen_score) if search else named
         task = truth.result.metric
         assert task is not None
+        search = loses(task.reference, task.candidate) and not no_search
+        best = best_set(layers, len(named), seen_score) if search else named
         return Found(
             network=net.name,
             layers=len(layers),

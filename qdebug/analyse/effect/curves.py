@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 
@@ -34,7 +34,7 @@ from qdebug.analyse.layer_results import ranked_by_effect
 from qdebug.errors import MetricError
 from qdebug.execute.evaluator import KeptReference, joined_batches
 from qdebug.execute.timelimit import OutOfTimeError
-from qdebug.metrics.effect import is_masked
+from qdebug.metrics.effect import gain_db, is_masked
 from qdebug.metrics.tasks.base import Float64, is_share
 from qdebug.metrics.tensor import noise_db
 from qdebug.network.macs import macs_per_sample
@@ -82,10 +82,12 @@ share of the samples, and falls by less than two of them."""
 
 @dataclass(frozen=True)
 class _Value:
-    """What a set of layers in FP32 gives: the noise of the outputs by their worst parts, the score
-    and the losses by sample, None where there are none."""
+    """What a set of layers in FP32 gives: the noise of the outputs by their worst parts, and with
+    all parts alike, as effects have it; the score and the losses by sample, None where there are
+    none."""
 
     noise: float
+    even_noise: float
     score: float | None = None
     losses: Float64 | None = None
 
@@ -110,9 +112,14 @@ class _Yardstick:
         """See CurvePoint."""
         return part_restored(self.planned, self.of(value), self.reference)
 
-    def point(self, layers: int, value: _Value) -> CurvePoint:
-        """As it is shown."""
-        return CurvePoint(layers, self.shown(self.of(value)), self.restored(value))
+    def points(self, values: Mapping[int, _Value]) -> tuple[CurvePoint, ...]:
+        """The curve, from what the first so many layers give."""
+        points: list[CurvePoint] = []
+        for layers, value in values.items():
+            restored = self.restored(value)
+            rises = restored > max((x.restored for x in points), default=0.0)
+            points.append(CurvePoint(layers, self.shown(self.of(value)), restored, rises))
+        return tuple(points)
 
     def shown(self, figure: float) -> float:
         """In dB, where it is noise."""
@@ -154,8 +161,8 @@ class _Trials:
         task = self._reference.task
         with suppress(MetricError):  # so few samples cannot be judged
             if task is not None:
-                return _Value(0.0, task.of_reference(), task.losses(task.reference))
-        return _Value(0.0)
+                return _Value(0.0, 0.0, task.of_reference(), task.losses(task.reference))
+        return _Value(0.0, 0.0)
 
     def __call__(self, sets: Sequence[Collection[str]]) -> list[_Value | None]:
         """The values; None of sets beyond the number of runs, or for which the time is over.
@@ -168,22 +175,24 @@ class _Trials:
         runs = begin_pinned(self._context, self._task, due, self._work) if due else iter(())
         try:
             for high, run in zip(due, runs, strict=True):
-                self.known[high] = _Value(math.inf) if run is None else self._value(run)
+                broken = _Value(math.inf, math.inf)
+                self.known[high] = broken if run is None else self._value(run)
         except OutOfTimeError:
             self.most = 0
         return [self.known.get(frozenset(names)) for names in sets]
 
     def _value(self, run: PinnedRun) -> _Value:
-        noise = run.errors.worst_noise()
-        noise = math.inf if math.isnan(noise) else noise
+        errors = run.errors.worst_noise(), run.errors.noise()
+        worst, even = (math.inf if math.isnan(x) else x for x in errors)
+        noise = _Value(worst, even)
         task = self._reference.task
         if task is None:
-            return _Value(noise)
+            return noise
         try:
             outputs = joined_batches(run.outputs)
-            return _Value(noise, task(outputs), task.losses(outputs))
+            return replace(noise, score=task(outputs), losses=task.losses(outputs))
         except MetricError:  # outputs that hold NaN, or too few samples
-            return _Value(noise)
+            return noise
 
 
 def curved(compared: Compared) -> Compared:
@@ -306,14 +315,13 @@ def _curved(compared: Compared, trials: _Trials, orders: Mapping[Order, Sequence
     trials([names[:k] for k in _SHOWN if k < count])
     choice = _chosen(compared, names, restored)
     choice = replace(choice, restored=restored(choice.names))
-    points = _rising(
-        yardstick.point(k, trials.known[frozenset(names[:k])])
-        for k in range(1, count)
-        if frozenset(names[:k]) in trials.known
-    )
-    shown = names[: points[-1].layers if points else 0]
-    names = [*shown, *(n for n in orders[Order.EFFECT] if n not in shown)]
-    layers = _with_metric(_ranked(compared.result.layers, names), trials)
+    firsts = {k: frozenset(names[:k]) for k in range(1, count)}
+    points = yardstick.points({k: trials.known[x] for k, x in firsts.items() if x in trials.known})
+    shown = names[: max((p.layers for p in points if p.rises), default=0)]
+    ranked = [*shown, *(n for n in orders[Order.EFFECT] if n not in shown)]
+    layers = _with_metric(_ranked(compared.result.layers, ranked), trials)
+    layers, off_db = _as_tried(compared, layers, trials)
+    choice = replace(choice, uncertain_db=off_db)
     curve = Curve(
         order=order,
         figure=yardstick.figure,
@@ -323,17 +331,36 @@ def _curved(compared: Compared, trials: _Trials, orders: Mapping[Order, Sequence
         points=points,
         rises={str(x): rise for x, rise in rises.items()},
         runs=len(trials.known),
+        names=tuple(names[: points[-1].layers if points else 0]),
     )
     return replace(compared.found(layers=layers, curve=curve), choice=choice)
 
 
-def _rising(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """Those that give back more than all before: layers that lower the figure are no order."""
-    found: list[CurvePoint] = []
-    for point in points:
-        if point.restored > max((x.restored for x in found), default=0.0):
-            found.append(point)
-    return tuple(found)
+def _as_tried(
+    compared: Compared, layers: Sequence[LayerResult], trials: _Trials
+) -> tuple[tuple[LayerResult, ...], float]:
+    """`layers`, those that ran in FP32 by themselves here with what they gained in that run: so the
+    table and the curve have one figure. And by how many dB the effects had another one, at most.
+
+    Only where both are of all samples. What a layer gains depends, in the last bits, on what
+    else its session holds, and some networks magnify these.
+    """
+    effect, planned = compared.result.effect, trials.known.get(frozenset())
+    everywhere = effect is not None and effect.samples == trials.samples == compared.samples.count
+    if effect is None or planned is None or not everywhere or not 0 < planned.even_noise < math.inf:
+        return tuple(layers), 0.0
+    found, off_db = list[LayerResult](), 0.0
+    for layer in layers:
+        value, own = trials.known.get(frozenset([layer.name])), layer.effect
+        if own is None or value is None or own.output_share is None:
+            found.append(layer)
+            continue
+        share = 1 - value.even_noise / planned.even_noise
+        if own.output_share_std == 0 and max(share, own.output_share) < 1:  # measured, both
+            off_db = max(off_db, abs(gain_db(share) - gain_db(own.output_share)))
+        own = replace(own, gain=share * effect.noise, output_share=share, output_share_std=0.0)
+        found.append(replace(layer, effect=own))
+    return tuple(found), off_db
 
 
 def _with_metric(layers: Sequence[LayerResult], trials: _Trials) -> tuple[LayerResult, ...]:

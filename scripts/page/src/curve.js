@@ -18,8 +18,9 @@ export function mount(host, { data, store }) {
   let plot = null;
   const draw = () => {
     const { result } = data.runs[store.get().run];
-    note.textContent = result?.curve ? `the first layers of the table, on ${counted(result.curve.samples, "sample")}` : "";
-    if (!result?.curve) {
+    const points = result?.curve ? shownPoints(result.curve) : [];
+    note.textContent = points.length ? `the first layers of the table, on ${samplesOf(result)}` : "";
+    if (!points.length) {
       body.replaceChildren(h("p", { class: "lacking" }, "This run has no curve."));
       return;
     }
@@ -42,8 +43,15 @@ function figureOf(result) {
   if (inGains(result)) return { words: "gain in SQNR of the outputs, dB", word: decibel };
   if (curve.figure === "sqnr_db") return { words: "SQNR of the outputs, dB", word: decibel };
   const name = metric?.name ?? "metric";
-  return { words: curve.figure === "loss" ? `loss of ${name}` : name, word: (v) => number(v) };
+  return { words: curve.figure === "loss" ? `per-sample loss of ${name}` : name, word: (v) => number(v) };
 }
+
+/** The points that give back more than all before, where they fit the figures of all samples. */
+const shownPoints = (curve) => (curve.fits ? curve.points.filter((p) => p.rises) : []);
+
+/** On which samples the curve was measured. */
+const samplesOf = ({ curve, samples }) =>
+  curve.samples < samples ? `${curve.samples} of the ${counted(samples, "sample")}` : counted(samples, "sample");
 
 /** None in FP32, then the points of the curve, then all, where that is no exact SQNR. */
 function pointsOf(result) {
@@ -51,7 +59,7 @@ function pointsOf(result) {
   const from = inGains(result) ? numberIn(curve, "planned") : 0;
   const all = layers.filter((layer) => layer.effect).length;
   const end = curve.figure === "sqnr_db" ? [] : [{ layers: all, value: numberIn(curve, "reference"), restored: 1 }];
-  const points = curve.points.map((p) => ({ layers: p.layers, value: numberIn(p, "value") - from, restored: p.restored }));
+  const points = shownPoints(curve).map((p) => ({ layers: p.layers, value: numberIn(p, "value") - from, restored: p.restored }));
   return [{ layers: 0, value: numberIn(curve, "planned") - from, restored: 0 }, ...points, ...end];
 }
 

@@ -14,14 +14,17 @@ import pytest
 from half_networks import Builder
 
 import qdebug
-from qdebug.analyse.compared import Choice
+from qdebug.analyse.compared import Choice, Compared, ranked
 from qdebug.analyse.effect import curves
-from qdebug.analyse.summary import _fitting
+from qdebug.analyse.summary import _off_db, _uncertain
+from qdebug.commands.compare import command
 from qdebug.display.blocks import Facts, Table
 from qdebug.display.compare import view
 from qdebug.display.summary import sentence
+from qdebug.metrics.candidate import CLOSE_DB
+from qdebug.metrics.effect import EffectMode
 from qdebug.plan.plan import PrecisionPlan
-from qdebug.results.curve import Curve, CurvePoint, Figure, Order
+from qdebug.results.curve import Curve, Figure, Order
 from qdebug.results.summary import HOLDS, Finding
 from qdebug.results.words import decibel
 from qdebug.types import Precision
@@ -55,6 +58,10 @@ def test_points_are_what_plans_with_the_first_layers_in_fp32_give() -> None:
     assert curve.planned == pytest.approx(result.outputs[0].metrics.sqnr_db, abs=0.01)
     assert [p.layers for p in curve.points][:3] == [1, 2, 3] and curve.points[-1].layers == 13
     names = [x.name for x in result.layers]
+    gain = result.layers[0].gain_db
+    assert gain == pytest.approx(curve.points[0].value - curve.planned, abs=1e-9)
+    assert not any("uncertain by" in note for note in result.notes)
+    assert curve.names == tuple(names[:13])
     for point in (curve.points[0], curve.points[2]):
         value = pinned(names[: point.layers]).outputs[0].metrics.sqnr_db
         assert point.value == pytest.approx(value, abs=0.05)
@@ -82,10 +89,12 @@ def test_the_order_whose_first_layers_give_back_most_is_taken() -> None:
 
 
 def test_a_curve_rises_and_fits_the_figures_of_all_samples() -> None:
-    """Points that fall are left out; of fewer samples it has gains; where the layers of the summary
-    gain another figure on all samples, it has no points."""
-    points = [CurvePoint(k, 20 + x, x / 10) for k, x in ((1, -1), (2, 3), (3, 2.5), (5, 6))]
-    assert [p.layers for p in curves._rising(points)] == [2, 5]
+    """Points that fall are not shown; of fewer samples it has gains; where the layers of the
+    summary gain another figure on all samples, none is shown. The result keeps them all."""
+    yardstick = curves._Yardstick(Figure.SQNR, 0.01, 0.0)
+    noise = {1: 0.012, 2: 0.005, 3: 0.006, 5: 0.001}
+    points = yardstick.points({k: curves._Value(x, x) for k, x in noise.items()})
+    assert [(p.layers, p.rises) for p in points] == [(1, False), (2, True), (3, False), (5, True)]
     result = compared()
     curve, summary = curve_of(result), result.summary
     assert summary is not None and summary.output_share is not None
@@ -94,11 +103,35 @@ def test_a_curve_rises_and_fits_the_figures_of_all_samples() -> None:
     first = f"first 1: {curve.points[0].value - curve.planned:+.1f}, "
     assert "on 48 of the 480 samples" in text["kept in FP32"] and first in text["kept in FP32"]
     assert decibel(curve.planned) not in text["kept in FP32"]
-    for restored, shown in ((summary.output_share, curve.points), (0.2, ())):
+    for restored, fits in ((summary.output_share, True), (0.2, False)):
         choice = Choice(summary.layers, holds=True, restored=restored)
         state: Any = SimpleNamespace(result=of_few, choice=choice)
-        fitting = _fitting(state, replace(summary, samples=480))
-        assert fitting is not None and fitting.points == shown
+        assert (_off_db(state, summary) <= CLOSE_DB) is fits
+        assert [*_uncertain(state, 9.0)] == []  # other samples
+        state = SimpleNamespace(result=result, choice=choice)
+        assert bool([*_uncertain(state, _off_db(state, summary))]) is not fits
+    assert replace(curve, fits=False).shown == () and curve.shown
+
+
+def test_the_table_and_the_curve_have_one_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where effects had another one, the table has that of the curve, and a note says how far
+    they were off."""
+
+    def other(compared: Compared, mode: EffectMode) -> Compared:
+        found = ranked(compared, mode)
+        layers = [
+            replace(x, effect=replace(x.effect, output_share=(x.output_share or 0.0) - 0.4))
+            if x.effect
+            else x
+            for x in found.result.layers
+        ]
+        return found.found(layers=tuple(layers))
+
+    monkeypatch.setattr(command, "ranked", other)
+    result = compared(samples=12)
+    curve, first = curve_of(result), result.layers[0]
+    assert first.gain_db == pytest.approx(curve.points[0].value - curve.planned, abs=1e-9)
+    assert sum("a single layer gains is uncertain" in note for note in result.notes) == 1
 
 
 def test_layers_that_lower_the_figure_are_not_named() -> None:
