@@ -67,6 +67,10 @@ class ShiftSink:
         graph, both = pair.reference, {*pair.candidate.outputs}
         self._outputs = [t for t in graph.outputs if t in both and graph.is_float(t)]
         self._parts = pair.parts
+        self._axes = {
+            x.name: [d.dim_param for d in x.type.tensor_type.shape.dim]
+            for x in graph.proto.graph.output
+        }
         self._each: dict[int, dict[str, list[SampleShifts]]] = {}
 
     def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
@@ -106,6 +110,9 @@ class ShiftSink:
             shift_of(SampleShifts(*map(np.concatenate, zip(*pieces, strict=True))))
             for pieces in zip(*each, strict=True)
         ]
+        axis = output.parts[0].axis if output.parts else 1
+        name = next(iter(self._axes.get(output.name, [])[axis : axis + 1]), "")
+        found = [x and replace(x, axis=name if x.channel is not None else "") for x in found]
         if not output.parts:
             return replace(output, shift=found[0])
         parts = zip(output.parts, found, strict=True)

@@ -54,12 +54,12 @@ _DETAILED = tuple(m for m in LAYER_METRICS if m.column and m.name != "ref_amax")
 _WITH_EFFECTS = tuple(m for m in _DETAILED if m.name != "alone_sqnr_db")
 """Those it shows with that, and in detail."""
 _BY = {
-    Order.EFFECT: "Layers by the gain of keeping only this one in FP32",
-    Order.WORST_PART: "Layers by the gain, in the worst part, of keeping only this one in FP32",
-    Order.LOSS: "Layers by what the metric gains when only this one is kept in FP32",
-    Order.SCORE: "Layers by what the metric gains when only this one is kept in FP32",
-    Order.MERGED: "Layers as they give back most in FP32, one after the other",
-    Order.ALONE: "Layers by the error of each with all others in FP32",
+    Order.EFFECT: "Layers, the largest gain first: what keeping only this one in FP32 gains",
+    Order.WORST_PART: "Layers, the largest gain in the worst part of the outputs first",
+    Order.LOSS: "Layers, the one that takes most off the metric's loss first, by itself in FP32",
+    Order.SCORE: "Layers, the one that brings the metric most first, by itself in FP32",
+    Order.MERGED: "Layers, each the one that helps most in FP32 together with all above it",
+    Order.ALONE: "Layers, the noisiest first where only this one is quantized",
     Order.LOCAL: "Layers, the largest error of their own first",
 }
 """The title of the table by the order of its rows."""
@@ -115,14 +115,14 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
                 (Column("layer", "name"), lambda x: x.name),
                 (Column("op", "op"), lambda x: x.op_type),
                 (Column("prec."), lambda x: str(x.precision)),
-                *_ordering_column(result),
+                *_ordering_column(result, detailed),
                 *((Column(m.column, "number"), _figure(m)) for m in _columns(result, detailed)),
             ],
             _style,
         ),
         Line(),
     ]
-    reasons = [*_engine_reasons(result), *_reasons(shown, detailed)]
+    reasons = [*_engine_reasons(result), *_reasons(result, shown, detailed)]
     if reasons:
         blocks += [Line("Why", "title"), *reasons, Line()]
     blocks += _remedies(result)
@@ -161,9 +161,10 @@ def _stages(result: CompareResult) -> list[Block]:
 
 
 def _ordering_column(
-    result: CompareResult,
+    result: CompareResult, detailed: bool
 ) -> list[tuple[Column, Callable[[LayerResult], str]]]:
     """What the rows are ordered by, where no other column shows it."""
+    curve = result.curve
 
     def loss(layer: LayerResult) -> str:
         part = layer.effect.loss_share if layer.effect else None
@@ -173,12 +174,27 @@ def _ordering_column(
         part = layer.effect.worst_part_share if layer.effect else None
         return "–" if part is None else _signed(gain_db(part), layer)
 
-    order = result.curve.order if result.curve else None
-    if order is Order.LOSS:
-        return [(Column("loss", "number"), loss)]
-    if order is Order.WORST_PART:
-        return [(Column("part dB", "number"), worst_part)]
-    return []
+    def metric(layer: LayerResult) -> str:
+        gain = layer.effect.metric_gain if layer.effect else None
+        return "–" if gain is None else f"{gain:+.4f}"
+
+    def together(layer: LayerResult) -> str:
+        points = curve.shown if curve else ()
+        return next((f"{p.restored:.0%}" for p in points if p.layers == layer.rank), "–")
+
+    def alone(layer: LayerResult) -> str:
+        return figure(layer.alone_sqnr_db, "dB")
+
+    cells = {
+        Order.LOSS: ("loss", loss),
+        Order.WORST_PART: ("part dB", worst_part),
+        Order.SCORE: ("metric", metric),
+        Order.MERGED: ("together", together),
+        Order.ALONE: ("alone dB", alone),
+    }
+    head, cell = cells.get(curve.order if curve else Order.EFFECT, ("", metric))
+    shown = head and head not in (m.column for m in _columns(result, detailed))
+    return [(Column(head, "number"), cell)] if shown else []
 
 
 def _title(result: CompareResult) -> str:
@@ -393,7 +409,10 @@ def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool)
         if any(map(_is_estimate, shown)):
             fewer = effect.samples < result.samples
             said.append(f"≈: estimated{f' from {effect.samples} {of}' if fewer else ''}.")
-        if detailed and effect.alone_samples < result.samples:
+        order = result.curve.order if result.curve else None
+        if order is Order.MERGED:
+            said.append("together: the part of what was lost that it and all above give back.")
+        if (detailed or order is Order.ALONE) and effect.alone_samples < result.samples:
             said.append(f"alone dB: from {effect.alone_samples} {of}.")
     if effect is not None and any(o.parts for o in result.outputs):
         said.append(
@@ -519,14 +538,17 @@ def _style(layer: LayerResult) -> Style:
     return "worst" if wrong else ""
 
 
-def _reasons(layers: Sequence[LayerResult], detailed: bool) -> Iterator[Line]:
-    """The main cause of each of the worst layers; the same remedy only once, and the evidence of
-    the same cause where it is `detailed`."""
+def _reasons(result: CompareResult, shown: Sequence[LayerResult], detailed: bool) -> Iterator[Line]:
+    """The main cause of each of the worst layers, those that the opening sentence names first; the
+    same remedy only once, and the evidence of the same cause where it is `detailed`."""
     said: set[str] = set()
+    named = result.summary.layers if result.summary else ()
+    leading = [x for x in result.layers if x.name in named]
+    others = [x for x in shown if x.name not in named and _matters(x, shown[0])]
     own = [
         (layer, [c for c in layer.causes if c.label not in ENGINE_LABELS])
-        for layer in layers
-        if not layer.harmless and _matters(layer, layers[0])
+        for layer in (*leading, *others)
+        if not layer.harmless
     ]
     main = [(layer, causes[0]) for layer, causes in own if causes][:_MOST_REASONS]
     for layer, cause in main:

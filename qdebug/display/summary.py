@@ -4,9 +4,11 @@ why."""
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 
 from qdebug.analyse.causes.decisions import INDEX_FLIP
+from qdebug.analyse.causes.quantization import ACCUMULATION
 from qdebug.display.framework import unlike_export
 from qdebug.display.groups import alike, worst_group
 from qdebug.formats.registry import RANGED
@@ -208,7 +210,10 @@ def _cured(result: CompareResult) -> str:
     if math.isnan(cure.before_sqnr_db):
         return f"{what} {metric}makes them finite, at {after}{on}{kept}."
     told = task is None and not on
-    return f"{what} {metric}{_moved(cure.before_sqnr_db, cure.sqnr_db, told=told)}{on}{kept}."
+    moved = _moved(cure.before_sqnr_db, cure.sqnr_db, told=told)
+    if metric and moved.startswith("even lowers"):
+        metric, moved = metric.removesuffix(" and "), f", although it{moved.removeprefix('even')}"
+    return f"{what} {metric}{moved}{on}{kept}."
 
 
 def shift_text(shift: Shift) -> str:
@@ -216,9 +221,11 @@ def shift_text(shift: Shift) -> str:
     way = "lower" if shift.mean < 0 else "higher"
     by = f"{number(abs(shift.mean), 2)} {way} on average"
     if shift.channel is not None:
+        one, many = ("channel", "channels") if not shift.axis else ("position", "positions")
+        along = f" along '{printable(shift.axis)}'" if shift.axis else ""
         return (
-            f"channels have mean errors, which make {shift.share:.0%} of the error; "
-            f"channel {shift.channel} is {by}"
+            f"{many}{along} have mean errors, which make {shift.share:.0%} of the error; "
+            f"{one} {shift.channel} is {by}"
         )
     scores = shift.values is ShiftedValues.SCORES
     which = "scores of 0.1 and more in FP32" if scores else "values"
@@ -232,7 +239,7 @@ def _shifted(result: CompareResult) -> str:
         return ""
     output, shift = max(found, key=lambda x: (x[1].values is ShiftedValues.SCORES, x[1].share))
     at = f" of {printable(output)}" if len(result.outputs) > 1 else ""
-    tries = any(x.precision in RANGED for x in result.layers)
+    tries = not shift.axis and any(x.precision in RANGED for x in result.layers)
     may = " A bias may take it off: `qdebug repair` tries that." if tries else ""
     return f"The error{at} has a sign: {shift_text(shift)}.{may}"
 
@@ -359,7 +366,8 @@ def _cause(result: CompareResult, summary: Summary) -> str:
         for layer in result.layers
         if layer.name == name and layer.causes and layer.causes[0].label == summary.cause
     ]
-    text = f"Main cause ({summary.cause}): "
+    which = "Main cause" if _is_largest(result, summary) else "A cause"
+    text = f"{which} ({summary.cause}): "
     name, cause = found[0] if found else ("", None)
     if cause is None or not cause.brief:
         return f"{text}{REASONS[summary.cause]}."
@@ -367,3 +375,16 @@ def _cause(result: CompareResult, summary: Summary) -> str:
     told = _cured(result) and summary.cause in result.cures[0].causes
     cure = f" {cause.remedy}" if summary.finding is Finding.ONE_CAUSE and not told else ""
     return f"{text}{where if len(summary.layers) > 1 else ''}{printable(cause.brief)}.{cure}"
+
+
+def _is_largest(result: CompareResult, summary: Summary) -> bool:
+    """Whether no other cause makes more of the error of the layers that are named: the parts of
+    their causes, weighed by what each layer gains in FP32."""
+    parts: dict[str, float] = defaultdict(float)
+    for layer in result.layers:
+        if layer.name in summary.layers:
+            share = layer.output_share
+            for cause in layer.causes:
+                if cause.label != ACCUMULATION:
+                    parts[cause.label] += (1.0 if share is None else max(0.0, share)) * cause.part
+    return parts[summary.cause] >= max(parts.values())

@@ -82,6 +82,8 @@ class Shift:
         share: the part of the values' error energy that goes with their mean error, or with that of
             each channel.
         channel: the one with the largest mean error; null where the values are not divided.
+        axis: the name of the axis that `channel` counts along, where the model leaves its size
+            open: its places are positions, such as frames, and no channels.
     """
 
     values: ShiftedValues
@@ -91,6 +93,7 @@ class Shift:
     reference: float
     share: float
     channel: int | None = None
+    axis: MaybeText = ""
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,18 @@ class OutputResult(TensorResult):
         return min(self.parts, key=lambda p: p.sqnr_db, default=None)
 
 
+_NOT_MEASURED = ": not measured."
+
+
+def to_try(change: str) -> str:
+    """A remedy, or its first sentence: the suggestion of a change, which was not measured."""
+    return f"Try {change}{_NOT_MEASURED}"
+
+
+LEAST_CURE_DB = 1.0
+"""A change of the quantization that gives less is not worth making."""
+
+
 @dataclass(frozen=True)
 class Cause:
     """One reason why a layer is wrong, with the numbers that show it.
@@ -159,7 +174,8 @@ class Cause:
             part of an error, and for fp16-underflow beside fp16-overflow, which leaves no finite
             energy to have a part of. Only shares of the same whole add up.
         evidence: the measured numbers, for people.
-        remedy: what to do.
+        remedy: what to do. A change that was measured comes with what it gave; one that was not is
+            a suggestion, and says so.
         share_of: what it alone costs at the outputs (the noise of the model's outputs with only
             this layer quantized), its own error (the layer's local error energy), the error at its
             output (the cumulative one), the decisions, or the values.
@@ -172,6 +188,19 @@ class Cause:
     remedy: str
     share_of: str = OWN_ERROR
     brief: str = ""
+
+    @property
+    def part(self) -> float:
+        """The share, 1 where there is none."""
+        return 1.0 if self.share is None else self.share
+
+    def measured(self, cure: Cure, samples: int) -> Self:
+        """The same with what a cure gave before all else, beside figures of so many `samples`. What
+        was `to_try` is no longer unknown; it is left out where it is no cure."""
+        _, mark, rest = self.remedy.partition(_NOT_MEASURED)
+        if cure.helps or not mark:
+            rest = self.remedy.replace(_NOT_MEASURED, ".", 1)
+        return replace(self, remedy=f"{cure.advice(samples)} {rest.strip()}".strip())
 
     def __str__(self) -> str:
         if self.share is None:
@@ -212,9 +241,10 @@ class Cure:
         before_sqnr_db, sqnr_db: of the outputs without it and with it, as Summary.sqnr_db; NaN
             where they hold NaN or Inf.
         helps: the outputs are better by 1 dB or more, and by more than chance on the first few
-            samples, if these are two or more; or they are finite at last.
+            samples, if these are two or more; or they are finite at last; or half of what the
+            metric loses is given back.
         metric: the end-to-end metric with it; null without one, where it does not take the outputs,
-            and of what was run on the first few samples only.
+            and of what was run on the first few samples only. `before_metric`: without it.
     """
 
     name: str
@@ -226,14 +256,20 @@ class Cure:
     sqnr_db: float
     helps: bool
     metric: float | None
+    before_metric: float | None = None
 
-    @property
-    def advice(self) -> str:
-        """What to do and what it gives, as a sentence."""
-        before = in_decibels(self.before_sqnr_db)
+    def advice(self, samples: int) -> str:
+        """What to do and what it gives, as a sentence beside figures of so many `samples`."""
+        before, doubt, task = in_decibels(self.before_sqnr_db), "", ""
+        if self.metric is not None and self.before_metric is not None:
+            task = f", the metric at {self.metric:.4f} in place of {self.before_metric:.4f}"
+        if not self.helps:
+            gain = self.sqnr_db - self.before_sqnr_db
+            doubt = ", which may be chance" if gain >= LEAST_CURE_DB else ", which is no cure"
+        on = f" (on {self.samples} of the {samples} samples)" if self.samples < samples else ""
         return (
             f"Measured with {self.what}, every layer still quantized: "
-            f"{in_decibels(self.sqnr_db)} at the outputs in place of {before}."
+            f"{in_decibels(self.sqnr_db)} at the outputs in place of {before}{on}{task}{doubt}."
         )
 
 

@@ -182,7 +182,12 @@ def fp32_seconds(net: Net, samples: int) -> float:
     return max(least, 1e-4)
 
 
-_TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_,
+}
 
 
 def cpu_seconds() -> float:

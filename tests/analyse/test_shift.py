@@ -10,9 +10,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 
 import qdebug
 from qdebug.analyse.shift import ShiftSink
+from qdebug.display.summary import shift_text
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ExecutedBatch
 from qdebug.network.samples import Batch
 from qdebug.results.compare import OutputResult, Shift, ShiftedValues
@@ -23,17 +25,21 @@ SAMPLES = 24
 class _Pair:
     """A pair of models with one output."""
 
-    def __init__(self) -> None:
+    def __init__(self, axis: str | int) -> None:
         self.reference = self.candidate = self
         self.outputs, self.parts = ("y",), {}
+        value = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", axis])
+        self.proto = helper.make_model(helper.make_graph([], "g", [], [value]))
 
     def is_float(self, _: str) -> bool:
         return True
 
 
-def shift(reference: np.ndarray, error: np.ndarray, *, batch: int = 5) -> Shift | None:
+def shift(
+    reference: np.ndarray, error: np.ndarray, *, batch: int = 5, axis: str | int = 10
+) -> Shift | None:
     """Of an output that is of one piece; batches come last first."""
-    sink = ShiftSink(_Pair())  # type: ignore[arg-type]
+    sink = ShiftSink(_Pair(axis))  # type: ignore[arg-type]
     for start in reversed(range(0, len(reference), batch)):
         rows = slice(start, min(start + batch, len(reference)))
         runs = {REFERENCE: {"y": reference[rows]}, CANDIDATE: {"y": (reference + error)[rows]}}
@@ -75,6 +81,18 @@ def test_the_channel_that_is_higher() -> None:
     assert found.reference == pytest.approx(reference[:, 7].mean(), rel=1e-6)
     assert found.share == pytest.approx(0.25 / (0.25 + 10 * 0.01), abs=0.02)
     assert found == shift(reference, error, batch=SAMPLES)
+
+
+def test_a_place_along_an_axis_of_open_size_is_no_channel() -> None:
+    """Such as the last frame of each recording."""
+    error = 0.1 * noise(1, 62)
+    error[:, 61] += 1.5
+    found = shift(noise(0, 62), error, axis="frames")
+    assert found is not None and (found.channel, found.axis) == (61, "frames")
+    assert "positions along 'frames' have mean errors" in shift_text(found)
+    assert "position 61 is 1.5 higher" in shift_text(found)
+    fixed = shift(noise(0, 62), error, axis=62)
+    assert fixed is not None and not fixed.axis and "channel 61 is" in shift_text(fixed)
 
 
 def test_scores_of_a_few_places_that_are_lower() -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from channel_ranges import compared as of_others
+from onnx import helper
 
 import qdebug
 from qdebug.analyse import cures
 from qdebug.display.summary import sentence
 from qdebug.plan.plan import PrecisionPlan, TensorRange
 from qdebug.results.compare import Cure
+from qdebug.results.summary import HALF
 from qdebug.types import Precision
 from qdebug.wording import option
 
@@ -50,7 +53,7 @@ def test_a_scale_for_each_channel_is_measured_before_any_layer_is_pinned() -> No
     text = sentence(result)
     assert text.index(cure.what) < text.index("eeping ")  # pinning comes last
     main = result.layers[0].causes[0]
-    assert main.label in cure.causes and main.remedy.startswith(cure.advice)
+    assert main.label in cure.causes and main.remedy.startswith(cure.advice(result.samples))
 
 
 def test_it_is_told_only_where_it_helps() -> None:
@@ -128,7 +131,41 @@ def test_what_helps_on_a_few_samples_only_is_not_advised(monkeypatch: pytest.Mon
     assert asked[0] == "weights per-channel" and not result.cures[0].helps
     assert "weights per-channel" in [cure.name for cure in result.cures]
     assert "cheapest" not in sentence(result)
-    assert not any("Measured" in c.remedy for x in result.layers for c in x.causes)
+    tried = {c.remedy for x in result.layers for c in x.causes if "Measured" in c.remedy}
+    assert all(", which " in remedy and "not measured" not in remedy for remedy in tried)
+
+
+def test_what_gives_the_metric_back_helps_whatever_the_noise_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cures, "LEAST_CURE_DB", 99.0)
+    result = qdebug.compare(MODEL, **HOW, weights="per-tensor", metric="top1")
+    cure, task = result.cures[0], result.metric
+    assert task is not None and task.candidate < task.reference
+    assert (cure.name, cure.samples, cure.helps) == ("weights per-channel", 48, True)
+    assert cure.before_metric == task.candidate and cure.metric is not None
+    assert (cure.metric - task.candidate) / (task.reference - task.candidate) >= HALF
+    assert f"the metric at {cure.metric:.4f} in place of" in result.layers[0].causes[0].remedy
+
+
+def test_a_scale_for_each_channel_needs_a_newer_opset() -> None:
+    """Of the file that others have quantized, where it would help."""
+    cure = Cure("weights per-channel", "", (), 1, 8, 20.0, 30.0, helps=True, metric=None)
+    for opset, plan, helps, told in (
+        (11, None, True, True),
+        (13, None, True, False),
+        (11, "a plan", True, False),
+        (11, None, False, False),
+    ):
+        proto = helper.make_model(
+            helper.make_graph([], "g", [], []), opset_imports=[helper.make_opsetid("", opset)]
+        )
+        pair: Any = SimpleNamespace(
+            plan=plan, model=SimpleNamespace(file=SimpleNamespace(proto=proto))
+        )
+        notes = [*cures._opset_note(pair, [replace(cure, helps=helps)])]
+        assert bool(notes) is told
+        assert not told or "convert_version(model, 13)" in notes[0]
 
 
 def test_what_was_measured_is_kept_where_the_metric_refuses_the_outputs() -> None:

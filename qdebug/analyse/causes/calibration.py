@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from qdebug.results.compare import to_try
+
 WIDE = 2.0
 """A range wider than its values by this factor makes 6 dB of error that a fitting one does not."""
 _WIDE_BESIDE_OTHERS = 1.25
@@ -112,14 +114,16 @@ class RangeFit:
     def remedy(self) -> str:
         """What to do about ranges that are stale."""
         if self._other_scale is None:
-            return "Calibrate this model again, on samples prepared like those it will see."
+            return to_try(
+                "calibrating this model again, on samples prepared like those it will see"
+            )
         if self.trusted is None:
             return (
                 "Prepare both sets of samples alike, as for the training of the network, and "
                 "calibrate again."
             )
         if self.trusted:
-            return "Calibrate again, on samples prepared like the compared ones."
+            return to_try("calibrating again, on samples prepared like the compared ones")
         return "Prepare the compared samples like those of the calibration, then compare again."
 
     @cached_property

@@ -14,7 +14,7 @@ from qdebug.formats.registry import BF16, FP16, INT8, is_planned
 from qdebug.plan.quantize import MASK
 from qdebug.plan.saturation import SaturatedBias
 from qdebug.results import words
-from qdebug.results.compare import AT_OUTPUTS, OUTPUT_ERROR, OWN_ERROR, VALUES, Cause
+from qdebug.results.compare import AT_OUTPUTS, OUTPUT_ERROR, OWN_ERROR, VALUES, Cause, to_try
 from qdebug.wording import option, part_of
 
 ACCUMULATION = "accumulation"
@@ -42,6 +42,10 @@ _NEAR = 0.9
 _CLEARLY_BETTER_DB = 3.0
 """The other format of 8 bits is advised where it halves a tensor's noise."""
 _REPAIR_OF_OTHERS = "`qdebug repair --reference FP32.onnx` corrects the model as it is"
+_CLIPPING_CALIBRATOR = (
+    f"{to_try('a calibrator that clips outliers, such as mse or percentile')} `qdebug calibrate` "
+    "compares them."
+)
 _LAST = "Keep the layer in FP32 only if neither is enough."
 
 
@@ -165,8 +169,8 @@ class WeightPart:
     def more_scales(self) -> str:
         """The advice to give every channel a scale."""
         if self.planned:
-            return f"Give every channel a scale of its own: {option('weights', 'per-channel')}"
-        return "Quantize the FP32 model again, with a scale for every channel"
+            return to_try(f"a scale for every channel, {option('weights', 'per-channel')}")
+        return to_try("a scale for every channel when quantizing the FP32 model")
 
 
 def rounding_causes(
@@ -308,7 +312,7 @@ def bf16_causes(largest: float, tiny: float) -> tuple[Cause, ...]:
         remedy = "Keep the layer in FP32, or try FP16."
     else:
         beyond = f"FP16 keeps {FP16.fraction_bits + 1}, and its range holds all values here"
-        remedy = "Keep the layer in FP16, which costs the same; in FP32 where its sums overflow."
+        remedy = f"{to_try('FP16, which costs the same')} Keep it in FP32 where its sums overflow."
     return (Cause("bf16-rounding", 1.0, f"{few}; {beyond}", remedy),)
 
 
@@ -367,8 +371,8 @@ def less_noise(what: str, *, repairable: bool = True) -> str:
     if not repairable:
         return f"Keep {what} in FP32."
     return (
-        f"Reduce the error of {what}: `qdebug calibrate` compares ranges, `qdebug repair` corrects "
-        "weights and stays in INT8. Keep them in FP32 only if neither is enough."
+        f"{to_try(f'to reduce the error of {what}')} `qdebug calibrate` compares ranges, `qdebug "
+        "repair` corrects weights and stays in INT8. Keep them in FP32 only if neither is enough."
     )
 
 
@@ -385,17 +389,19 @@ def _clipping(part: OperandPart, share: float, fit: RangeFit) -> Cause:
             "unrepresentative-calibration",
             share,
             f"{evidence}, although {part.method} covers every value of the calibration samples",
-            "Calibrate on samples that represent the compared ones.",
+            to_try("a calibration on samples that represent the compared ones"),
         )
     return Cause(
         "clipping",
         share,
         evidence,
-        "Choose a wider range, such as that of minmax or a higher percentile: `qdebug calibrate` "
-        "compares them."
+        to_try("a wider range, that of minmax or a higher percentile")
+        + " `qdebug calibrate` compares them."
         if part.planned and is_planned(part.format)
-        else "Quantize the FP32 model again, with a wider range: that of all values, or of a "
-        "higher percentile.",
+        else to_try(
+            "a wider range when quantizing the FP32 model, that of all values or a higher "
+            "percentile"
+        ),
         brief=f"{words.share(part.clipped)} of the values of its input are beyond the range, up to "
         f"{part.largest:.3g}",
     )
@@ -408,12 +414,9 @@ def _underflow(part: OperandPart, share: float) -> Cause:
         f"{part.rms:.2g}: values below {part.full_digits:.2g} lose digits in {part.format.label}"
     )
     if not is_planned(part.format):
-        remedy = "Choose a narrower range where the model is quantized, or keep the layer in BF16."
+        remedy = to_try("a narrower range where the model is quantized, or BF16 for the layer")
     else:
-        remedy = (
-            "Try a calibrator that clips outliers, such as mse or percentile (`qdebug calibrate` "
-            "compares them); else keep the layer in BF16, whose range is that of FP32."
-        )
+        remedy = f"{_CLIPPING_CALIBRATOR} Else keep the layer in BF16, whose range is that of FP32."
     brief = f"values of its input below {part.full_digits:.2g} lose digits in {part.format.label}"
     return Cause("fp8-underflow", share, evidence, remedy, brief=brief)
 
@@ -427,8 +430,8 @@ def _other_format(part: OperandPart) -> str:
     else:
         other, why = "int8", "the values fill the range, where its even step is finer"
     return (
-        f"{other.upper()} would add {part.other_db:.1f} dB less noise to this tensor: {why} "
-        f"({option('precision', other)}, or {option('pin_to', 'ladder')} of bisect by layer). "
+        f" {other.upper()} would add {part.other_db:.1f} dB less noise to this tensor: {why} "
+        f"({option('precision', other)}, or {option('pin_to', 'ladder')} of bisect by layer)."
     )
 
 
@@ -443,26 +446,25 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     brief = _steps(part, "a tensor inside" if part.inner else "its input", short=True)
     stretched = _stretched(part)
     if part.inner:
-        fold = ", or fold BatchNormalization before quantizing" if part.before_normalization else ""
-        remedy = f"It is rounded between the nodes of one layer: leave it in floating point{fold}."
+        fold = ", or folding BatchNormalization before quantizing"
+        only = "floating point there, between the nodes of one layer"
+        remedy = to_try(f"{only}{fold if part.before_normalization else ''}")
     elif not (part.planned and is_planned(part.format)):
-        clips = "that clips outliers" if stretched else "by another calibrator"
-        repair = is_planned(part.format)
-        remedy = f"Quantize the FP32 model again, with a range {clips}" + (
-            f"; {_REPAIR_OF_OTHERS}. {_LAST}" if repair else ", or keep the layer in FP32."
+        other = "one that clips outliers" if stretched else "that of another calibrator"
+        remedy = to_try(f"another range when quantizing the FP32 model, {other}") + (
+            f" {_REPAIR_OF_OTHERS}. {_LAST}"
+            if is_planned(part.format)
+            else " Else keep the layer in FP32."
         )
     elif stretched:
-        remedy = (
-            "Try a calibrator that clips outliers, such as mse or percentile (`qdebug calibrate` "
-            f"compares them), then `qdebug repair`, which can equalize or split channels. {_LAST}"
-        )
+        remedy = f"{_CLIPPING_CALIBRATOR} `qdebug repair` can equalize or split channels. {_LAST}"
     else:
         remedy = (
-            "`qdebug calibrate` compares other ranges, `qdebug repair` recovers accuracy within "
-            f"{part.format.label}. {_LAST}"
+            "`qdebug calibrate` compares other ranges, `qdebug repair` tries to recover accuracy "
+            f"within {part.format.label}. {_LAST}"
         )
     if part.planned and is_planned(part.format) and not part.inner:
-        remedy = f"{_other_format(part)}{remedy}"
+        remedy = f"{remedy}{_other_format(part)}"
     if stretched:
         return Cause("coarse-step", share, f"{evidence}; {stretched}", remedy, brief=brief)
     return Cause("rounding", share, evidence, remedy, brief=brief)
@@ -507,8 +509,7 @@ def _wide(part: OperandPart, share: float, fit: RangeFit) -> Cause:
             "unrepresentative-calibration",
             share,
             f"{evidence}: the calibration samples reach further",
-            "Calibrate on samples like the compared ones, or with a calibrator that clips "
-            "outliers.",
+            to_try("a calibration on samples like the compared ones, or one that clips outliers"),
         )
     return _stale(part, share, evidence, fit)
 
@@ -548,17 +549,14 @@ def saturation_cause(bias: SaturatedBias, exceeded: float, share: float | None) 
         share: of the error; None where that is not known, since the reference has the same bias.
     """
     evidence = f"its INT32 bias saturates: {bias.what}"
-    remedy = (
-        "Quantize the FP32 model again, with a larger scale for the weights of that channel (the "
-        "scale of a bias is that of the input times it), or with this bias in floating point."
-    )
+    larger = "a larger scale"
     if exceeded > _CUT:
         evidence += f", and reaches {exceeded * bias.limits.min():.3g} in the FP32 model"
-        remedy = (
-            f"Quantize the FP32 model again, with a scale of the weights of that channel that is "
-            f"{exceeded:.3g} times as large (the scale of a bias is that of the input times it), "
-            "or with this bias in floating point."
-        )
+        larger = f"a scale that is {exceeded:.3g} times as large"
+    remedy = to_try(
+        f"{larger} for the weights of that channel when quantizing the FP32 model (the scale of a "
+        "bias is that of the input times it), or this bias in floating point"
+    )
     return Cause(BIAS_SATURATION, share, evidence, remedy, brief=evidence)
 
 
@@ -581,7 +579,7 @@ def _weight(weight: WeightPart, share: float) -> Cause:
             "the range of the median channel"
         )
         along = f" (axis {weight.axis})" if weight.axis is not None else ""
-        remedy = f"Quantize the FP32 model again, with the scales along the output channels{along}."
+        remedy = to_try(f"scales along the output channels{along} when quantizing the FP32 model")
         return Cause("weight-range", share, lie, remedy, brief=lie)
     if weight.channels == 1 and weight.spread > _UNEQUAL:
         return Cause(
@@ -589,7 +587,7 @@ def _weight(weight: WeightPart, share: float) -> Cause:
             share,
             f"its weight has one scale, but the widest channel has {weight.spread:.3g} times the "
             "range of the median channel",
-            f"{weight.more_scales}.",
+            weight.more_scales,
             brief="its weight has one scale, but the widest channel has "
             f"{weight.spread:.3g} times the range of the median channel",
         )
@@ -598,9 +596,9 @@ def _weight(weight: WeightPart, share: float) -> Cause:
             "weight-rounding",
             share,
             f"its weight is rounded to {weight.format.label} with one scale for all channels",
-            f"{weight.more_scales}; then try `qdebug repair`."
+            f"{weight.more_scales} `qdebug repair` tries more."
             if weight.planned
-            else f"{weight.more_scales}.",
+            else weight.more_scales,
             brief=f"its weight is rounded to {weight.format.label} with one scale for all channels",
         )
     each = f"for {weight.block} values each" if weight.block else "one for each channel"
@@ -621,8 +619,8 @@ def _weight(weight: WeightPart, share: float) -> Cause:
         else f"Smaller blocks ({option('block_size')}) round it less; otherwise keep it in higher "
         "precision."
         if weight.alone
-        else "Quantize the FP32 model again, with smaller blocks or 8 bits for this layer; "
-        "otherwise keep it in higher precision."
+        else to_try("smaller blocks or 8 bits for this layer when quantizing the FP32 model")
+        + " Otherwise keep it in higher precision."
         if weight.block
         else "Keep the layer in higher precision, or train the network with its weights quantized."
         if not is_planned(weight.format)

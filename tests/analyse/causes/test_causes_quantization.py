@@ -18,6 +18,7 @@ from qdebug.analyse.causes.quantization import (
 )
 from qdebug.formats.base import Format
 from qdebug.formats.registry import FP8_E4M3, INT8
+from qdebug.results.compare import Cause, Cure, to_try
 from qdebug.wording import part_of
 
 
@@ -28,12 +29,12 @@ def test_the_other_format_of_8_bits_is_advised_where_it_is_clearly_better(
     for better, told in ((2.9, False), (3.0, True), (-5.0, False)):
         part = replace(operand("x", 1.0), format=form, other_db=better)
         (cause,) = rounding_causes([part], None, RangeFit({}))
-        assert cause.remedy.startswith(f"{other} would add 3.0 dB less noise") == told
+        assert (f"{other} would add 3.0 dB less noise" in cause.remedy) == told
 
 
 def test_bf16_is_told_whether_fp16_would_do() -> None:
     for largest, tiny, says in (
-        (10.0, 0.0, "Keep the layer in FP16"),
+        (10.0, 0.0, "Try FP16, which costs the same"),
         (10.0, 0.5, "or try FP16"),
         (1e5, 0.0, "Keep the layer in FP32."),
     ):
@@ -173,3 +174,21 @@ def test_a_wide_range_costs_a_floating_point_format_only_digits_of_small_values(
     plain = replace(operand("x", 1.0, largest=9.5), in_eighth=1.0)
     (cause,) = rounding_causes([plain], None, RangeFit({}))
     assert cause.label == "coarse-step" and "qdebug repair" in cause.remedy
+
+
+def cure(gain: float, *, helps: bool) -> Cure:
+    return Cure("method mse", "--method mse", ("clipping",), 3, 16, 20.0, 20 + gain, helps, None)
+
+
+def test_what_was_not_measured_is_a_suggestion_and_what_was_no_cure_is_told() -> None:
+    cause = Cause("clipping", 0.9, "it clips", f"{to_try('a wider range')} Else pin it.")
+    assert cause.remedy == "Try a wider range: not measured. Else pin it."
+    helped = cause.measured(cure(5.0, helps=True), 16).remedy
+    assert helped.endswith(
+        ": 25.0 dB at the outputs in place of 20.0 dB. Try a wider range. Else pin it."
+    )
+    for gain, doubt in ((0.6, "is no cure"), (1.2, "may be chance")):
+        told = cause.measured(cure(gain, helps=False), 500).remedy
+        assert told.endswith(f"20.0 dB (on 16 of the 500 samples), which {doubt}. Else pin it.")
+    plain = Cause("rounding", 0.9, "", "Keep the layer in FP32.")
+    assert plain.measured(cure(5.0, helps=True), 16).remedy.endswith("Keep the layer in FP32.")

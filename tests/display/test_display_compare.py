@@ -1,0 +1,87 @@
+"""The table, the reasons and the opening sentence of a comparison, from results that are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qdebug
+from qdebug.display.blocks import Line, Table
+from qdebug.display.compare import view
+from qdebug.display.summary import sentence
+from qdebug.results.compare import AT_OUTPUTS, Cause, CompareResult
+from qdebug.results.curve import CurvePoint, Order
+from qdebug.results.summary import Finding
+
+DATA = Path(__file__).parents[2] / "calib_data"
+
+
+@pytest.fixture(scope="module")
+def result() -> CompareResult:
+    return qdebug.compare(
+        str(DATA / "digits_cnn.onnx"), inputs=str(DATA / "digits_holdout.npz"), samples=8
+    )
+
+
+def with_causes(result: CompareResult, causes: dict[int, list[Cause]]) -> CompareResult:
+    """With these causes of the layers at these places, and none of the others."""
+    layers = [replace(x, causes=tuple(causes.get(k, ()))) for k, x in enumerate(result.layers)]
+    return replace(result, layers=tuple(layers))
+
+
+def cause(label: str, share: float) -> Cause:
+    return Cause(label, share, f"{label} it is", "Do.", AT_OUTPUTS, brief=f"{label} it is")
+
+
+@pytest.mark.parametrize(
+    ("order", "head"),
+    [
+        (Order.EFFECT, "gain dB"),
+        (Order.WORST_PART, "part dB"),
+        (Order.LOSS, "loss"),
+        (Order.SCORE, "metric"),
+        (Order.MERGED, "together"),
+        (Order.ALONE, "alone dB"),
+        (Order.LOCAL, "local dB"),
+    ],
+)
+def test_a_column_shows_what_the_rows_are_ordered_by(
+    result: CompareResult, order: Order, head: str
+) -> None:
+    assert result.curve is not None
+    points = (CurvePoint(1, 20.0, 0.4), CurvePoint(2, 19.0, 0.3, rises=False))
+    curve = replace(result.curve, order=order, points=points)
+    for detailed in (False, True):
+        blocks = view(replace(result, curve=curve), detailed=detailed)
+        table = next(block for block in blocks if isinstance(block, Table))
+        heads = [column.head for column in table.columns]
+        assert heads.count(head) == 1
+        if order is Order.MERGED:
+            assert [row[heads.index(head)] for row in table.rows[:3]] == ["40%", "–", "–"]
+
+
+def test_the_layers_that_the_opening_names_are_explained_first(result: CompareResult) -> None:
+    assert result.summary is not None
+    many = {k: [cause(f"cause-{k}", 0.9)] for k in range(14)}
+    named = tuple(result.layers[k].name for k in (12, 13))
+    summary = replace(result.summary, layers=named)
+    blocks = view(replace(with_causes(result, many), summary=summary), top=10)
+    told = [b.text for b in blocks if isinstance(b, Line) and b.text.startswith("cause-")]
+    assert [text.split(",")[0] for text in told] == ["cause-12", "cause-13", "cause-0"]
+
+
+@pytest.mark.parametrize(
+    ("shares", "opens"), [((0.45, 0.5), "A cause (clipping): "), ((0.6, 0.4), "Main cause (cl")]
+)
+def test_the_main_cause_is_the_largest(
+    result: CompareResult, shares: tuple[float, float], opens: str
+) -> None:
+    """A fault stands before rounding of a larger share: it is not called the main cause."""
+    summary: Any = result.summary
+    summary = replace(summary, layers=(result.layers[0].name,), cause="clipping")
+    causes = [cause("clipping", shares[0]), cause("rounding", shares[1])]
+    told = sentence(replace(with_causes(result, {0: causes}), summary=summary))
+    assert summary.finding is not Finding.NOTHING_LOST and opens in told
