@@ -378,6 +378,7 @@ class IsolatedLayer:
             other_db=_gain_db(found.error, found.other_error) if planned else 0.0,
             mixed=self._mixed(pair),
             planned=plan is not None,
+            local_db=sqnr_db(self.signal, self.energies.get(WHOLE, math.nan)),
         )
 
     def _mixed(self, pair: Pair) -> MixedScale | None:

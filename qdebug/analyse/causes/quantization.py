@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,10 @@ _FEWEST_TINY = 0.01
 """Underflow is reported where more than this fraction of the non-zero values is tiny."""
 _UNEQUAL = 8.0
 """Channels whose ranges differ by more share a scale badly: the narrow ones keep 4 bits or less."""
+_UNEQUAL_DB = 30.0
+"""But a layer whose own error is lower does not suffer by it: those with a planted channel that
+cost 3 dB or more at the outputs were at 23 dB or worse, a sound one with channels of unlike range
+at 39 (docs/validation/diagnosis.md)."""
 _CUT = 1.001
 """By what factor a bias exceeds what INT32 holds of it, at the least; float32 has 7 digits."""
 _LEAST_ACROSS = 2.0
@@ -79,6 +84,7 @@ class OperandPart:
         planned: the pair is of a plan of qdebug's own, whose ranges are settings.
         in_eighth: share of the values other than 0 that an eighth of the range holds.
         spread: largest over median range of its channels; 1 without channels.
+        local_db: SQNR of the layer's own error.
     """
 
     tensor: str
@@ -103,6 +109,7 @@ class OperandPart:
     other_db: float = 0.0
     mixed: MixedScale | None = None
     planned: bool = True
+    local_db: float = -math.inf
 
     @property
     def amax(self) -> float:
@@ -169,7 +176,7 @@ class WeightPart:
     def more_scales(self) -> str:
         """The advice to give every channel a scale."""
         if self.planned:
-            return to_try(f"a scale for every channel, {option('weights', 'per-channel')}")
+            return to_try(f"a scale for every channel ({option('weights', 'per-channel')})")
         return to_try("a scale for every channel when quantizing the FP32 model")
 
 
@@ -492,7 +499,7 @@ def _stretched(part: OperandPart) -> str:
         return "it holds a mask, and no range fits a mask and other values at once"
     if part.format.kind is Kind.FLOAT:
         return ""
-    if part.spread > _UNEQUAL:
+    if part.spread > _UNEQUAL and not part.local_db >= _UNEQUAL_DB:
         return f"its widest channel has {part.spread:.3g} times the range of the median channel"
     if part.in_eighth > _MOST_OF_THEM:
         return f"{100 * part.in_eighth:.3g}% of its values lie in an eighth of that range"

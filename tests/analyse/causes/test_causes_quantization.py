@@ -176,6 +176,20 @@ def test_a_wide_range_costs_a_floating_point_format_only_digits_of_small_values(
     assert cause.label == "coarse-step" and "qdebug repair" in cause.remedy
 
 
+def test_channels_of_unlike_range_are_a_fault_where_the_layer_suffers() -> None:
+    """Values that lie close together beside a few large ones are one all the same: these make up
+    the signal."""
+    unlike, outlier = {"spread": 20.0}, {"in_eighth": 1.0}
+    for more, local_db, label in (
+        (unlike, 23.0, "coarse-step"),
+        (unlike, 39.0, "rounding"),
+        (outlier, 39.0, "coarse-step"),
+    ):
+        part = replace(operand("x", 1.0, largest=9.5), local_db=local_db, **more)
+        (cause,) = rounding_causes([part], None, RangeFit({}))
+        assert cause.label == label
+
+
 def cure(gain: float, *, helps: bool) -> Cure:
     return Cure("method mse", "--method mse", ("clipping",), 3, 16, 20.0, 20 + gain, helps, None)
 
