@@ -18,6 +18,7 @@ from qdebug.analyse.effect import effects as effect
 from qdebug.analyse.effect.leave_out import Candidates
 from qdebug.analyse.effect.runs import Energies, Runs
 from qdebug.analyse.effect.screening import Screened, screened
+from qdebug.backends.base import Session
 from qdebug.backends.ort_fast.assemble import Assembled
 from qdebug.backends.ort_fast.session import PartSessions
 from qdebug.backends.simulation import SimulationSession
@@ -157,7 +158,15 @@ def test_a_candidate_that_cannot_be_run_has_no_gain(monkeypatch: pytest.MonkeyPa
             raise BackendError("out of memory")
         return measure(runs, high, workers, keep=keep)
 
+    opened = Candidates.open
+
+    def refused(candidates: Candidates, high: effect.High) -> Session:
+        if high == {name}:
+            raise BackendError("out of memory")
+        return opened(candidates, high)
+
     monkeypatch.setattr(effect.Runs, "energies", failing)
+    monkeypatch.setattr(Candidates, "open", refused)
     result = compared()
     gains = {x.name: x.effect.gain for x in result.layers if x.effect}
     assert [n for n, gain in gains.items() if gain is None] == [name]

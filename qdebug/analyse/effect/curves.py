@@ -91,6 +91,11 @@ class _Value:
     score: float | None = None
     losses: Float64 | None = None
 
+    @property
+    def is_broken(self) -> bool:
+        """The set did not run, or its outputs hold NaN or Inf."""
+        return math.isinf(self.even_noise)
+
 
 @dataclass(frozen=True)
 class _Yardstick:
@@ -352,7 +357,7 @@ def _as_tried(
     found, off_db = list[LayerResult](), 0.0
     for layer in layers:
         value, own = trials.known.get(frozenset([layer.name])), layer.effect
-        if own is None or value is None or own.output_share is None:
+        if own is None or own.output_share is None or value is None or value.is_broken:
             found.append(layer)
             continue
         share = 1 - value.even_noise / planned.even_noise
