@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 SUMMARIES: Mapping[str, str] = {
     "fp16-rewrites": "for FP16: fuses functions, scales what FP16 cannot hold by a power of two",
+    "weight-scales": "gives weights of one scale one for each output channel",
     "calibrator": "gives all activations the ranges of the best calibrator",
     "channel-scales": "evens out the input channels of grouped convolutions by a factor for each",
     "equalization": "evens out the ranges of channels through the weights before and after",

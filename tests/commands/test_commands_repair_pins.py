@@ -72,6 +72,7 @@ def fewest(
     ends_at: float = math.inf,
     steps: Sequence[Step] = (),
     took_s: float = 0.0,
+    judged_s: float = 0.0,
 ) -> tuple[Network, SearchResult, SearchResult | None]:
     @dataclass
     class Settings:
@@ -82,6 +83,7 @@ def fewest(
     setup: Any = SimpleNamespace(
         start=start, target=0, choosing=0, proving=0, search=Settings(),
         context=SimpleNamespace(cluster=None), findings=SimpleNamespace(found=Findings(known)),
+        judge=SimpleNamespace(judged_s=judged_s),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pins, "Start", SimpleNamespace)
@@ -125,6 +127,13 @@ def test_a_repair_that_lowers_all_noise_pins_less() -> None:
     fewest(blind, repaired, repaired)
     # What suffices without remedies costs one evaluation more.
     assert seeded.results[1].evaluations <= blind.results[0].evaluations + 1
+
+
+def test_where_there_is_time_for_one_search_it_is_of_the_repaired_network() -> None:
+    start, repaired = (Network(dict.fromkeys(NAMES, noise)) for noise in (1.0, 0.4))
+    searches = Searches(5.0)
+    network, *_ = fewest(searches, start, repaired, time.monotonic() + 1000, judged_s=50)
+    assert network is repaired and searches.on == [repaired]
 
 
 def test_a_repair_that_moves_noise_into_dear_layers_is_dropped() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import onnx
@@ -78,12 +78,15 @@ class Quantized:
         known = {**self.bound.corrections, **corrections}
         return replace(self, bound=replace(self.bound, corrections=known))
 
-    def with_own_weights(self) -> Quantized:
-        """Without corrections, and without ranges that weights had in a model that was given."""
-        weights = {layer.weight for layer in self.layers}
+    def with_own_weights(self, layers: Collection[str] | None = None) -> Quantized:
+        """Without corrections of some layers, all where that is None, and without ranges that
+        their weights had in a model that was given."""
+        names = self.layers.by_name if layers is None else layers
+        weights = {self.layers.by_name[name].weight for name in names}
         plan = self.bound.plan
         ranges = {t: r for t, r in plan.tensors.items() if t not in weights or r.method != GIVEN}
-        bound = replace(self.bound, plan=replace(plan, tensors=ranges), corrections={})
+        kept = {n: c for n, c in self.bound.corrections.items() if n not in names}
+        bound = replace(self.bound, plan=replace(plan, tensors=ranges), corrections=kept)
         return replace(self, bound=bound)
 
     def rewritten(self, proto: onnx.ModelProto, stale: frozenset[str] = frozenset()) -> Quantized:

@@ -18,10 +18,12 @@ from qdebug.decide.remedies import (
     smoothing,
     split,
     weight_ranges,
+    weight_scales,
 )
 from qdebug.decide.remedies.remedy import Remedy
 
-# By what they are expected to gain for the time that they take. The calibrator costs least and
+# By what they are expected to gain for the time that they take. Scales of weights take one
+# judgement, and decide with what weights the others are tried; the calibrator costs little more and
 # often wins most. What rewrites the network decides which ranges there are to choose. Each of the
 # others makes up for what those before it have left: bias correction, which takes seconds, before
 # ranges and least squares, which take a minute each (and correct biases, too), and these before
@@ -29,6 +31,7 @@ from qdebug.decide.remedies.remedy import Remedy
 # answers comes when nothing else changes them any more, and what adds work comes last.
 _ALL: tuple[Remedy, ...] = (
     fp16_rewrites.REMEDY,
+    weight_scales.REMEDY,
     calibrator.REMEDY,
     channel_scales.REMEDY,
     equalization.REMEDY,

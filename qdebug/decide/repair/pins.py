@@ -24,6 +24,9 @@ from qdebug.wording import counted
 _RATED_ANEW = 0.1
 """Of the time that is left: where rating the layers takes more, a search in the repaired network
 starts from what they do in the one before."""
+_RUNS_OF_A_SEARCH = 12
+"""Judgements of a network that a search takes at the least: to rate the layers, to run FP32 and a
+few sets, and to check the answer."""
 
 
 class Fewest(NamedTuple):
@@ -49,7 +52,8 @@ def fewest_pins(
 
     Remedies lower the noise of the outputs, but not that of every set of pinned layers, and the
     metric may depend on some of the noise only. Both are searched on the same samples; what
-    suffices without remedies is tried with them, and only cheaper sets can take its place.
+    suffices without remedies is tried with them, and only cheaper sets can take its place. Where
+    there is no time for two searches, the repaired one is searched.
 
     Args:
         network: the repaired one, by `steps`.
@@ -62,7 +66,9 @@ def fewest_pins(
         only = _searched(setup, network, ends_at)
         return Fewest(network, only) if only else None
     now = time.monotonic()
-    alone = _searched(setup, setup.start, now + (ends_at - now) / 2)
+    alone, both = None, 2 * _RUNS_OF_A_SEARCH * setup.judge.judged_s
+    if ends_at - now > both:
+        alone = _searched(setup, setup.start, now + (ends_at - now) / 2)
     first = [alone.search.pins] if alone and alone.found else []
     found = _searched(setup, network, ends_at, first)
     if found is None:  # then only what pins alone reach is better than the repaired network

@@ -26,6 +26,7 @@ BUNDLED = ("digits_cnn", "digits_encoder")
 APPLIES: dict[str, frozenset[str]] = {
     "channel-scales": frozenset({"depthwise-relu", "depthwise-silu", "grouped", "digits_cnn"}),
     "fp16-rewrites": frozenset(),
+    "weight-scales": frozenset(),
     "equalization": frozenset({*NETWORKS, "digits_encoder"}) - {"depthwise-silu"},
     "smoothing": frozenset({*NETWORKS, *BUNDLED}),
     "split": frozenset({"pre-norm", "post-norm", "written-out-norm"}),
