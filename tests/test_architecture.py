@@ -253,6 +253,7 @@ def test_the_settings_of_compare_stay_near_its_entry(tmp_path: Path) -> None:
 
 OF_THE_PROCESS = {
     "_KNOWN": "config/option.py",  # what the fields of each settings class declare
+    "_SCHEMAS": "config/resolve.py",  # how pydantic checks them
     "_received": "cli/process.py",  # signals that came
     "_deferred": "cli/process.py",
     "_results": "cli/process.py",  # the stream that holds results only

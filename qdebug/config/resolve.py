@@ -154,6 +154,16 @@ def validated(
 
 
 def _schema(kind: type[Any], *, in_memory: bool) -> type[BaseModel]:
+    if (kind, in_memory) not in _SCHEMAS:
+        _SCHEMAS[kind, in_memory] = _schema_of(kind, in_memory=in_memory)
+    return _SCHEMAS[kind, in_memory]
+
+
+_SCHEMAS: dict[tuple[type[Any], bool], type[BaseModel]] = {}
+"""Each takes pydantic 10 ms."""
+
+
+def _schema_of(kind: type[Any], *, in_memory: bool) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     if not in_memory:
         fields["command"] = (Literal[command_of(kind).name], Field(None))
