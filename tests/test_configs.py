@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
@@ -35,14 +34,8 @@ def test_a_configuration_ends_as_its_comment_says(path: Path, tmp_path: Path) ->
     assert command, "a configuration says how to run it"
     words = command.group(1).split()
     how = ["--effect", "none"] if words[0] == "compare" else []  # no gate of theirs is on effects
-    done = subprocess.run(
-        [sys.executable, "-m", "qdebug", *words, *how],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "QDEBUG_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "QDEBUG_CACHE_DIR": str(tmp_path)}
+    done = forked.run(["-m", "qdebug", *words, *how], cwd=REPOSITORY, env=environment)
     code, said = ENDS[path.name]
     assert done.returncode == code, done.stderr
     assert said in done.stdout

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import onnx
 import pytest
@@ -122,15 +123,16 @@ class Desk:
         captured = self._capsys.readouterr()
         return Done(code, captured.out, captured.err)
 
-    def spawn(self, *args: object, **options: Any) -> Done:
-        """As a program of its own."""
-        ended = subprocess.run(
-            [sys.executable, "-m", "qdebug", *map(str, args)],
-            cwd=self.folder,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=120,
-            **options,
+    def spawn(self, *args: object, fresh: bool = False, **options: Any) -> Done:
+        """As a program of its own; a `fresh` one imports everything itself."""
+        words = ["-m", "qdebug", *map(str, args)]
+        options |= {"cwd": self.folder, "timeout": 120}
+        ended = (
+            subprocess.run(
+                [sys.executable, *words], capture_output=True, encoding="utf-8", **options
+            )
+            if fresh
+            else forked.run(words, **options)
         )
         return Done(ended.returncode, ended.stdout, ended.stderr)
 

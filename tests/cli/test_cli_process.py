@@ -11,6 +11,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,7 @@ COMPARE = [*QDEBUG, "compare", "net.onnx", "--inputs", "data.npz"]
 
 def limited(file_bytes: int) -> Callable[[], None]:
     """For a child: no file may grow beyond `file_bytes`, as on a disk that is full."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-
-    return limit
+    return partial(resource.setrlimit, resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
 
 
 def test_hardly_any_memory(desk: Any) -> None:
@@ -39,16 +36,16 @@ def test_hardly_any_memory(desk: Any) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (150 << 20, 150 << 20))
 
-    done = desk.spawn("compare", "net.onnx", "--inputs", "data.npz", preexec_fn=limit)
+    done = desk.spawn("compare", "net.onnx", "--inputs", "data.npz", fresh=True, preexec_fn=limit)
     assert done.code == 3 and "QD-BACKEND-HOST-MEMORY" in done.err and "defect" not in done.err
 
 
 def test_exit_codes_and_streams(desk: Any) -> None:
-    held = desk.spawn("compare", "net.onnx", "--inputs", "data.npz", "-o", "run.h5")
+    held = desk.spawn("compare", "net.onnx", "--inputs", "data.npz", "-o", "run.h5", fresh=True)
     assert (held.code, held.err) == (0, "")
     assert "Run file: run.h5" in held.out.splitlines()
     gate = ("compare", "net.onnx", "--inputs", "data.npz", "--fail-on", "output.sqnr_db>=200")
-    failed = desk.spawn(*gate)
+    failed = desk.spawn(*gate, fresh=True)
     assert (failed.code, failed.err) == (1, "")
     assert any(line.startswith("FAILED") for line in failed.out.splitlines()[-3:])
     desk.refused(
@@ -313,10 +310,8 @@ def test_json_into_a_device(desk: Any) -> None:
 def test_names_that_the_locale_cannot_show(desk: Any, cnn: Any) -> None:
     desk.save(cnn(names={"conv1": "畳み込み"}))
     done = desk.spawn(
-        "compare",
-        "net.onnx",
-        "--inputs",
-        "data.npz",
+        *("compare", "net.onnx", "--inputs", "data.npz"),
+        fresh=True,
         env=os.environ | {"PYTHONIOENCODING": "ascii"},
     )
     assert (done.code, done.err) == (0, "")
@@ -344,7 +339,7 @@ def test_a_working_directory_that_was_deleted(desk: Any, tmp_path: Path) -> None
         os.chdir(gone)
         gone.rmdir()
 
-    done = desk.spawn("doctor", preexec_fn=leave)
+    done = desk.spawn("doctor", fresh=True, preexec_fn=leave)
     assert done.code == 2 and "QD-USAGE-DIRECTORY" in done.err
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 from browser import missing
 from documents import REPOSITORY
@@ -90,13 +91,7 @@ NEEDS_GPU = ("bench_engine",)
 
 
 def _run(name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(BENCH / f"{name}.py"), *arguments],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked.run([BENCH / f"{name}.py", *arguments], cwd=REPOSITORY, timeout=500)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

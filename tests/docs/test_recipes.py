@@ -20,6 +20,7 @@ import textwrap
 import tomllib
 from pathlib import Path
 
+import forked
 import pytest
 from documents import REPOSITORY, blocks
 
@@ -55,14 +56,12 @@ class Follower:
 
     def run(self, command: list[str], exits: int = 0) -> str:
         """What a command of the recipe prints."""
-        words = {"qdebug": [sys.executable, "-m", "qdebug"], ".venv/bin/python": [sys.executable]}
-        done = subprocess.run(
+        words = {"qdebug": ["-m", "qdebug"], ".venv/bin/python": []}
+        done = forked.run(
             [*words[command[0]], *command[1:]],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "120"},
-            capture_output=True,
-            text=True,
-            check=False,
+            libraries_only=True,
         )
         assert done.returncode == exits, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
         return done.stdout

@@ -1,0 +1,143 @@
+"""Python programs that start with their libraries imported.
+
+Importing numpy, onnx, ONNX Runtime and qdebug takes a program most of a second, and hundreds of
+tests start one. Here a process imports them once, and forks for every program: with its own
+arguments, working directory, environment, standard streams, signals and exit code, as any other.
+Three things are not as in one that is started: what the interpreter reads first (PYTHONHASHSEED,
+PYTHONIOENCODING), what happens while modules are imported, and the memory in use. Tests of these,
+and some of each kind besides, start `sys.executable`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from qdebug.config.commands import COMMANDS
+
+TESTS = Path(__file__).parents[1]
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    [
+        *(f"qdebug.cli.{name}" for name in COMMANDS),
+        "qdebug.cli.app",
+        "qdebug.commands.bisect",
+        "qdebug.commands.calibrate.command",
+        "qdebug.commands.compare.command",
+        "qdebug.commands.preflight",
+        "qdebug.commands.repair",
+        "qdebug.commands.report.attached",
+        "qdebug.config.objects",
+        "qdebug.config.resolve",
+        "onnxruntime",
+    ]
+)
+
+
+def run(
+    program: Sequence[str | Path],
+    *,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    preexec_fn: Callable[[], None] | None = None,
+    libraries_only: bool = False,
+    timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run what stands behind `python` on a command line: "-m", a module and its arguments, or a
+    script and its arguments. Its standard input is empty.
+
+    Args:
+        program: the words.
+        cwd: its working directory.
+        env: its environment.
+        preexec_fn: called first, in the process of the program; can be pickled.
+        libraries_only: it imports qdebug itself, by its own PYTHONPATH.
+        timeout: in seconds; it is killed then.
+
+    Raises:
+        subprocess.TimeoutExpired: it did not end in time.
+    """
+    words = [str(word) for word in program]
+    outputs = [_FORKS.Pipe(duplex=False) for _ in ("stdout", "stderr")]
+    process = _FORKS.Process(
+        target=_become,
+        args=(words, str(cwd or Path.cwd()), dict(env or os.environ)),
+        kwargs={
+            "streams": [writing for _, writing in outputs],
+            "preexec_fn": preexec_fn,
+            "forgotten": "qdebug" if libraries_only else "",
+        },
+    )
+    process.start()
+    for _, writing in outputs:
+        writing.close()
+    with ThreadPoolExecutor(len(outputs)) as readers:
+        texts = [readers.submit(_read, reading) for reading, _ in outputs]
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(words, timeout)
+        out, err = (text.result() for text in texts)
+    code = process.exitcode
+    process.close()
+    return subprocess.CompletedProcess(words, code, out, err)
+
+
+def _read(stream: Connection) -> str:
+    with stream, open(stream.fileno(), encoding="utf-8", closefd=False) as text:
+        return text.read()
+
+
+def _become(
+    words: list[str],
+    folder: str,
+    environment: dict[str, str],
+    streams: list[Connection],
+    preexec_fn: Callable[[], None] | None,
+    forgotten: str,
+) -> None:
+    """Become the program, without the package that is to be `forgotten`; its exit code is that of
+    the process."""
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    for number, stream in enumerate(streams, 1):
+        os.dup2(stream.fileno(), number)
+        stream.close()
+    encoding = sys.stdout.encoding
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding)
+    for name, number, errors in (("stdout", 1, "strict"), ("stderr", 2, "backslashreplace")):
+        binary = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
+        text = io.TextIOWrapper(binary, encoding, errors, line_buffering=number == 2)
+        setattr(sys, name, text)
+        setattr(sys, f"__{name}__", text)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    is_module = words[0] == "-m"
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    found = [path for path in sys.path if path and not Path(path).is_relative_to(TESTS)]
+    first = folder if is_module else str(Path(words[0]).parent)
+    sys.path[:] = [first, *filter(None, paths), *found]
+    for name in [name for name in sys.modules if name.partition(".")[0] == forgotten]:
+        del sys.modules[name]
+    if preexec_fn is not None:
+        preexec_fn()
+    try:
+        if is_module:
+            sys.argv[:] = words[1:]
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv[:] = words
+            runpy.run_path(words[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()
