@@ -52,8 +52,8 @@ def run(
     libraries_only: bool = False,
     timeout: float = 120,
 ) -> subprocess.CompletedProcess[str]:
-    """Run what stands behind `python` on a command line: "-m", a module and its arguments, or a
-    script and its arguments. Its standard input is empty.
+    """Run what stands behind `python` on a command line: "-m" and a module, "-c" and code, or a
+    script; and its arguments. Its standard input is empty.
 
     Args:
         program: the words.
@@ -123,21 +123,23 @@ def _become(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    is_module = words[0] == "-m"
+    in_folder = words[0] in ("-m", "-c")
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     found = [path for path in sys.path if path and not Path(path).is_relative_to(TESTS)]
-    first = folder if is_module else str(Path(words[0]).parent)
+    first = folder if in_folder else str(Path(words[0]).parent)
     sys.path[:] = [first, *filter(None, paths), *found]
     for name in [name for name in sys.modules if name.partition(".")[0] == forgotten]:
         del sys.modules[name]
     if preexec_fn is not None:
         preexec_fn()
     try:
-        if is_module:
-            sys.argv[:] = words[1:]
+        sys.argv[:] = words[1:] if words[0] == "-m" else words
+        if words[0] == "-m":
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        elif words[0] == "-c":
+            sys.argv.pop(1)
+            exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
         else:
-            sys.argv[:] = words
             runpy.run_path(words[0], run_name="__main__")
     finally:
         atexit._run_exitfuncs()
