@@ -54,15 +54,22 @@ class Watched:
         assert not self.requests, self.requests
 
     def settle(self) -> None:
-        """Wait until nothing is drawn anew: between the press and the release of a button, a table
-        that is takes no click."""
+        """Wait until tables are built and the page has nothing to do that draws anew: between the
+        press and the release of a button, a table that is drawn anew takes no click."""
         self.page.evaluate(
-            """() => new Promise(done => {
-                let timer;
-                const later = () => { clearTimeout(timer); timer = setTimeout(done, 300); };
-                new MutationObserver(later).observe(document, { childList: true, subtree: true });
-                later();
-            })"""
+            """async () => {
+                const grids = [...document.querySelectorAll(".grid")].filter(g => g.clientWidth);
+                await Promise.all(grids.map(grid => grid.ready));
+                let changed = true;
+                const watch = new MutationObserver(() => { changed = true; });
+                watch.observe(document, { childList: true, subtree: true });
+                while (changed) {
+                    changed = false;
+                    await new Promise(done => requestAnimationFrame(
+                        () => requestAnimationFrame(() => requestIdleCallback(done))));
+                }
+                watch.disconnect();
+            }"""
         )
 
 
