@@ -56,8 +56,8 @@ def diff(settings: DiffSettings) -> DiffResult:
         order = list(run.tensors)
         roles = tuple(
             difference
-            for role in ROLES
-            if (difference := _role(role, first, second, order, layer_of, outputs, described))
+            for roles in _pairs_of_roles(run, other)
+            if (difference := _role(*roles, first, second, order, layer_of, outputs, described))
         )
         if not roles:
             raise StoreError(
@@ -107,8 +107,19 @@ def _without_origin(plan: PrecisionPlan | None) -> PrecisionPlan | None:
     return plan and replace(plan, model_sha256="", calibration="")
 
 
+def _pairs_of_roles(run: Run, other: Run) -> list[tuple[Role, Role]]:
+    """What is compared of the two: each role with itself, and an engine's tensors with the
+    simulation where the other run built none."""
+    pairs = [(role, role) for role in ROLES]
+    if (run.result.backend == DEFAULT) != (other.result.backend == DEFAULT):
+        is_second = run.result.backend == DEFAULT
+        pairs[-1] = ("candidate", "engine") if is_second else ("engine", "candidate")
+    return pairs
+
+
 def _role(
     role: Role,
+    second_role: Role,
     first: RunReader,
     second: RunReader,
     order: Sequence[str],
@@ -116,11 +127,11 @@ def _role(
     outputs: Sequence[str],
     described: Description | None,
 ) -> RoleDifference | None:
-    """The tensors that both keep of a role, in `order`; None where there are none."""
-    kept = {*first.tensors(role)} & {*second.tensors(role)}
+    """The tensors that both keep of their role, in `order`; None where there are none."""
+    kept = {*first.tensors(role)} & {*second.tensors(second_role)}
     tensors = []
     for name in order:
-        sums = _sums(first, role, second, role, name) if name in kept else None
+        sums = _sums(first, role, second, second_role, name) if name in kept else None
         if sums is None:
             continue
         own = None if role == "reference" else _sums(first, "reference", first, role, name)
@@ -130,7 +141,8 @@ def _role(
         tensors.append(TensorDifference(name, layer_of.get(name), metrics, quantized, diverges))
     if not tensors:
         return None
-    difference = RoleDifference(role, tuple(tensors), tuple(n for n in outputs if n in kept), None)
+    shown = tuple(n for n in outputs if n in kept)
+    difference = RoleDifference(role, second_role, tuple(tensors), shown, None)
     return replace(difference, inputs_sqnr_db=_inputs_db(difference, described))
 
 
@@ -207,7 +219,9 @@ def _values(condition: Condition, roles: Sequence[RoleDifference]) -> Iterator[f
 def _notes(runs: Sequence[DifferingRun], same_plan: bool, dtypes: set[str]) -> Iterator[str]:
     if len(with_engine := [r for r in runs if r.backend != DEFAULT]) == 1:
         path = with_engine[0].path
-        yield f"Only {path} holds an engine's tensors; they are compared with nothing."
+        yield (
+            f"Only {path} holds an engine's tensors: they are compared with the other's simulation."
+        )
     if not same_plan:
         yield "The two runs had other plans: what differs is not only how they were executed."
     if "float16" in dtypes:

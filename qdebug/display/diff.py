@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from qdebug.display.blocks import Block, Column, Facts, Line, conditions, notes, table_of
-from qdebug.results.diff import ROLE_WORDS, DiffResult, RoleDifference, TensorDifference
+from qdebug.results.diff import DiffResult, RoleDifference, TensorDifference
 from qdebug.results.words import decibel, in_decibels, number
 from qdebug.wording import counted, option, printable
 
@@ -38,7 +38,7 @@ def view(result: DiffResult, *, top: int) -> list[Block]:
 
 def _of_role(role: RoleDifference) -> Iterator[Line]:
     """Whether the runs agree in a role, and where they diverge."""
-    name, count = ROLE_WORDS[role.role], counted(len(role.tensors), "tensor")
+    name, count = role.words, counted(len(role.tensors), "tensor")
     name = name[0].upper() + name[1:]
     first = role.first_to_diverge
     if role.is_equal:
@@ -82,7 +82,7 @@ def _table(role: RoleDifference, top: int) -> Iterator[Block]:
     listed = role.tensors[start : start + top]
     left = len(role.tensors) - len(listed)
     more = f" ({left} more: {option('top', str(len(role.tensors)))})" if left else ""
-    yield Line(f"Tensors of {ROLE_WORDS[role.role]}, in execution order{more}", "strong")
+    yield Line(f"Tensors of {role.words}, in execution order{more}", "strong")
     columns = [
         (Column("tensor", "name"), lambda t: t.tensor),
         (Column("SQNR dB", "number"), lambda t: decibel(t.metrics.sqnr_db)),

@@ -72,10 +72,12 @@ class TensorDifference:
 
 @dataclass(frozen=True)
 class RoleDifference:
-    """The tensors that both runs kept of one role.
+    """The tensors that both runs kept of one role, or the engine's of one run beside the other's
+    simulation.
 
     Attributes:
-        role: reference (FP32), candidate (the simulation) or engine.
+        role: of the first run: reference (FP32), candidate (the simulation) or engine.
+        second_role: of the second run; another one where only one of them ran an engine.
         tensors: in execution order.
         outputs: names of those that are outputs of the model.
         inputs_sqnr_db: of the tensors that the first one to diverge is computed from, the lowest;
@@ -83,6 +85,7 @@ class RoleDifference:
     """
 
     role: Role
+    second_role: Role
     tensors: tuple[TensorDifference, ...]
     outputs: tuple[str, ...]
     inputs_sqnr_db: float | None
@@ -93,6 +96,12 @@ class RoleDifference:
         """The first tensor that diverges; null where none does."""
         found = self.first_to_diverge
         return found.tensor if found else None
+
+    @property
+    def words(self) -> str:
+        """What is compared, as sentences name it."""
+        first, second = ROLE_WORDS[self.role], ROLE_WORDS[self.second_role]
+        return first if first == second else f"{second} against {first} of the first run"
 
     @property
     def first_to_diverge(self) -> TensorDifference | None:

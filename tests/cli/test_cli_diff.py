@@ -111,3 +111,17 @@ def test_plans_that_differ_are_told(first: Any) -> None:
     done = first.run("diff", "a.h5", "b.h5")
     assert "other plans" in done.out and "FP16" in done.out and "3 samples" in done.out
     assert "Only b.h5 holds an engine's tensors" in done.out
+
+
+def test_an_engine_is_compared_with_the_other_runs_simulation(first: Any, load_json: Any) -> None:
+    kept = ["--keep", "all", "--effect", "none", "--backend", "onnxruntime"]
+    first.run("compare", "net.onnx", "--inputs", "data.npz", "-o", "b.h5", *kept)
+    for runs, roles in (
+        (("a.h5", "b.h5"), ("candidate", "engine")),
+        (("b.h5", "a.h5"), ("engine", "candidate")),
+    ):
+        *_, last = load_json(first.run("diff", *runs, "--json", "-").out)["roles"]
+        assert (last["role"], last["second_role"]) == roles
+        own = qdebug.load_run(first.folder / "b.h5").result.engine.execution
+        output = next(t for t in last["tensors"] if t["tensor"] == last["outputs"][0])
+        assert output["sqnr_db"] == pytest.approx(own.worst_kernel_db, abs=0.5)
