@@ -274,9 +274,10 @@ def _restored(result: CompareResult, summary: Summary) -> str:
         helps = f"improve {name}"
         if result.metric is None or result.metric.higher_is_better is None:
             helps = f"bring {name} nearer to FP32's"
+        chance = "" if is_certain(result.metric) else ", which may be chance"
         return (
             f"Less noise does not {helps}: k{keeping} {moved}"
-            f"{_together(summary)}, but takes {name} to {value:.4f}."
+            f"{_together(summary)}, but takes {name} to {value:.4f}{chance}."
         )
     gives = f"{task}{moved}{_together(summary)}."
     many = _many(summary)

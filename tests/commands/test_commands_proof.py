@@ -174,6 +174,16 @@ def test_weights_that_are_no_rounding_are_not_called_one(tmp_path: Path) -> None
     assert set(pair.proof.proven) == {"r", "y"}
 
 
+def test_values_that_are_gone_are_said_to_be(tmp_path: Path) -> None:
+    more = {**_weights(1), "g": np.array([np.nan], F32)}
+    pair = _judged(
+        tmp_path, _build(_nodes(), _weights(1)), _quantize(_nodes(gain=True), more, 127, 0.02)
+    )
+    assert pair.proof is not None
+    (why,) = [u.reason for u in pair.proof.refuted if u.tensor == "y"]
+    assert "gives NaN or Inf in the quantized model" in why and "nan dB" not in why
+
+
 def test_another_network_is_refuted(tmp_path: Path) -> None:
     reference = _build(_nodes(), _weights(1))
     pair = _judged(tmp_path, reference, _quantize(_nodes(), _weights(9), 127, 0.02))

@@ -160,14 +160,22 @@ def test_a_figure_that_does_not_move_is_no_gain() -> None:
     assert found.metric is not None and f"SQNR from {found.sqnr_db:.1f} to" in sentence(result)
 
     def said(
-        after: float, restored: float, planned: float = 0.984, higher_is_better: bool | None = True
+        after: float,
+        restored: float,
+        planned: float = 0.984,
+        higher_is_better: bool | None = True,
+        p_value: float = 0.001,
     ) -> str:
         metric = replace(found.metric, planned=planned, restored=restored, reference=0.986)
         part = 1 - 10 ** ((20.0 - after) / 10)
         changed = {"sqnr_db": 20.0, "restored_sqnr_db": after, "restored": part}
         other = replace(found, metric=metric, **changed)
         task = replace(
-            result.metric, reference=0.986, candidate=planned, higher_is_better=higher_is_better
+            result.metric,
+            reference=0.986,
+            candidate=planned,
+            higher_is_better=higher_is_better,
+            uncertainty=replace(result.metric.uncertainty, p_value=p_value),
         )
         return sentence(replace(result, summary=other, metric=task))
 
@@ -186,6 +194,7 @@ def test_a_figure_that_does_not_move_is_no_gain() -> None:
     # Less noise, and a worse score: nobody is advised to pin these.
     for text in (said(30.0, 0.97), higher):
         assert "Less noise does not improve top1" in text and ", but takes top1 to 0.9" in text
+    assert ", but takes top1 to 0.9700, which may be chance." in said(30.0, 0.97, p_value=0.3)
     assert "are not what" not in moved
     lower = said(30.0, 0.97, higher_is_better=False)
     assert "better than FP32 in top1: 0.9840 against 0.9860" in lower and "but takes" not in lower

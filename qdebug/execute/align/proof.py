@@ -9,6 +9,7 @@ cannot hide behind it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -59,10 +60,10 @@ def proven(context: Context, pair: ModelPair, samples: Samples) -> ModelPair:
         elif why and level >= RELATED_DB:
             unproven[tensor] = f"its {why}"
         else:
-            refuted[tensor] = (
-                f"'{node.name}' computes something else in the quantized model: SQNR "
-                f"{in_decibels(level)} from the same inputs and without rounding"
-            )
+            what = f"computes something else in the quantized model: SQNR {in_decibels(level)}"
+            if math.isnan(level):
+                what = "gives NaN or Inf in the quantized model"
+            refuted[tensor] = f"'{node.name}' {what} from the same inputs and without rounding"
     count = min(_SAMPLES, samples.count)
     outputs = set(pair.reference.outputs)
     kept = {t: c for t, c in pair.tensors.items() if t not in refuted or t in outputs}
