@@ -420,8 +420,10 @@ def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool)
         )
     if 0 < result.local_samples < result.samples:
         said.append(f"local dB: from {result.local_samples} {of}.")
-    if any((x.gain_db or 0.0) <= -_LEAST_GAIN for x in shown):
-        said.append("A negative gain: the error of the layer offsets that of others.")
+    if negative := {x.name for x in shown if (x.gain_db or 0.0) <= -_LEAST_GAIN}:
+        named = negative.intersection(result.summary.layers if result.summary else ())
+        helps = ", and those that the first sentence names help only together" if named else ""
+        said.append(f"A negative gain: the error of the layer offsets that of others{helps}.")
     if effect is not None and any(x.overflows and (x.gain_db or 0.0) < _LEAST_GAIN for x in shown):
         said.append(
             "Layers that overflow come first: one of them in FP32 gains nothing as long as another "

@@ -85,3 +85,14 @@ def test_the_main_cause_is_the_largest(
     causes = [cause("clipping", shares[0]), cause("rounding", shares[1])]
     told = sentence(replace(with_causes(result, {0: causes}), summary=summary))
     assert summary.finding is not Finding.NOTHING_LOST and opens in told
+
+
+def test_layers_named_in_spite_of_a_negative_gain(result: CompareResult) -> None:
+    summary: Any = result.summary
+    effect: Any = result.layers[1].effect
+    lower = replace(result.layers[1], effect=replace(effect, output_share=-0.3))
+    layers = (result.layers[0], lower, *result.layers[2:])
+    for named, told in ((layers[1:2], True), (layers[:1], False)):
+        other = replace(summary, layers=tuple(x.name for x in named))
+        legend = str(view(replace(result, layers=layers, summary=other)))
+        assert "A negative gain: " in legend and ("help only together" in legend) is told
