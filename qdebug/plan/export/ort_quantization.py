@@ -29,7 +29,8 @@ _SCRIPT = '''\
 
 The arguments are in {arguments}. Every scale comes from there, so no calibration samples are
 needed, except with --quantize-outputs: ONNX Runtime's INT8 kernels also need the outputs of their
-operators quantized, which is faster and less accurate than the plan, and takes ranges from samples.
+operators quantized. Where a Relu or Clip follows that changes no value and is done; elsewhere it is
+faster and less accurate than the plan, and takes ranges from samples.
 """
 {notes}
 
@@ -118,6 +119,40 @@ def read_as_planned(model, given):
     model.graph.node.extend(nodes)
 
 
+def round_before_activations(model):
+    """An operator runs in INT8 only between pairs, and the plan rounds behind Relu and Clip: the
+    same pair in front of them, too, changes no value, since both keep the order of values."""
+    scales = {{t.name: onnx.numpy_helper.to_array(t).tobytes() for t in model.graph.initializer}}
+    writers = {{name: node for node in model.graph.node for name in node.output}}
+    readers = {{}}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    nodes, outputs = [], {{value.name for value in model.graph.output}}
+    for node in model.graph.node:
+        nodes.append(node)
+        operands = [writers.get(name) for name in node.input[:2]]
+        if [n and n.op_type for n in operands] != ["DequantizeLinear"] * 2:
+            continue
+        activation = readers.get(node.output[0], [])
+        if [n.op_type for n in activation] not in (["Relu"], ["Clip"]):
+            continue
+        kept = {{node.output[0], activation[0].output[0]}}
+        behind = readers.get(activation[0].output[0], [])
+        if not behind or outputs & kept or any(n.op_type != "QuantizeLinear" for n in behind):
+            continue
+        if len({{scales[n.input[1]] for n in behind}}) > 1:
+            continue
+        like, source = behind[0], node.output[0]
+        names = [source, f"{{source}}_codes", f"{{source}}_rounded"]
+        for operator, read, made in zip(("QuantizeLinear", "DequantizeLinear"), names, names[1:]):
+            inputs = [read, *like.input[1:]]
+            nodes.append(onnx.helper.make_node(operator, inputs, [made], domain=like.domain))
+        activation[0].input[0] = names[2]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("output", type=Path, help="the file to write")
@@ -166,6 +201,7 @@ def main():
     if not options.quantize_outputs:
         quantized = onnx.load(options.output)
         read_as_planned(quantized, given)
+        round_before_activations(quantized)
         onnx.save(quantized, options.output)
 
 

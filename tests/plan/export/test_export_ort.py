@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from qdebug.backends.onnxruntime import OnnxRuntimeBackend
 from qdebug.errors import PlanError
 from qdebug.network.graph import Graph
 from qdebug.plan.lower import lower
@@ -92,6 +93,19 @@ def test_it_computes_what_the_lowered_plan_computes(
     found = kit.run(quantized(source), {"x": images})
     for name in ("out", "second"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_what_an_activation_follows_runs_in_int8_and_is_as_planned(
+    cnn: Path, plan_for: Any, quantized: Any, kit: SimpleNamespace
+) -> None:
+    """Seven of the 13 convolutions: the others end in an Add, or in what is not quantized."""
+    source = plan_for(cnn)
+    found = quantized(source)
+    images = np.random.default_rng(0).normal(size=(2, 1, 8, 8)).astype(np.float32)
+    expected = kit.run(lower(source.bound).graph, {"input": images})
+    np.testing.assert_allclose(kit.run(found, {"input": images})["logits"], expected["logits"])
+    info = OnnxRuntimeBackend().open(found, []).engine_info()
+    assert [layer.layer_type for layer in info.layers].count("QLinearConv") == 7
 
 
 def test_nodes_without_a_name_of_their_own(
