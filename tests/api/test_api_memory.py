@@ -137,7 +137,9 @@ def test_a_generator_that_fails_says_where() -> None:
 )
 def test_a_metric_in_memory(model: onnx.ModelProto, arrays: dict[str, Array], metric: Any) -> None:
     own = qdebug.compare(model, inputs=arrays, weights="per-tensor", metric=metric)
-    built_in = qdebug.compare(model, inputs=arrays, weights="per-tensor", metric="top1")
+    built_in = qdebug.compare(
+        model, inputs=arrays, weights="per-tensor", metric="top1", effect="none"
+    )
     assert own.metric is not None
     assert built_in.metric is not None
     assert own.metric.name == "lambda"
@@ -155,19 +157,18 @@ def test_calibrate_then_compare(
 
     found = qdebug.calibrate(model, calib_data=CALIB, method="minmax", calibrator=half)
     assert list(found.methods) == ["minmax", "half"]
-    result = qdebug.compare(model, inputs=arrays, calibration=found)
+    how: dict[str, Any] = {"inputs": arrays, "effect": "none"}
+    result = qdebug.compare(model, **how, calibration=found)
     assert not any("flatters" in note for note in result.notes)
     found.save_scales(tmp_path / "scales.yaml")
     found.save_trt_cache(tmp_path / "trt.cache")
-    from_file = qdebug.compare(model, inputs=arrays, calibration=tmp_path / "scales.yaml")
+    from_file = qdebug.compare(model, **how, calibration=tmp_path / "scales.yaml")
     assert from_file.outputs[0].metrics == result.outputs[0].metrics
     assert "EntropyCalibration2" in (tmp_path / "trt.cache").read_text()
     with pytest.raises(qdebug.StoreError):
         found.save_scales(tmp_path / "scales.yaml")
     found.save_scales(tmp_path / "scales.yaml", force=True)
-    clipped = qdebug.compare(
-        model, inputs=arrays, calibration=dict.fromkeys(found.chosen.tensors, 0.05)
-    )
+    clipped = qdebug.compare(model, **how, calibration=dict.fromkeys(found.chosen.tensors, 0.05))
     assert clipped.outputs[0].metrics.sqnr_db < result.outputs[0].metrics.sqnr_db
 
 
@@ -180,8 +181,9 @@ def test_bisect_and_its_plan(
     assert found.passed
     assert found.pinned
     found.save_plan(tmp_path / "plan.yaml")
-    saved = qdebug.compare(model, inputs=arrays, plan=tmp_path / "plan.yaml")
-    again = qdebug.compare(model, inputs=arrays, plan=found.plan, fail_on=["output.sqnr_db>=15"])
+    how: dict[str, Any] = {"inputs": arrays, "effect": "none"}
+    saved = qdebug.compare(model, **how, plan=tmp_path / "plan.yaml")
+    again = qdebug.compare(model, **how, plan=found.plan, fail_on=["output.sqnr_db>=15"])
     assert again.passed
     assert saved.outputs[0].metrics == again.outputs[0].metrics
 
@@ -271,8 +273,9 @@ def test_a_quantized_model_with_its_reference(
     assert "given in memory" not in (tmp_path / "s.yaml").read_text()  # no path that could be read
     qdebug.export(tmp_path / "s.yaml", model=model, output=tmp_path / "quantized.onnx")
     quantized = onnx.load(tmp_path / "quantized.onnx")
-    explicit = qdebug.compare(quantized, reference=model, inputs=arrays)
-    planned = qdebug.compare(model, calibration=found, inputs=arrays)
+    how: dict[str, Any] = {"inputs": arrays, "effect": "none"}
+    explicit = qdebug.compare(quantized, reference=model, **how)
+    planned = qdebug.compare(model, calibration=found, **how)
     assert explicit.outputs[0].metrics == planned.outputs[0].metrics
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from qdebug.cli.app import main
 from qdebug.plan.planfile import read_plan
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
@@ -17,10 +21,21 @@ SEARCH = ["bisect", str(BUNDLED / "digits_cnn.onnx"),
           "--metric", "top1", "--max-drop", "0.04"]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished search: found.json, and the cache with its evaluations."""
+    folder = tmp_path_factory.mktemp("searched")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QDEBUG_CACHE_DIR", str(folder / "cache"))
+        assert main([*SEARCH, "--json", str(folder / "found.json")]) == 0
+    return folder
+
+
 @pytest.fixture
-def answer(desk: Any) -> Any:
-    """A finished search, as JSON."""
-    return desk.run(*SEARCH, "--json", "-").json
+def answer(desk: Any, searched: Path) -> Any:
+    """What the search found; it is in the cache of the desk."""
+    shutil.copytree(searched / "cache", os.environ["QDEBUG_CACHE_DIR"], dirs_exist_ok=True)
+    return json.loads((searched / "found.json").read_text("utf-8"))
 
 
 def test_a_point_is_taken_without_evaluating_again_and_is_verified(desk: Any, answer: Any) -> None:

@@ -20,6 +20,7 @@ CNN = str(DATA / "digits_cnn.onnx")
 CALIB = ["--calib-data", str(DATA / "digits_calib.npz")]
 HOLDOUT = ["--holdout", str(DATA / "digits_holdout.npz")]
 METHODS = ["minmax", "percentile:99.99", "entropy", "mse", "mean-max"]
+FIGURES = ["--effect", "none", "--json", "-"]
 
 
 def calibrated(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
@@ -172,7 +173,7 @@ def test_compare_takes_scales_and_caches(
     assert main([*argv, "-o", str(scales), "--trt-cache", str(cache)]) == 0
     expected = calibrated(capsys_drained(capsys), *HOLDOUT, "--method", "mse")
     for file in (scales, cache):
-        run = ["compare", CNN, "--inputs", HOLDOUT[1], "--calibration", str(file), "--json", "-"]
+        run = ["compare", CNN, "--inputs", HOLDOUT[1], "--calibration", str(file), *FIGURES]
         assert main(run) == 0
         output = json.loads(capsys.readouterr().out)["outputs"][0]
         sqnr = expected["methods"]["mse"]["sqnr_db"]
@@ -233,7 +234,7 @@ def test_weights_by_least_squared_error_help_and_are_written(
     assert len(read_cache(cache).scales) == 14  # TensorRT takes the ranges of weights itself
     import json
 
-    argv = ["compare", CNN, "--inputs", HOLDOUT[1], "--calibration", scales, "--json", "-"]
+    argv = ["compare", CNN, "--inputs", HOLDOUT[1], "--calibration", scales, *FIGURES]
     assert main(argv) == 0
     found = json.loads(capsys.readouterr().out)["outputs"][0]["sqnr_db"]
     assert found == pytest.approx(better["methods"]["minmax"]["sqnr_db"], abs=0.01)

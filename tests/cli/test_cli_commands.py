@@ -80,6 +80,7 @@ def test_per_channel_weights_cure_the_digits(desk: Any, digits: Path) -> None:
     args = (
         *["compare", digits / "digits_cnn.onnx", "--inputs", digits / "digits_holdout.npz"],
         *["--calib-data", digits / "digits_calib.npz", "--metric", "top1", "--json", "-"],
+        *["--effect", "none"],
     )
     broken = desk.run(*args, "--weights", "per-tensor").json["metric"]
     cured = desk.run(*args).json["metric"]

@@ -33,7 +33,8 @@ simulated = pytest.mark.skipif(
 @simulated
 def test_the_bundled_network(desk: Any) -> None:
     flags = ["compare", str(BUNDLED / "digits_cnn.onnx"), "--inputs",
-             str(BUNDLED / "digits_holdout.npz"), "--samples", "16", *RTX]  # fmt: skip
+             str(BUNDLED / "digits_holdout.npz"), "--samples", "16", "--effect", "none",
+             *RTX]  # fmt: skip
     done = desk.run(*flags)
     assert done.code == 0, done.err
     for words in ("TensorRT for RTX", "8.9", "as-planned"):
@@ -65,6 +66,8 @@ def test_layers_are_counted_as_inspect_counts_them(desk: Any) -> None:
         str(DETECTOR.with_name("inputs.npz")),
         "--samples",
         "1",
+        "--effect",
+        "none",
         "--save-log",
         "log",
     ]

@@ -56,7 +56,7 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def _compared(desk: Any, model: str, *more: str) -> Any:
     run = ("compare", model, "--inputs", HOLDOUT, "--samples", "48", "--metric", "top1")
-    done = desk.run(*run, *more, "--json", "-", "--no-progress")
+    done = desk.run(*run, *more, "--effect", "none", "--json", "-", "--no-progress")
     assert done.code == 0, done.err
     return done.json
 
@@ -229,7 +229,7 @@ def test_what_does_not_correspond_is_shown(desk: Any, quantized: dict[str, str])
     assert leaky.output[0] not in {x["tensor"] for x in found["layers"]}
     done = desk.run(
         "compare", quantized["qdq"], "--inputs", HOLDOUT, "--samples", "8", "--reference",
-        "leaky.onnx",
+        "leaky.onnx", "--effect", "none",
     )  # fmt: skip
     assert "No counterpart" in done.out and "matched" in done.out
 
@@ -264,7 +264,8 @@ def test_a_reference_may_have_coded_weights_and_outputs(
     graph.node.append(helper.make_node("QuantizeLinear", wires, ["rounded"]))
     graph.output.append(helper.make_tensor_value_info("rounded", onnx.TensorProto.INT8, None))
     desk.save(model, "reference.onnx")
-    run = ("--inputs", HOLDOUT, "--samples", "4", "--no-progress", "--json", "-")
+    run = ("--inputs", HOLDOUT, "--samples", "4", "--effect", "none", "--no-progress")
+    run += ("--json", "-")
     done = desk.run("compare", quantized["symmetric"], "--reference", "reference.onnx", *run)
     plain = desk.run("compare", quantized["symmetric"], "--reference", CNN, *run)
     assert done.code == plain.code == 0, done.err
@@ -276,7 +277,7 @@ def test_a_reference_may_have_coded_weights_and_outputs(
 
 def test_what_tensorrt_does_not_take(desk: Any, quantized: dict[str, str]) -> None:
     pytest.importorskip("tensorrt_rtx")
-    run = ("--inputs", HOLDOUT, "--samples", "2", "--backend", "tensorrt-rtx")
+    run = ("--inputs", HOLDOUT, "--samples", "2", "--backend", "tensorrt-rtx", "--effect", "none")
     for way in ("qdq", "dynamic"):
         says = ["QD-USAGE-ASYMMETRIC", "'input'"]
         desk.refused("compare", quantized[way], "--reference", CNN, *run, says=says)

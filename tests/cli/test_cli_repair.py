@@ -6,8 +6,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -320,9 +318,9 @@ def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path)
     cache = tmp_path / "cache"
     environment = os.environ | {"QDEBUG_CACHE_DIR": str(cache)}
     # The killed run leaves no file for which the next one would need --force.
-    command = [sys.executable, "-m", "qdebug", "repair", *flags, "--json", "found.json"]
+    command = ["repair", *flags, "--json", "found.json"]
     deadline = time.monotonic() + 60
-    with desk.started(*command[3:], env=environment) as running:
+    with desk.started(*command, env=environment) as running:
         while time.monotonic() < deadline and not list(cache.glob("repairs/*.npz")):
             time.sleep(0.02)
         running.send_signal(how)
@@ -333,10 +331,7 @@ def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path)
     (desk.folder / "hold").unlink()
 
     def again(**changed: str) -> Any:
-        subprocess.run(
-            command, cwd=desk.folder, capture_output=True, text=True, check=True,
-            env=environment | changed,
-        )  # fmt: skip
+        assert desk.spawn(*command, env=environment | changed).code == 0
         file = desk.folder / "found.json"
         found = json.loads(file.read_text())
         file.unlink()

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from as_if_large import LEAST_WORK, SMALLEST, as_if_large
-from producers import ONNX_RUNTIME, TOOLS, quantized_by_onnx_runtime
+from producers import ONNX_RUNTIME, TOOLS, quantized_by_onnx_runtime, small_network
 
 import qdebug
 from qdebug.network.graph import Graph
@@ -37,7 +37,10 @@ class Quantized:
         if way in TOOLS:
             self.model, self.reference = MADE / f"{way}.onnx", MADE / "fp32.onnx"
         else:
-            self.model, self.reference = quantized_by_onnx_runtime(way, CNN, folder), CNN
+            # Dynamic scales are those of a batch, which shows in a network of few layers.
+            self.reference = CNN if way == "dynamic" else small_network(folder)
+            (folder / "quantized").mkdir()
+            self.model = quantized_by_onnx_runtime(way, self.reference, folder / "quantized")
         self.expected = self.compared()
 
     def compared(self, **settings: Any) -> Any:

@@ -20,8 +20,8 @@ from qdebug.errors import BackendError, MetricError
 from qdebug.execute.evaluator import OutputKeeper
 from qdebug.network.samples import Batch
 
-CNN = Path(__file__).parents[2] / "calib_data" / "digits_cnn.onnx"
-DATA = CNN.with_name("digits_holdout.npz")
+NETWORK = Path(__file__).parents[1] / "producers" / "fp32.onnx"
+DATA = Path(__file__).parents[2] / "calib_data" / "digits_holdout.npz"
 
 
 def _raise(*_: Any, **__: Any) -> NoReturn:
@@ -29,7 +29,13 @@ def _raise(*_: Any, **__: Any) -> NoReturn:
 
 
 def _compared(**settings: Any) -> Any:
-    return qdebug.compare(str(CNN), inputs=str(DATA), samples=8, **settings)
+    return qdebug.compare(str(NETWORK), inputs=str(DATA), samples=8, **settings)
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, Any]:
+    """What a comparison says in which nothing fails."""
+    return dict(_compared().to_dict())
 
 
 @pytest.mark.parametrize(
@@ -48,12 +54,12 @@ def _compared(**settings: Any) -> Any:
 def test_a_defect_in_one_stage_of_compare(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
+    whole: dict[str, Any],
     function: str,
     stage: str,
     settings: dict[str, Any],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    expected = _compared().to_dict()
     monkeypatch.setattr(command, function, _raise)
     result = _compared(**settings)
     (failure,) = result.failed
@@ -61,8 +67,8 @@ def test_a_defect_in_one_stage_of_compare(
     assert "IndexError: tuple index out of range" in failure.message
     assert not result.passed
     found = result.to_dict()
-    assert found["tensors"] == expected["tensors"]
-    by_name = {x["name"]: x["local_sqnr_db"] for x in expected["layers"]}
+    assert found["tensors"] == whole["tensors"]
+    by_name = {x["name"]: x["local_sqnr_db"] for x in whole["layers"]}
     assert {x["name"]: x["local_sqnr_db"] for x in found["layers"]} == by_name
     if stage != "effects at the outputs":
         assert all(x["effect"] for x in found["layers"] if x["precision"] == "int8")
@@ -80,7 +86,7 @@ def test_everything_after_the_tensors_may_fail(
     monkeypatch.setattr("qdebug.commands.report.attached.write_page", _raise)
     code = main(
         [
-            *("compare", str(CNN), "--inputs", str(DATA), "--samples", "8", "--metric", "top1"),
+            *("compare", str(NETWORK), "--inputs", str(DATA), "--samples", "8", "--metric", "top1"),
             *("-o", "run.h5", "--json", "result.json", "--html", "page.html"),
             *("--fail-on", "metric>=0.5", "--fail-on", "output.sqnr_db>=-10"),
         ]
@@ -113,7 +119,7 @@ def test_without_its_run_file_there_is_no_page_and_none_is_claimed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "to_records", _raise)
-    arguments = ["compare", str(CNN), "--inputs", str(DATA), "--samples", "8"]
+    arguments = ["compare", str(NETWORK), "--inputs", str(DATA), "--samples", "8"]
     output = ["-o", "run.h5"] if kept else []
     assert main([*arguments, *output, "--html", "page.html", "--json", "x.json"]) == 3
     failed = json.loads(Path("x.json").read_text())["failed"]
@@ -126,7 +132,7 @@ def test_the_traceback_is_shown_where_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "explained", _raise)
-    arguments = ["compare", str(CNN), "--inputs", str(DATA), "--samples", "4"]
+    arguments = ["compare", str(NETWORK), "--inputs", str(DATA), "--samples", "4"]
     assert main([*arguments, "--no-progress"]) == 3
     assert "Traceback" not in capsys.readouterr().err
     assert main([*arguments, "--no-progress", "-vv"]) == 3
@@ -172,10 +178,10 @@ def test_a_page_that_fails_is_all_that_is_lost(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("qdebug.commands.report.attached.write_page", _raise)
-    arguments = [name, str(CNN), *_COMMANDS[name], "--html", "page.html", "--json", "x.json"]
+    arguments = [name, str(NETWORK), *_COMMANDS[name], "--html", "page.html", "--json", "x.json"]
     assert main(arguments) == 3
     out, err = capsys.readouterr()
-    assert "digits_cnn.onnx" in out and "internal error: --html: IndexError" in err
+    assert NETWORK.name in out and "internal error: --html: IndexError" in err
     assert "page.html" not in out
     (failed,) = json.loads(Path("x.json").read_text())["failed"]
     assert failed["stage"] == "--html"
@@ -224,5 +230,5 @@ def test_pictures_that_are_gone_after_the_run(
         return result
 
     monkeypatch.setattr(import_module(module), name, measured)
-    result = getattr(qdebug, name)(str(CNN), **settings)
+    result = getattr(qdebug, name)(str(NETWORK), **settings)
     assert result.data[0].told.startswith("8 pictures")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import forked
@@ -129,8 +127,8 @@ def test_a_benchmark_says_what_it_measures(monkeypatch: pytest.MonkeyPatch) -> N
     """In one process: what they import takes longest."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(BENCH)]))
     paths = [str(BENCH / f"{name}.py") for name in (*ARGUMENTS, *NEEDS_GPU)]
-    command = [sys.executable, "-c", HELP, *paths]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = forked.run(["-c", HELP, *paths])
+    assert done.returncode == 0, done.stderr
     for name in (*ARGUMENTS, *NEEDS_GPU):
         assert f"usage: {name}.py" in done.stdout
         assert f"scripts/bench/{name}.py" in done.stdout

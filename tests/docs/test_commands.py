@@ -9,13 +9,12 @@ import contextlib
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import yaml
 from documents import (
@@ -112,8 +111,9 @@ def _help(command: str) -> str:
 
 @cache
 def _script_help(script: str) -> str:
-    command = [sys.executable, str(REPOSITORY / script), "--help"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = forked.run([REPOSITORY / script, "--help"])
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def _hold_to_help(arguments: list[str]) -> None:

@@ -51,6 +51,17 @@ class _Reader(CalibrationDataReader):
         return next(self._feeds, None)
 
 
+def small_network(folder: Path) -> Path:
+    """The FP32 network of five layers that the tools quantized, for batches of any size."""
+    model = onnx.load(ROOT / "tests" / "producers" / "fp32.onnx")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    del model.graph.value_info[:]  # of batches of one
+    path = folder / "small.onnx"
+    onnx.save(model, path)
+    return path
+
+
 def quantized_by_onnx_runtime(way: str, fp32: Path, folder: Path) -> Path:
     """`fp32` quantized in one of the ways of ONNX_RUNTIME, calibrated on 16 digits."""
     source = shutil.copy(fp32, folder)  # it writes beside the model that it reads
