@@ -70,6 +70,7 @@ def test_demo_on_digits(desk: Any, digits: Path) -> None:
         *["compare", digits / "digits_cnn.onnx", "--inputs", digits / "digits_holdout.npz"],
         *["--calib-data", digits / "digits_calib.npz", "--weights", "per-tensor"],
         *["--metric", "top1", "--output", "digits.h5", "--json", "digits.json"],
+        "--no-progress",  # which a busy machine prints after 30 s
     )
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[-2] == "Run file: digits.h5" and Path("digits.h5").exists()
