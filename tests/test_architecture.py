@@ -274,7 +274,9 @@ OF_THE_PROCESS = {
 def test_no_state_of_the_process(file: Path) -> None:
     for node in _nodes(file):
         assert not isinstance(node, ast.Global), f"{_name(file)}:{node.lineno}: global"
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    module = _nodes(file)[0]
+    assert isinstance(module, ast.Module)
+    for node in module.body:
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
