@@ -13,6 +13,7 @@ from onnx import TensorProto
 from qdebug.analyse.causes.overflow import with_overflow_groups
 from qdebug.analyse.causes.quantization import ACCUMULATION
 from qdebug.analyse.compared import Compared
+from qdebug.analyse.effect.curves import apart_db
 from qdebug.analyse.effect.leave_out import candidates_of
 from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
 from qdebug.errors import MetricError
@@ -147,9 +148,9 @@ def _off_db(compared: Compared, summary: Summary) -> float:
     if curve is None or choice is None or curve.figure is not Figure.SQNR:
         return 0.0
     there, here = choice.restored, summary.output_share
-    if here is None or summary.layers != choice.names or not max(here, there) < 1:
+    if here is None or summary.layers != choice.names or math.isnan(there):
         return 0.0
-    return abs(noise_db(1 - here) - noise_db(1 - there))
+    return apart_db(here, there, compared.result.worst_noise)
 
 
 def _uncertain(compared: Compared, off_db: float) -> Iterator[str]:

@@ -34,13 +34,13 @@ from qdebug.analyse.layer_results import ranked_by_effect
 from qdebug.errors import MetricError
 from qdebug.execute.evaluator import KeptReference, joined_batches
 from qdebug.execute.timelimit import OutOfTimeError
-from qdebug.metrics.effect import gain_db, is_masked
+from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tasks.base import Float64, is_share
 from qdebug.metrics.tensor import noise_db
 from qdebug.network.macs import macs_per_sample
 from qdebug.results.compare import CompareResult, LayerResult, TaskResult
 from qdebug.results.curve import Curve, CurvePoint, Figure, Order, part_restored
-from qdebug.results.summary import HALF, HOLDS, MOST_LEADERS, are_few
+from qdebug.results.summary import HALF, HOLDS, MOST_LEADERS, RELEVANT_DB, are_few
 
 _DECIDING = (1, 3, 5, 13)
 """So many first layers tell how fast a curve rises, ..."""
@@ -361,11 +361,19 @@ def _as_tried(
             found.append(layer)
             continue
         share = 1 - value.even_noise / planned.even_noise
-        if own.output_share_std == 0 and max(share, own.output_share) < 1:  # measured, both
-            off_db = max(off_db, abs(gain_db(share) - gain_db(own.output_share)))
+        if own.output_share_std == 0:  # it was measured, too
+            off_db = max(off_db, apart_db(share, own.output_share, planned.even_noise))
         own = replace(own, gain=share * effect.noise, output_share=share, output_share_std=0.0)
         found.append(replace(layer, effect=own))
     return tuple(found), off_db
+
+
+def apart_db(one: float, other: float, noise: float) -> float:
+    """By how much the SQNR of outputs with so much noise differs that is left when one or the other
+    share of it goes; what is better than RELEVANT_DB is all the same."""
+    least = 10 ** (-RELEVANT_DB / 10)
+    left = [noise_db(max(least, (1 - share) * noise)) for share in (one, other)]
+    return abs(left[0] - left[1])
 
 
 def _with_metric(layers: Sequence[LayerResult], trials: _Trials) -> tuple[LayerResult, ...]:

@@ -113,6 +113,14 @@ def test_a_curve_rises_and_fits_the_figures_of_all_samples() -> None:
     assert replace(curve, fits=False).shown == () and curve.shown
 
 
+def test_runs_are_apart_by_what_they_leave() -> None:
+    """Of next to no noise a few decibels more or less say nothing."""
+    assert curves.apart_db(0.5, 0.75, 0.01) == pytest.approx(10 * math.log10(2))
+    assert curves.apart_db(-0.5, 0.25, 0.01) == pytest.approx(10 * math.log10(2))
+    assert curves.apart_db(0.99999, 1.0, 0.01) == 0
+    assert curves.apart_db(0.99, 1.0, 0.01) == pytest.approx(20)
+
+
 def test_the_table_and_the_curve_have_one_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where effects had another one, the table has that of the curve, and a note says how far
     they were off."""
