@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -86,7 +87,8 @@ def test_a_planted_fault(name: str, kind: str, place: str) -> None:
 
 def test_an_overflow_inside_a_normalization_and_its_remedy() -> None:
     """The layers that the remedy names give the output back together; one alone does not."""
-    fault = next(nodes.overflowing_norms(network(ENCODER)))
+    few = replace(network(ENCODER), samples=planted.first(network(ENCODER).samples, 4))
+    fault = next(nodes.overflowing_norms(few))
     result = compared(dict(fault.settings))
     first = result.layers[0]
     assert first.name in fault.culprits

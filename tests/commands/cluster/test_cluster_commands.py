@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from half_networks import Builder
+from producers import small_network
 
 import qdebug
 from qdebug.commands.sweep import spread
@@ -67,6 +68,11 @@ class Killing:
             os.kill(self.killed, signal.SIGKILL)
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_network(tmp_path_factory.mktemp("small"))
+
+
 @pytest.fixture
 def killing(executor: DaskExecutor) -> Killing:
     return Killing(executor)
@@ -77,10 +83,12 @@ def compared(result: CompareResult) -> CompareResult:
     return replace(result, timings_s={}, run_file=None)
 
 
-def test_compare_with_a_metric_and_activations_that_are_kept(address: str, tmp_path: Path) -> None:
+def test_compare_with_a_metric_and_activations_that_are_kept(
+    address: str, small: Path, tmp_path: Path
+) -> None:
     how: dict[str, Any] = {**COMPARE, "metric": "top1", "keep": "worst:20", "group": "labels"}
-    one = qdebug.compare(CNN, **how, output=tmp_path / "one.h5")
-    other = qdebug.compare(CNN, **how, output=tmp_path / "other.h5", cluster=address)
+    one = qdebug.compare(small, **how, output=tmp_path / "one.h5")
+    other = qdebug.compare(small, **how, output=tmp_path / "other.h5", cluster=address)
     assert compared(one) == compared(other)
     kept = [qdebug.load_run(tmp_path / name) for name in ("one.h5", "other.h5")]
     assert set(kept[0].samples) == set(kept[1].samples)
@@ -115,13 +123,13 @@ def test_compare_of_objects_in_memory_in_groups_of_tensors(address: str) -> None
 
 
 def test_compare_of_a_quantized_model_with_its_weights_in_a_file(
-    address: str, tmp_path: Path
+    address: str, small: Path, tmp_path: Path
 ) -> None:
-    qdebug.compare(CNN, **{**COMPARE, "effect": "none"}, save_plan=tmp_path / "plan.yaml")
+    qdebug.compare(small, **{**COMPARE, "effect": "none"}, save_plan=tmp_path / "plan.yaml")
     qdebug.export(tmp_path / "plan.yaml", to="onnx", output=tmp_path / "int8.onnx")
     model, path = onnx.load(tmp_path / "int8.onnx"), tmp_path / "external.onnx"
     onnx.save(model, path, save_as_external_data=True, location="data", size_threshold=0)
-    how: dict[str, Any] = {**COMPARE, "reference": CNN}
+    how: dict[str, Any] = {**COMPARE, "reference": small}
     one, other = (qdebug.compare(path, **how, cluster=where) for where in (None, address))
     assert compared(one) == compared(other)
 
@@ -147,7 +155,7 @@ def test_a_run_file_is_not_reused(address: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fallback", ["fp32", "fp16"])
-def test_calibrate(address: str, fallback: str) -> None:
+def test_calibrate(address: str, small: Path, fallback: str) -> None:
     how: dict[str, Any] = {
         "calib_data": DATA / "digits_calib.npz",
         "holdout": HELD_OUT,
@@ -156,7 +164,7 @@ def test_calibrate(address: str, fallback: str) -> None:
         "fallback_precision": fallback,
         "cache": False,
     }
-    one, other = (qdebug.calibrate(CNN, **how, cluster=where) for where in (None, address))
+    one, other = (qdebug.calibrate(small, **how, cluster=where) for where in (None, address))
     assert one.to_dict() == other.to_dict()
 
 
@@ -181,12 +189,14 @@ def test_bisect(address: str, more: dict[str, Any]) -> None:
     assert one.search.evaluations > 3
 
 
-def test_compare_and_bisect_while_a_worker_dies(executor: DaskExecutor, address: str) -> None:
+def test_compare_and_bisect_while_a_worker_dies(
+    executor: DaskExecutor, address: str, small: Path
+) -> None:
     for stage in (0, 1):
         killing, command = Killing(executor), (qdebug.compare, qdebug.bisect)[stage]
         how: dict[str, Any] = (COMPARE, {**BISECT, "target": "output.sqnr_db>=40"})[stage]
-        one = command(CNN, **how)
-        other = command(CNN, **how, cluster=address, progress=killing)
+        one = command(small, **how)
+        other = command(small, **how, cluster=address, progress=killing)
         assert killing.killed
         if isinstance(one, CompareResult):
             assert compared(one) == compared(other)
