@@ -132,7 +132,7 @@ def ranked(compared: Compared, mode: EffectMode) -> Compared:
         mode,
         metric=compared.metric,
         memory_budget=compared.memory_budget,
-        known=Known(compared.sinks.noise.energies, compared.sinks.keepers[0].by_batch),
+        known=Known(compared.sinks.noise.energies, compared.sinks.keepers[0].raw),
         literally=compared.gate.judges_effects,
     )
     if found is None:

@@ -278,7 +278,11 @@ def _on_all(
             opened = compared.context.backend.open(pair.reference.proto, ())
             session = stack.enter_context(closing(opened))
         reference = run_of(session) if session else lambda executed: known[executed.batch]
-        keeper = OutputKeeper(CANDIDATE, pair.reference.outputs if metric else ())
+        keeper = OutputKeeper(
+            CANDIDATE,
+            pair.reference.outputs if metric else (),
+            reduce=compared.sinks.keepers[0].reduce,
+        )
         after = _measured(compared, quantization.lowered(state), subset, reference, keeper)
     if after is None:
         return replace(cure, helps=False)

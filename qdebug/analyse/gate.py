@@ -13,7 +13,7 @@ from qdebug.analyse.metric_direction import check_direction, direction_of
 from qdebug.analyse.metric_grain import grain_of
 from qdebug.analyse.metric_samples import judged_pair
 from qdebug.errors import MetricError, SampleError, UsageError
-from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper
+from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper, joined_batches
 from qdebug.metrics.chance import no_better_than_chance
 from qdebug.metrics.tasks.base import TaskMetric, is_ragged
 from qdebug.metrics.tasks.classes import classes_of
@@ -239,11 +239,10 @@ def task_result(
         by_sample=is_ragged(evaluator.reference, outputs),
     )
     if not metric.is_share:
-        step = (
-            grain_of(evaluator, samples.count, higher, _STEP_S)
-            if samples.count <= _MOST_CHANGED
-            else None
-        )
+        step = None
+        if samples.count <= _MOST_CHANGED and reference.raw:
+            raw = replace(evaluator, reference=joined_batches(reference.raw))
+            step = grain_of(raw, samples.count, higher, _STEP_S)
         moved = abs(result.candidate - result.reference)
         is_smallest = step is None or not 0 < moved < step
         return replace(result, step=step if is_smallest else None)

@@ -20,7 +20,7 @@ from qdebug.execute.context import Context
 from qdebug.execute.evaluator import OutputKeeper, Sink
 from qdebug.execute.executor import Shard, over_shards, part_of
 from qdebug.execute.lockstep import Due, due_of, open_lockstep
-from qdebug.metrics.accumulate import ErrorTotals
+from qdebug.metrics.accumulate import ErrorTotals, ExecutedBatch
 from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.groups import Grouping
 from qdebug.network.samples.subset import SampleSubset, whole
@@ -239,9 +239,13 @@ class _Merged:
             self.sinks.clipping.merge(found.clipped)
         self.badness |= found.ratings
         self.take(found)
-        for keeper, by_batch in zip(self.sinks.keepers, found.outputs, strict=True):
-            for batch, outputs in by_batch.items():
-                keeper.keep(batch, outputs)
+        keepers = self.sinks.keepers
+        for batch in dict.fromkeys(batch for kept in found.outputs for batch in kept):
+            runs = {
+                k.run: o[batch] for k, o in zip(keepers, found.outputs, strict=True) if batch in o
+            }
+            for keeper in keepers:
+                keeper(ExecutedBatch(batch, {}, runs), {})
 
     def take(self, found: ShardFound) -> None:
         """The activations of samples that are kept."""

@@ -226,7 +226,7 @@ def _boxes(sides: _Sides) -> list[dict[str, Any]]:
         said: dict[str, Any] = {"boxes": _compared_boxes(own, others, sides)}
         if own.masks is not None:
             masks = own.masks_of(0)[:_MOST_BOXES]
-            said["mask"] = mask_thumbnail(plane_of(masks, sides.reference.masks.size))
+            said["mask"] = mask_thumbnail(plane_of(masks, sides.reference.mask_size))
         found.append(said)
     return found
 

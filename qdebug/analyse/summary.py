@@ -290,7 +290,8 @@ class _RestoredRun:
         """The run with the layers `names` in FP32. Raises as Executor.map."""
         subset, known = fp32_outputs(compared)
         keep = tuple(compared.sinks.keepers[0].outputs) if compared.metric else ()
-        task = PinnedTask(compared.pair, subset, known, outputs, keep)
+        reduce = compared.sinks.keepers[0].reduce
+        task = PinnedTask(compared.pair, subset, known, outputs, keep, reduce=reduce)
         return cls(compared, task, begin_pinned(compared.context, task, [names]))
 
     def result(self) -> _Restored | None:
@@ -315,7 +316,7 @@ class _RestoredRun:
 
 def fp32_outputs(compared: Compared) -> tuple[SampleSubset, Mapping[Batch, Tensors]]:
     """The samples, and what FP32 made of them, where that was kept."""
-    known, samples = compared.sinks.keepers[0].by_batch, compared.samples
+    known, samples = compared.sinks.keepers[0].raw, compared.samples
     if known and samples.batch_is_free:
         samples = samples.with_batch_size(max(batch.count for batch in known))
     if tuple(samples.batches()) == tuple(known):

@@ -24,6 +24,7 @@ from qdebug.backends.base import Backend, Session
 from qdebug.backends.ort_fast.prefix_cache import ResumedSession
 from qdebug.backends.sizing import probe
 from qdebug.backends.stream import Threads, map_in_order
+from qdebug.errors import MetricError
 from qdebug.execute.context import Context
 from qdebug.execute.executor import shards_of
 from qdebug.execute.timelimit import check_time
@@ -34,7 +35,7 @@ from qdebug.metrics.accumulate import (
     ExecutedBatch,
     compare_batch,
 )
-from qdebug.metrics.tasks.base import Float64, TaskMetric, by_sample, join_outputs
+from qdebug.metrics.tasks.base import Float64, TaskMetric, by_sample, join_outputs, rows_of
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.subset import SampleSubset, is_whole, whole
@@ -243,6 +244,36 @@ class BatchErrors:
         self.each.append(dict(errors))
 
 
+@dataclass(frozen=True)
+class Reducer:
+    """Takes what a metric needs of the outputs of a batch: see TaskMetric.reduced; `losses`: what
+    each sample loses too."""
+
+    metric: TaskMetric
+    samples: Samples
+    losses: bool = True
+
+    def __call__(self, executed: ExecutedBatch, run: str, outputs: Sequence[str]) -> Tensors | None:
+        """What it needs of some `outputs` of a run; None where that is hardly less.
+
+        Raises:
+            MetricError: it does not take them.
+        """
+        if self.metric.reduced is None:
+            return None
+        batch, before = executed.batch, executed.reference if self.losses else {}
+        reference = _of_batch(batch, before, outputs)
+        is_reference = run == REFERENCE and self.losses
+        own = reference if is_reference else _of_batch(batch, executed.of(run), outputs)
+        labels = rows_of(self.samples.extras, np.arange(batch.start, batch.start + batch.count))
+        reduced = self.metric.reduced(own, labels, reference)
+        return None if reduced is None else {**reduced}
+
+
+def _of_batch(batch: Batch, tensors: Tensors, names: Sequence[str]) -> dict[str, Array]:
+    return joined_batches({batch: {t: tensors[t] for t in names if t in tensors}})
+
+
 @dataclass
 class OutputKeeper:
     """A sink that keeps some tensors of one run, the final outputs mostly, for a metric.
@@ -250,20 +281,54 @@ class OutputKeeper:
     Attributes:
         room: for so many bytes; where that is exceeded, nothing is kept.
         for_metric: what is kept will be joined, so that what cannot be is refused at once.
+        reduce: takes what the metric needs of them, in their place.
+        raw_room: for so many bytes of what is reduced, as it was.
         by_batch: what was kept of each batch, in order.
+        failure: why the metric does not take them; nothing is kept then.
     """
 
     run: str
     outputs: Sequence[str]
     room: float = math.inf
     for_metric: bool = False
+    reduce: Reducer | None = None
+    raw_room: float = 0.0
     by_batch: dict[Batch, Tensors] = field(default_factory=dict)
+    failure: MetricError | None = None
+    _raw: dict[Batch, Tensors] | None = None
 
     def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         """See Sink."""
-        found = executed.of(self.run)
+        if self.failure is not None:
+            return
+        found = {t: a for t, a in executed.of(self.run).items() if t in self.outputs}
+        reduced = None
+        if self.reduce is not None and found:
+            try:
+                reduced = self.reduce(executed, self.run, self.outputs)
+            except MetricError as error:  # the pass goes on, of which more is shown
+                self.failure = error
+                self.by_batch.clear()
+                return
+        if reduced is not None:
+            self.by_batch[executed.batch] = reduced
+            self._keep_raw(executed.batch, found)
+            return
         # The runtime's own arrays would keep more of its memory than they are large.
         self.keep(executed.batch, {t: found[t].copy() for t in self.outputs if t in found})
+
+    def _keep_raw(self, batch: Batch, found: Tensors) -> None:
+        self._raw = {} if self._raw is None else self._raw
+        self.raw_room -= sum(array.nbytes for array in found.values())
+        if self.raw_room >= 0:
+            self._raw[batch] = {t: array.copy() for t, array in found.items()}
+        else:
+            self._raw.clear()
+
+    @property
+    def raw(self) -> Mapping[Batch, Tensors]:
+        """The outputs as they are, of all batches or, where there is no room, of none."""
+        return self.by_batch if self._raw is None else self._raw
 
     def keep(self, batch: Batch, kept: Tensors) -> None:
         """Keep what `run` gave for a batch, if there is room.
@@ -287,8 +352,10 @@ class OutputKeeper:
         """The tensors of all batches, [samples, …].
 
         Raises:
-            MetricError: one has another shape for some samples.
+            MetricError: one has another shape for some samples, or the metric does not take them.
         """
+        if self.failure is not None:
+            raise self.failure
         return joined_batches(self.by_batch)
 
 
@@ -323,14 +390,16 @@ class MetricEvaluator:
         """The metric on the batches of which the reference's outputs were `kept`.
 
         Raises:
-            MetricError: an output has another shape for some samples.
+            MetricError: an output has another shape for some samples, or the metric does not take
+                them.
         """
+        reference = kept.joined()
         rows = [slice(b.start, b.start + b.count) for b in kept.by_batch]
         labels = {
             name: np.concatenate([array[r] for r in rows]) if array.ndim else array
             for name, array in samples.extras.items()
         }
-        return cls(metric, labels, kept.joined())
+        return cls(metric, labels, reference)
 
     def __call__(self, outputs: Mapping[str, Array]) -> float:
         """The metric of some outputs, [samples, …].

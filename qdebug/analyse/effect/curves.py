@@ -244,7 +244,7 @@ def _trials(compared: Compared, effects: Effects, layers: int, stack: ExitStack)
             compared.metric,
             stage="",
             resize=False,
-            known=compared.sinks.keepers[0].by_batch,
+            known=compared.sinks.keepers[0].raw,
         )
     trials = _Trials(compared, reference, outputs, stack)
     trials.most = min(most, int(passes / subset.count))

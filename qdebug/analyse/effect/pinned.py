@@ -10,7 +10,7 @@ from functools import partial
 from qdebug.analyse.effect.leave_out import High, candidates_of
 from qdebug.errors import BackendError, ModelError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import OutputKeeper, evaluate, run_of
+from qdebug.execute.evaluator import OutputKeeper, Reducer, evaluate, run_of
 from qdebug.execute.executor import Work, part_of
 from qdebug.execute.lockstep import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
@@ -28,6 +28,7 @@ class PinnedTask:
         known: what FP32 made of the batches of `subset`; where there is nothing it runs again.
         outputs: to compare; `keep` are those to return.
         on_kernels: see `candidates_of`.
+        reduce: see OutputKeeper.
     """
 
     pair: ModelPair
@@ -36,6 +37,7 @@ class PinnedTask:
     outputs: tuple[str, ...]
     keep: tuple[str, ...]
     on_kernels: bool = False
+    reduce: Reducer | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ def _work(context: Context, task: PinnedTask) -> Work[PinnedPart, PinnedRun | No
         keep=task.keep,
         runs_reference=not task.known,
         on_kernels=task.on_kernels,
+        reduce=task.reduce,
     )
 
 
@@ -138,6 +141,7 @@ def open_pinned(
     keep: tuple[str, ...],
     runs_reference: bool,
     on_kernels: bool,
+    reduce: Reducer | None,
 ) -> Callable[[PinnedPart], PinnedRun | None]:
     """Runs with some layers in FP32, for an executor. The arguments are those of PinnedTask;
     `runs_reference`: FP32 runs again."""
@@ -151,7 +155,7 @@ def open_pinned(
 
     def run(part: PinnedPart) -> PinnedRun | None:
         reference = run_of(session) if session else lambda one: part.batches[one.batch] or {}
-        kept = OutputKeeper(CANDIDATE, keep)
+        kept = OutputKeeper(CANDIDATE, keep, reduce=reduce)
         try:
             with closing(candidates.open(part.high)) as candidate:
                 totals = evaluate(

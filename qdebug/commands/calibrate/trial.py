@@ -19,6 +19,7 @@ from qdebug.execute.context import Context
 from qdebug.execute.evaluator import (
     MetricEvaluator,
     OutputKeeper,
+    Reducer,
     Run,
     Sink,
     evaluate,
@@ -175,18 +176,22 @@ def open_trial(
     pair: Quantizable,
     ranges: Mapping[str, Ranges],
     subset: SampleSubset,
-    keep: bool,
+    metric: TaskMetric | None,
     by_sample: bool,
 ) -> Callable[[Shard], Tried]:
     """The reference and the quantized model with each of some ranges, for an executor: run on each
-    batch, and their outputs compared. Nothing is kept but sums, unless `keep` asks for the outputs
+    batch, and their outputs compared. Nothing is kept but sums, unless a `metric` needs the outputs
     of all samples; `by_sample` asks for the errors of each."""
     graph = pair.model.graph
     runs = open_candidates(stack, context, graph, pair.candidates(ranges))
     names = [run for run in runs if run != REFERENCE]
 
     def run(shard: Shard) -> Tried:
-        kept = {run: OutputKeeper(run, graph.outputs) for run in runs} if keep else {}
+        kept = {}
+        if metric is not None:
+            reduce = Reducer(metric, subset.samples, losses=False)
+            kept = {run: OutputKeeper(run, graph.outputs, reduce=reduce) for run in names}
+            kept[REFERENCE] = OutputKeeper(REFERENCE, graph.outputs)
         by_batch = _ErrorsByBatch({name: [] for name in names})
         comparisons = {name: Comparison(candidate=name) for name in names}
         energies = _EnergiesBySample(graph, {name: [] for name in names if by_sample})
@@ -211,14 +216,13 @@ def evaluated(
     Raises:
         QdebugError: samples cannot be read, a model does not run, or the metric raised.
     """
-    keep = metric is not None
     work = partial(
         open_trial,
         context=context,
         pair=pair,
         ranges=ranges,
         subset=subset,
-        keep=keep,
+        metric=metric,
         by_sample=grouping is not None,
     )
     first, *others = over_shards(context, work, subset, "evaluate")

@@ -63,7 +63,7 @@ from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.engine.build import Engine, check_requested, engine_of, fitted, open_runtime
 from qdebug.execute.engine.request import check_model
-from qdebug.execute.evaluator import OutputKeeper
+from qdebug.execute.evaluator import OutputKeeper, Reducer
 from qdebug.execute.gather import to_records
 from qdebug.execute.lockstep import Measured, StoredReference, due_of, run_within
 from qdebug.execute.model_pair import (
@@ -266,7 +266,7 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
             NoiseSink(pair),
             ShiftSink(pair),
             evidence,
-            _keepers(settings, gate, pair),
+            _keepers(settings, gate, pair, samples),
             ProfileSink(pair, samples.count),
             ClippingSink.of(pair, grouping) if grouping else None,
             keeping or (lambda _: None),
@@ -308,13 +308,20 @@ def _file_notes(prepared: _Prepared) -> tuple[str, ...]:
     return (*reuse_notes(*read), *((keeping.note,) if keeping and keeping.note else ()))
 
 
-def _keepers(settings: CompareSettings, gate: Gate, pair: ModelPair) -> tuple[OutputKeeper, ...]:
+def _keepers(
+    settings: CompareSettings, gate: Gate, pair: ModelPair, samples: Samples
+) -> tuple[OutputKeeper, ...]:
     """What keeps the outputs of both runs for the metric; without one FP32's, where they fit."""
     both = {*pair.tensors, *pair.candidate.outputs}
     outputs = [t for t in pair.reference.outputs if t in both]
-    if gate.metric is not None:
-        return tuple(OutputKeeper(run, outputs, for_metric=True) for run in (REFERENCE, CANDIDATE))
-    return (OutputKeeper(REFERENCE, outputs, settings.memory_budget * _OUTPUTS_SHARE),)
+    room = settings.memory_budget * _OUTPUTS_SHARE
+    if gate.metric is None:
+        return (OutputKeeper(REFERENCE, outputs, room),)
+    reduce = Reducer(gate.metric, samples)
+    return (
+        OutputKeeper(REFERENCE, outputs, for_metric=True, reduce=reduce, raw_room=room),
+        OutputKeeper(CANDIDATE, outputs, for_metric=True, reduce=reduce),
+    )
 
 
 def _context(

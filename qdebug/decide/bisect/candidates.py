@@ -28,6 +28,7 @@ from qdebug.execute.evaluator import (
     KeptReference,
     MetricEvaluator,
     OutputKeeper,
+    Reducer,
     Run,
     Sink,
     SumsByShard,
@@ -242,9 +243,12 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
     ) -> _Run:
         """One candidate over all samples in the first of `modes`, the plainest last, that does not
         fail; `errors` and `keep` are as of `_try`."""
-        seconds = 0.0
+        task, seconds = self.task, 0.0
+        reduce = Reducer(task.metric, self.subset.samples, losses=False) if task else None
         for mode in modes:
-            run = self._try(bound, self.subset, workers, mode, keep=keep, errors=errors)
+            run = self._try(
+                bound, self.subset, workers, mode, keep=keep, errors=errors, reduce=reduce
+            )
             seconds += run.seconds
             if not run.failure:
                 break
@@ -260,6 +264,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         keep: bool,
         literal: OutputKeeper | None = None,
         errors: BatchErrors | None = None,
+        reduce: Reducer | None = None,
     ) -> _Run:
         """Build one candidate and run it with `workers` batches in flight.
 
@@ -267,9 +272,10 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             keep: keep its outputs.
             literal: outputs of another run of it, to compare its own with.
             errors: takes those of each batch, in place of what it has.
+            reduce: of the outputs, what is kept of them.
         """
         started = time.perf_counter()
-        outputs = OutputKeeper(CANDIDATE, self._model.graph.outputs)
+        outputs = OutputKeeper(CANDIDATE, self._model.graph.outputs, reduce=reduce)
         sinks: list[Sink] = [outputs] if keep else []
         if errors is not None:
             errors.each.clear()

@@ -26,6 +26,7 @@ from qdebug.execute.evaluator import (
     KeptReference,
     MetricEvaluator,
     OutputKeeper,
+    Reducer,
     Run,
     evaluate,
     open_all,
@@ -269,7 +270,9 @@ class Judge:
 
     def _measured(self, run: Run) -> tuple[ErrorTotals, _Energies, OutputKeeper]:
         """The errors of a run over all samples, and its outputs."""
-        kept = OutputKeeper(CANDIDATE, self._graph.outputs)
+        task, samples = self._reference.task, self._reference.subset.samples
+        reduce = None if task is None else Reducer(task.metric, samples)
+        kept = OutputKeeper(CANDIDATE, self._graph.outputs, reduce=reduce)
         energies = _Energies(self._floats, self._parts)
         totals = evaluate(
             self._reference.subset,

@@ -147,6 +147,10 @@ class TaskMetric:
             None.
         judge: gives all that the metric says at once, for which the outputs are read once; None to
             ask for each.
+        reduced: what it needs of the outputs of some samples, [samples, …], in place of them: less,
+            where they are masks or the places of a detector, with what they lose next to the
+            reference's, if these are given. It takes the arguments of `compute` and gives None
+            where that is hardly less; None where outputs are taken as they are.
         by_group: the score as if all samples lost as much as those of a group, by group, where the
             worst of them is the score; else None.
         takes: see BuiltInMetric; "" of a user's function.
@@ -169,6 +173,7 @@ class TaskMetric:
     loss: SampleValues | None = None
     per_sample: SampleValues | None = None
     judge: Callable[[Iterable[Rows], Outputs, Outputs, Outputs], Judged] | None = None
+    reduced: Callable[[Outputs, Outputs, Outputs], Outputs | None] | None = None
     by_group: Callable[[Outputs, Outputs, Outputs], Mapping[str, float]] | None = None
     takes: str = ""
     decode: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -20,9 +20,10 @@ from qdebug.metrics.tasks.boxes.detections import (
     labelled_objects,
 )
 from qdebug.metrics.tasks.boxes.instance_masks import InstanceMasks
+from qdebug.metrics.tasks.boxes.reduced import FoundBoxes, read_reduced, reduced
 from qdebug.metrics.tasks.classes import chosen_classes
 from qdebug.metrics.tasks.facts import ModelFacts, Shape
-from qdebug.metrics.tasks.masks import labelled_masks, masks_of
+from qdebug.metrics.tasks.masks import labelled_masks, masks_of, reduced_masks
 from qdebug.metrics.tasks.registry import DECODERS, WITH_MASKS, BuiltInMetric, Takes, decoder_list
 from qdebug.metrics.tasks.text import Lines, greedy, labelled_lines
 from qdebug.network.samples.matching import shape_text
@@ -42,12 +43,15 @@ class Reading:
         from_labels: the truth from the labels, and what was found in the outputs.
         from_reference: the truth from what was found in the reference.
         described: how the outputs are read, for people; "" where nothing is chosen.
+        reduced: what of the found is enough for the score, as arrays [samples, …] that `found`
+            takes in place of outputs; None where that takes hardly less than these.
     """
 
     found: Callable[[Outputs], Any]
     from_labels: Callable[[Outputs, Any], Any]
     from_reference: Callable[[Any], Any] = lambda found: found
     described: str = ""
+    reduced: Callable[[Any], dict[str, Array] | None] = lambda _: None
 
 
 def reading(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -> Reading:
@@ -157,20 +161,23 @@ def _boxes(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -
             raise undecided(seen, entry.usage)
         return name
 
-    def found(outputs: Outputs) -> Candidates:
+    def found(outputs: Outputs) -> Candidates | FoundBoxes:
+        if (boxes := read_reduced(outputs)) is not None:
+            return boxes
         seen = facts or ModelFacts({}, {name: a.shape for name, a in outputs.items()})
         return DECODE[fitting(seen)](outputs, seen)
 
-    return _boxes_by(found, fitting(facts) if facts is not None else named)
+    read = _boxes_by(found, fitting(facts) if facts is not None else named)
+    return replace(read, reduced=reduced)
 
 
-def _boxes_by(found: Callable[[Outputs], Candidates], read_as: str | None) -> Reading:
+def _boxes_by(found: Callable[[Outputs], Candidates | FoundBoxes], read_as: str | None) -> Reading:
     what = "masks" if read_as and read_as.endswith(WITH_MASKS) else "boxes"
     return Reading(
         found,
         lambda labels, candidates: (
-            labelled_objects(labels, candidates.masks.size)
-            if candidates.masks is not None
+            labelled_objects(labels, candidates.mask_size)
+            if candidates.mask_size is not None
             else labelled(labels)
         ),
         lambda candidates: candidates.sure,
@@ -322,7 +329,7 @@ def _like_output(name: str, labels: Outputs, found: Array) -> Array:
 
 
 def _masks(_: str) -> Reading:
-    return Reading(masks_of, labelled_masks)
+    return Reading(masks_of, labelled_masks, reduced=reduced_masks)
 
 
 _READINGS: dict[Takes, Callable[[str], Reading]] = {

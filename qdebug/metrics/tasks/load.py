@@ -6,6 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from qdebug.metrics.tasks.base import (
     labels_of,
 )
 from qdebug.metrics.tasks.facts import ModelFacts
-from qdebug.metrics.tasks.kinds import reading
+from qdebug.metrics.tasks.kinds import Reading, reading
 from qdebug.metrics.tasks.registry import NAMES, BuiltInMetric, built_in
 from qdebug.userfile import UserCodeProblem, function_of, last_line, load_file, load_module, name_of
 from qdebug.wording import option
@@ -32,6 +33,8 @@ from qdebug.wording import option
 _PROBLEM = UserCodeProblem(MetricError, "QD-METRIC-FUNCTION", "metric")
 _GIVEN = ("outputs", "labels", "reference")
 _NAME_THEM = "Name the parameters outputs and labels to get dicts of arrays."
+_LOST = "reduced losses"
+"""Of the array of what each sample loses: of reduced outputs it cannot be told any more."""
 _LOSS, _PER_SAMPLE = "the per-sample loss", "the per-sample score"
 
 
@@ -104,9 +107,11 @@ def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None
     def scored(mine: Any, truth: Any) -> Any:
         return score(mine, truth, **own) if score else np.mean(per_sample(mine, truth, **own))
 
+    def lost(outputs: Outputs, mine: Any, truth: Any, reference: Outputs) -> Any:
+        return outputs[_LOST] if _LOST in outputs else loss(mine, truth, of_reference(reference))
+
     def losses(outputs: Outputs, labels: Outputs, reference: Outputs) -> Any:
-        mine, truth = found(outputs, labels, reference)
-        return loss(mine, truth, of_reference(reference))
+        return lost(outputs, *found(outputs, labels, reference), reference)
 
     def judge(
         sets: Iterable[Rows], outputs: Outputs, labels: Outputs, reference: Outputs
@@ -118,7 +123,7 @@ def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None
             whole,
             np.array(parts, np.float64),
             per_sample(mine, truth, **own) if per_sample else None,
-            loss(mine, truth, of_reference(reference)) if loss else None,
+            lost(outputs, mine, truth, reference) if loss else None,
             counts(mine, truth) if counts else None,
         )
 
@@ -138,11 +143,26 @@ def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None
             _PER_SAMPLE, per_sample and (lambda *arrays: per_sample(*found(*arrays), **own))
         ),
         judge=judge,
+        reduced=partial(_reduced, entry, read),
         takes=entry.takes,
         decode=decode,
         facts=facts,
         described=read.described,
     )
+
+
+def _reduced(
+    entry: BuiltInMetric, read: Reading, outputs: Outputs, labels: Outputs, reference: Outputs
+) -> Outputs | None:
+    """See TaskMetric.reduced."""
+    mine, loss = read.found(outputs), entry.function("loss")
+    less = read.reduced(mine)
+    if less is None or loss is None or not reference:
+        return less
+    before = mine if outputs is reference else read.found(reference)
+    is_labelled = entry.truth == "labels"
+    truth = read.from_labels(labels, mine) if is_labelled else read.from_reference(before)
+    return {**less, _LOST: loss(mine, truth, before)}
 
 
 class _Kept:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Floats, Int64, Outputs, Rows, first_output, labels_of
+from qdebug.metrics.tasks.base import Floats, Outputs, Rows, first_output, labels_of
 from qdebug.types import Array
 from qdebug.wording import option
 
 IGNORED = 255
 """The class of pixels that are not judged, as in PASCAL VOC and Cityscapes."""
+_CLASSES = "reduced masks"
+"""Of the array that `reduced_masks` writes."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,11 @@ class Masks:
     """Masks of some samples.
 
     Attributes:
-        classes: int64 [samples, height, width].
+        classes: whole numbers [samples, height, width].
         scores: [samples, classes, height, width]; None of labels and of outputs that are classes.
     """
 
-    classes: Int64
+    classes: Array
     scores: Floats | None = None
 
     def take(self, rows: Rows) -> Masks:
@@ -41,6 +43,8 @@ def masks_of(outputs: Outputs) -> Masks:
     Raises:
         MetricError: it is neither.
     """
+    if _CLASSES in outputs:
+        return Masks(outputs[_CLASSES])
     array = first_output(outputs)
     if array.dtype.kind in "iub":
         flat = array[:, 0] if array.ndim == 4 and array.shape[1] == 1 else array
@@ -60,6 +64,15 @@ def masks_of(outputs: Outputs) -> Masks:
         f"width] or a class for each pixel, and it is {list(array.shape)}",
         code="QD-METRIC-OUTPUT",
     )
+
+
+def reduced_masks(masks: Masks) -> dict[str, Array] | None:
+    """The classes alone, which are enough for the score; None where they take as much as the scores
+    of a single plane."""
+    if masks.scores is None or masks.scores.shape[1] <= 2:
+        return None
+    smallest = np.min_scalar_type(masks.scores.shape[1] - 1)
+    return {_CLASSES: masks.classes.astype(smallest)}
 
 
 def labelled_masks(labels: Outputs, like: Masks) -> Masks:

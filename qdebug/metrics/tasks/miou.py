@@ -11,10 +11,12 @@ from qdebug.metrics.tasks.masks import IGNORED, Masks
 
 def score(found: Masks, truth: Masks) -> float:
     """Over the classes that are found or true for any pixel."""
-    judged = truth.classes != IGNORED
-    one, other = found.classes[judged], truth.classes[judged]
-    most = int(max(one.max(initial=0), other.max(initial=0))) + 1
-    pairs = np.bincount(other * most + one, minlength=most * most).reshape(most, most)
+    most = int(max(found.classes.max(initial=0), truth.classes.max(initial=0))) + 1
+    pairs = np.zeros((most, most), np.int64)
+    for one, other in zip(found.classes, truth.classes, strict=True):  # wide numbers take room
+        judged = other != IGNORED
+        both = other[judged].astype(np.int64) * most + one[judged]
+        pairs += np.bincount(both, minlength=most * most).reshape(most, most)
     shared, union = np.diag(pairs), pairs.sum(axis=0) + pairs.sum(axis=1) - np.diag(pairs)
     return float(np.mean(shared[union > 0] / union[union > 0])) if union.any() else 1.0
 

@@ -33,7 +33,7 @@ _LOWEST = 0.001
 `conf` of val."""
 _OVERLAP = 0.7
 """Boxes of one class that overlap by more are one: Ultralytics' `iou`."""
-_MOST = 300
+MOST_BOXES = 300
 """Boxes of a sample: Ultralytics' `max_det`."""
 _MOST_SORTED = 4096
 """(Box, class) pairs of a sample that are looked at, the highest scores: overlap takes time by
@@ -61,6 +61,11 @@ class Candidates:
     scores: Floats
     distinct: bool = False
     masks: InstanceMasks | None = None
+
+    @property
+    def mask_size(self) -> tuple[int, int] | None:
+        """Height and width of the masks; None of a detector of boxes."""
+        return None if self.masks is None else self.masks.size
 
     @cached_property
     def found(self) -> Detections:
@@ -201,7 +206,7 @@ def _sample(
     order = np.argsort(-values, kind="stable")[:_MOST_SORTED]
     places, classes, values = places[order], classes[order], values[order]
     own = boxes[places].astype(np.float64)
-    kept = np.arange(len(order))[:_MOST]
+    kept = np.arange(len(order))[:MOST_BOXES]
     if not distinct:
         kept = suppressed(own, classes, _OVERLAP)
     return own[kept], values[kept].astype(np.float64), classes[kept], places[kept]
@@ -216,7 +221,7 @@ def suppressed(boxes: Float64, classes: Int64, overlap: float) -> Int64:
     """
     left = np.arange(len(boxes))
     kept: list[int] = []
-    while left.size and len(kept) < _MOST:
+    while left.size and len(kept) < MOST_BOXES:
         block, left = left[:_BLOCK], left[_BLOCK:]
         close = _close(boxes, classes, block, block, overlap)
         stays = np.ones(len(block), bool)
@@ -225,7 +230,7 @@ def suppressed(boxes: Float64, classes: Int64, overlap: float) -> Int64:
                 stays[number + 1 :] &= ~close[number, number + 1 :]
         kept += block[stays].tolist()
         left = left[~_close(boxes, classes, block[stays], left, overlap).any(axis=0)]
-    return np.array(kept[:_MOST], np.int64)
+    return np.array(kept[:MOST_BOXES], np.int64)
 
 
 def _close(
