@@ -13,12 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 DATA = ["--inputs", "pictures.npz", "--calib-data", "pictures.npz", "--effect", "none"]
 
 
-def detector() -> onnx.ModelProto:
+def detector(surest: float = 1.0) -> onnx.ModelProto:
     """An output as YOLOv8's, [N, 4 + 3 classes, 64 places], of pictures of 64 pixels."""
     random = np.random.default_rng(0)
     weights = {
         "w": random.standard_normal((7, 3, 8, 8)) / 4,
-        "scale": np.concatenate([[64, 64, 16, 16], [1, 1, 1]]).reshape(1, 7, 1),
+        "scale": np.concatenate([[64, 64, 16, 16], [surest] * 3]).reshape(1, 7, 1),
         "shape": np.array([0, 7, 64]),
     }
     node = helper.make_node
@@ -90,6 +90,25 @@ def test_labelled_boxes_are_found_in_the_data(detecting: Any) -> None:
     result = detecting.run("compare", "detector.onnx", *data, *metric).json
     boxes = result["metric"]["boxes"]
     assert boxes["kept"] + boxes["lost"] == 12 and 0 <= result["metric"]["reference"] < 1
+
+
+@pytest.mark.parametrize("command", ["compare", "calibrate", "bisect", "repair"])
+def test_where_fp32_finds_no_object_nothing_is_quantized(detecting: Any, command: str) -> None:
+    onnx.save(detector(surest=0.1), detecting.folder / "shy.onnx")
+    data = ["--calib-data", "pictures.npz", "--metric", "box-f1-to-reference"]
+    target = ["--max-drop", "0.1"] if command == "bisect" else []
+    inputs = [] if command in ("calibrate", "repair") else ["--inputs", "pictures.npz"]
+    says = ["QD-METRIC-NO-BOXES", "highest score is 0.0", "qdebug check", "as yolov8", "--decode"]
+    refused = detecting.refused(command, "shy.onnx", *data, *inputs, *target, says=says)
+    assert refused.err.count("no object") == 1
+
+
+def test_labels_without_any_object_are_refused(detecting: Any) -> None:
+    data = dict(np.load(detecting.folder / "labelled.npz"))
+    np.savez(detecting.folder / "empty.npz", **{**data, "classes": data["classes"] * 0 - 1})
+    flags = ["--inputs", "empty.npz", "--metric", "box-f1"]
+    says = ["QD-METRIC-NO-BOXES", "empty.npz", "none of the 12 samples"]
+    detecting.refused("compare", "detector.onnx", *flags, says=says)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 
 from qdebug.analyse.gate import check_metric, on_model, read_metric
 from qdebug.analyse.mixing import choose_mix
+from qdebug.analyse.objects import check_objects
 from qdebug.backends.sizing import parallelism
 from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
@@ -109,6 +110,7 @@ def _calibrate(
         parallelism(), progress, sessions, settings.batch_size, kernels, executor
     )
     graph = pair.model.graph
+    check_objects(context, graph, held_out, metric)
     others = calibration.samples if settings.held_out else None
     judged = context, graph, held_out.samples, metric, others
     suspicious = suspicions(*judged, says_chance=True)

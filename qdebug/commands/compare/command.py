@@ -37,6 +37,7 @@ from qdebug.analyse.layer_results import (
     tensor_results,
     with_predictions,
 )
+from qdebug.analyse.objects import check_objects
 from qdebug.analyse.run_file import (
     EvidenceSink,
     StoredRows,
@@ -242,6 +243,7 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
     grouping = grouping_of(samples)
     writer = _open_writer(stack, settings, keep, samples.count)
     context = _context(stack, settings, model, required_opset(plan), progress)
+    check_objects(context, model.graph, whole(samples), gate.metric)
     built = build_pair(spec, context, plan, model, samples, saves_plan=bool(settings.save_plan))
     pair = built.pair
     # Before the simulation, so that a model that cannot be built fails at once.

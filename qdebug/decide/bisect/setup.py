@@ -12,6 +12,7 @@ from functools import cached_property
 from qdebug.analyse.effect.effects import Rating, noise_alone
 from qdebug.analyse.gate import check_every_group, check_metric, on_model, refuse_without_arrays
 from qdebug.analyse.layer_results import layer_results
+from qdebug.analyse.objects import check_objects
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.ort_fast.session import CandidateSessions
 from qdebug.backends.registry import spec_of
@@ -218,6 +219,7 @@ def prepare(
         parallelism(), progress, sessions, settings.batch_size, fp16_kernels, executor
     )
     limited = replace(context, ends_at=ends_at)
+    check_objects(limited, model.graph, searched, target.metric)
     planned = plan_ranges(settings.quantization, limited, plan, model, searched)
     own = engine_settings_of(settings) if engine else None
     start = Start(context, target, model, planned, searched, held_out, engine, kernels, own, found)

@@ -18,6 +18,7 @@ from qdebug.analyse.gate import (
     refuse_without_arrays,
     worst_group_notes,
 )
+from qdebug.analyse.objects import check_objects
 from qdebug.backends.sizing import parallelism
 from qdebug.config.repair import RepairSettings
 from qdebug.config.specs import PinSearchSpec, TargetSpec
@@ -153,6 +154,8 @@ def prepare(
         parallelism(), progress, sessions, settings.batch_size, kernels, executor
     )
     limited = replace(context, ends_at=ends_at)
+    for subset in (choosing, proving):
+        check_objects(limited, reference.graph, subset, metric)
     more = _direction(limited, reference, choosing, metric, target)
     planned = plan_ranges(
         settings.quantization, limited, origin.plan, reference, choosing, calibrate_on=fitting

@@ -16,6 +16,7 @@ from qdebug.metrics.tasks.boxes.decoders import DECODE, fitting_decoder, undecid
 from qdebug.metrics.tasks.boxes.detections import (
     THRESHOLDS,
     Candidates,
+    Detections,
     labelled,
     labelled_objects,
 )
@@ -29,7 +30,7 @@ from qdebug.metrics.tasks.text import Lines, greedy, labelled_lines
 from qdebug.network.samples.matching import shape_text
 from qdebug.types import Array
 from qdebug.userfile import UserCodeProblem, function_of, load_file
-from qdebug.wording import as_known, option
+from qdebug.wording import as_known, counted, option
 
 _PROBLEM = UserCodeProblem(MetricError, "QD-METRIC-DECODE", "decode")
 
@@ -84,7 +85,8 @@ def check_labels(metric: TaskMetric, labels: Outputs, where: str) -> None:
     """
     try:
         if metric.takes == "boxes":
-            labelled(labels, masks=decoder_of(metric).endswith(WITH_MASKS))
+            truth = labelled(labels, masks=decoder_of(metric).endswith(WITH_MASKS))
+            _refuse_without_objects(metric, truth)
         elif metric.takes == "text":
             labelled_lines(labels, Lines(()))
         elif metric.takes != "mask" or "masks" not in labels:
@@ -96,6 +98,22 @@ def check_labels(metric: TaskMetric, labels: Outputs, where: str) -> None:
         elif metric.takes == "values":
             hint += " Without a metric the SQNR of the outputs judges, which needs none."
         raise error.reworded(f"{where}{': ' * bool(where)}{error.message}", hint) from None
+
+
+def _refuse_without_objects(metric: TaskMetric, truth: Detections) -> None:
+    """Refuse samples of which no label is an object.
+
+    Raises:
+        MetricError: all are without.
+    """
+    if not (truth.classes >= 0).any():
+        raise MetricError(
+            f"none of the {counted(len(truth.classes), 'sample')} has a labelled object, so "
+            f"{option('metric', metric.name)} has nothing to find",
+            "Give samples with objects of the model's classes in them, or see that the annotations "
+            "are those of these samples.",
+            code="QD-METRIC-NO-BOXES",
+        )
 
 
 _NEEDING_NONE: Mapping[str, str] = {
