@@ -29,7 +29,10 @@ def view(result: CheckResult) -> list[Block]:
                 result.variants,
                 [
                     (Column("samples"), lambda v: v.name),
-                    (Column(result.score, "number"), lambda v: f"{v.value:.3f}"),
+                    (
+                        Column(result.score, "number"),
+                        lambda v: f"{v.value:.3f}" if v.judged else f"({v.value:.3f})",
+                    ),
                 ],
             ),
             Line(),

@@ -208,6 +208,43 @@ def preset_names() -> str:
     return ", ".join(PRESETS)
 
 
+def as_setting(how: Preprocessing, *, sized: bool) -> tuple[str, str]:
+    """The shortest `--preprocess` that says the same: a preset; or a name for a YAML file and what
+    it holds, on one line.
+
+    Args:
+        sized: it also says the size, which does not follow from the network.
+    """
+    ignored = {"source", "guess", "layout"} | (set() if sized else {"size"})
+    if how.resize != "shortest-edge":
+        ignored |= {"crop", "shortest_edge"}
+    if how.resize != "letterbox":
+        ignored |= {"pad", "pad_value"}
+    names = [f.name for f in fields(Preprocessing) if f.name not in ignored]
+
+    def lines(base: Preprocessing) -> dict[str, object]:
+        return {n: getattr(how, n) for n in names if getattr(how, n) != getattr(base, n)}
+
+    bases = {"": lines(Preprocessing())} | {n: lines(base) for n, base in PRESETS.items()}
+    preset = min(bases, key=lambda name: len(bases[name]) + bool(name))
+    if preset and not bases[preset]:
+        return preset, ""
+    told = {"preset": preset} if preset else {}
+    told |= {name.replace("_", "-"): _written(name, v) for name, v in bases[preset].items()}
+    told = told or {"resize": how.resize}  # as if no file was given
+    return "how.yaml", f"{{{', '.join(f'{name}: {value}' for name, value in told.items())}}}"
+
+
+def _written(name: str, value: object) -> str:
+    """A value of the YAML file; scales are mostly written as one over something."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(f'{one:.9g}' for one in value)}]"
+    if not isinstance(value, float):
+        return str(value)
+    inverse = round(1 / value) if name == "scale" and value < 1 else 0
+    return f"1/{inverse}" if inverse and value == 1 / inverse else f"{value:.9g}"
+
+
 def parse_preprocessing(value: object) -> object:
     """The setting: an object, the name of a preset, or the path of a YAML file.
 

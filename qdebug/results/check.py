@@ -62,10 +62,13 @@ class TriedVariant:
     Attributes:
         name: of the way; "as given" for the first.
         value: FP32's score.
+        judged: whether that says how samples are to be prepared; of much larger values FP32's
+            confidence does not.
     """
 
     name: str
     value: float
+    judged: bool = True
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from qdebug.analyse.gate import ENOUGH_FOR_CLASSES, on_model
 from qdebug.commands.check.variants import (
+    WHOLE,
     Variant,
     are_probabilities,
     chance_of_gain,
@@ -32,7 +33,13 @@ from qdebug.metrics.tasks.registry import WITH_MASKS
 from qdebug.metrics.tasks.worst_group import metric_of
 from qdebug.network.graph import Graph
 from qdebug.network.prepare import Model
-from qdebug.network.preprocessing import picture_input
+from qdebug.network.preprocessing import (
+    Preprocessing,
+    as_setting,
+    fixed_size,
+    layout_of,
+    picture_input,
+)
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, spread, whole
@@ -93,6 +100,14 @@ class Judged:
         """Whether the metric takes the outputs for scores of classes."""
         metric = self.metric or self.to_reference
         return metric is not None and metric.takes == "scores"
+
+    @property
+    def decoder(self) -> str:
+        """How boxes are read; "" where there are none."""
+        metric = self.metric or self.to_reference
+        if metric is None or metric.takes != "boxes":
+            return ""
+        return decoder_of(metric).removesuffix(WITH_MASKS)
 
     def value(self, run: Executed) -> float | None:
         """The score; None where there is none."""
@@ -216,23 +231,122 @@ def try_variants(
         return Tried("", (), (*labels, *_one_class(judge, given, subset.count)), ranges)
     if not always and value > _UNSURE:
         return Tried(judge.name, (TriedVariant(_GIVEN, value),), labels, ranges)
-    tried = [TriedVariant(_GIVEN, value)]
-    better: list[tuple[float, Variant, float | None]] = []
-    for variant, others in _ways(subset, graph, given):
-        try:
-            run = execute(context, graph, others, variant)
-            score = judge.value(run)
-        except QdebugError:  # that a way cannot be tried says nothing
-            continue
-        if score is None or (judge.metric is None and _is_larger(run, given)):
-            continue
-        tried.append(TriedVariant(variant.name, score))
-        better.append((score, variant, judge.chance(given, run)))
+    how = subset.samples.spec.preprocessing
+    trial = _Trial(context, graph, subset, judge, given)
+    ways = trial.of(_ways(subset, graph, given, how, judge.decoder))
+    best = _best(judge, ways)
+    is_whole = best is None or how is None or best.variant.kind == WHOLE
+    if best is not None and not is_whole and any(_better(judge, value, best, subset.count)):
+        second = trial.on_top_of(best, {how, *(way.variant.preprocessing for way in ways)})
+        ways += second
+        following = _best(judge, second)
+        if following is not None and any(_better(judge, best.score, following, subset.count)):
+            best = following
+    tried = [TriedVariant(_GIVEN, value), *(w.told for w in ways)]
     chance = _chance_level(given, judge)
-    found = [*labels, *_better(judge, value, better, subset.count, chance)]
+    found = [*labels]
+    if best is not None:
+        found += _better(judge, value, best, subset.count, chance, _remedy(graph, best.variant))
     found += [] if found else _guessing(judge, value, subset.count, chance)
     found += [] if found else _one_class(judge, given, subset.count)
+    if not all(way.is_judged for way in ways) and (how is None or how.guess):
+        found.append(_unjudged())
     return Tried(judge.name, tuple(tried), tuple(found), ranges)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """FP32 on the samples, prepared in another way.
+
+    Attributes:
+        samples: that it changes.
+        chance: see Judged.chance, next to what it was tried on.
+        is_judged: the score says something: see _is_larger.
+    """
+
+    variant: Variant
+    samples: SampleSubset
+    score: float
+    chance: float | None
+    is_judged: bool
+
+    @property
+    def told(self) -> TriedVariant:
+        """For the result."""
+        return TriedVariant(self.variant.name, self.score, self.is_judged)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What runs FP32 on samples that are prepared in other ways."""
+
+    context: Context
+    graph: Graph
+    subset: SampleSubset
+    judge: Judged
+    given: Executed
+
+    def on_top_of(self, best: _Way, seen: Collection[Preprocessing | None]) -> list[_Way]:
+        """One more change of a way of preparing pictures, by what it gains next to that; of those
+        that were not `seen`."""
+        how = best.variant.preprocessing
+        assert how is not None
+        run = execute(self.context, self.graph, best.samples, best.variant)
+        more = _ways(self.subset, self.graph, run, how, "")
+        found = replace(self, given=run).of(w for w in more if w[0].preprocessing not in seen)
+        return [
+            replace(
+                way,
+                variant=replace(
+                    way.variant,
+                    kind=WHOLE,
+                    name=f"{best.variant.name}, {way.variant.name}",
+                ),
+            )
+            for way in found
+        ]
+
+    def of(self, ways: Iterable[tuple[Variant, SampleSubset]]) -> list[_Way]:
+        """The ways that can be tried: that others cannot says nothing."""
+        found = []
+        for variant, others in ways:
+            with suppress(QdebugError):
+                run = execute(self.context, self.graph, others, variant)
+                score = self.judge.value(run)
+                if score is not None:
+                    judged = self.judge.metric is not None or not _is_larger(run, self.given)
+                    chance = self.judge.chance(self.given, run)
+                    found.append(_Way(variant, others, score, chance, judged))
+        return found
+
+
+def _best(judge: Judged, ways: Sequence[_Way]) -> _Way | None:
+    """The way on which FP32 does best; None where there is none that is judged."""
+    sign = 1 if judge.metric is None or judge.metric.higher_is_better else -1
+    judged = [way for way in ways if way.is_judged]
+    return max(judged, key=lambda way: sign * way.score, default=None)
+
+
+def _remedy(graph: Graph, variant: Variant) -> str:
+    """How samples are prepared as a variant says."""
+    how, taken = variant.preprocessing, picture_input(graph.inputs)
+    if how is None or taken is None:
+        return "Prepare the samples so."
+    layout = how.layout or layout_of(taken) or "nchw"
+    setting, holds = as_setting(how, sized=None in fixed_size(taken, layout))
+    file = f", a file that holds {holds}" if holds else ""
+    return f"Prepare the samples so: {option('preprocess', setting)}{file}."
+
+
+def _unjudged() -> Finding:
+    return Finding(
+        "note",
+        "scale-unjudged",
+        "Nothing tells the scale of values: in 0 to 255 a network that learned with 0 to 1 is "
+        "saturated, and sure of anything, so how sure FP32 is cannot judge it.",
+        f"Give labels (a folder for each class, or {option('metric')} and what it needs), or say "
+        f"how the samples are prepared: {option('preprocess')}.",
+    )
 
 
 def _is_larger(run: Executed, given: Executed) -> bool:
@@ -247,18 +361,18 @@ as those in 0 to 1; values in 0 to 255 are 255 times as large."""
 
 
 def _ways(
-    subset: SampleSubset, graph: Graph, given: Executed
+    subset: SampleSubset, graph: Graph, given: Executed, how: Preprocessing | None, decoder: str
 ) -> Iterator[tuple[Variant, SampleSubset]]:
-    """The variants, each with the samples that it changes."""
+    """The variants of pictures that are read as `how` says, or of arrays, each with the samples
+    that it changes."""
     taken = picture_input(graph.inputs)
     if taken is None:
         return
-    how = subset.samples.spec.preprocessing
     if how is None:
         for variant in of_arrays(taken, given.first[taken.name]):
             yield variant, subset
         return
-    for variant in of_pictures(how):
+    for variant in of_pictures(how, decoder):
         with suppress(SampleError):
             spec = replace(subset.samples.spec, preprocessing=variant.preprocessing)
             others = spec.open(sample_inputs(graph))
@@ -270,21 +384,19 @@ def _ways(
 def _better(
     judge: Judged,
     given: float,
-    others: Sequence[tuple[float, Variant, float | None]],
+    best: _Way,
     samples: int,
-    chance: float | None,
+    chance: float | None = None,
+    remedy: str = "",
 ) -> Iterator[Finding]:
-    """The variant on which FP32 does best, if clearly better than as given."""
+    """The way on which FP32 does best, if clearly better than as given."""
     sign = 1 if judge.metric is None or judge.metric.higher_is_better else -1
-    if not others:
-        return
-    score, variant, p = max(others, key=lambda each: sign * each[0])
+    score, variant, p = best.score, best.variant, best.chance
     gain = sign * (score - given)
     told = (
         f"FP32 has {judge.name} {given:.3f} on {counted(samples, 'sample')} as given, and "
         f"{score:.3f} with {variant.name}"
     )
-    remedy = f"Prepare the samples so; of pictures {option('preprocess')} says how."
     if judge.metric is None:
         if score >= _SURE and given <= _UNSURE * score:
             yield Finding("warning", variant.kind, f"{told}; there are no labels to tell.", remedy)

@@ -19,6 +19,8 @@ from qdebug.network.preprocessing import (
 )
 from qdebug.types import Array, TensorSpec
 
+WHOLE = "preprocessing"
+"""The kind of several changes at once."""
 _PIXELS = 255.0
 _NEARLY_ONE = 1.5
 """Values above are no shares of 255."""
@@ -95,8 +97,9 @@ def _transposed(channel: int) -> Callable[[Array], Array]:
     return change
 
 
-def of_pictures(how: Preprocessing) -> Iterator[Variant]:
-    """Those of pictures that are read as `how` says: how they are resized, and what follows."""
+def of_pictures(how: Preprocessing, decoder: str = "") -> Iterator[Variant]:
+    """Those of pictures that are read as `how` says: one change each of how they are resized, and
+    what follows; then all as the networks are trained whose outputs the `decoder` reads."""
     ways: tuple[ResizeName, ...] = ("letterbox", "exact", "shortest-edge")
     for resize in ways:
         if resize != how.resize and how.resize != "none":
@@ -114,7 +117,19 @@ def of_pictures(how: Preprocessing) -> Iterator[Variant]:
             other = replace(how, scale=scale, mean=mean, std=std)
             if other != how:
                 yield Variant("value-range", name, preprocessing=other)
+    for name in _FAMILIES.get(decoder, ()):
+        other = replace(PRESETS[name], size=how.size, layout=how.layout)
+        if other != how:
+            yield Variant(WHOLE, f"preset: {name}", preprocessing=other)
 
+
+_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "yolox": ("yolox",),
+    "yolov5": ("yolo", "yolox"),  # YOLOX, too, where it is exported with its decoding
+    "yolov8": ("yolo",),
+    "end-to-end": ("yolo",),
+}
+"""Presets of the networks that a decoder is for."""
 
 _RANGES: Mapping[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
     "scale: 1/255": (1 / _PIXELS, (0.0,), (1.0,)),

@@ -63,6 +63,17 @@ def colour_pictures(count: int = 70, seed: int = 0) -> Arrays:
     return {"x": np.clip(pixels, 0, 1).astype(np.float32), "labels": labels}
 
 
+def in_folders(folder: Path, count: int, *, classes: bool = True) -> Path:
+    """Those pictures as files, in a folder for each class."""
+    data = colour_pictures(count)
+    for number, (pixels, label) in enumerate(zip(data["x"], data["labels"], strict=True)):
+        own = folder / str(label) if classes else folder
+        own.mkdir(parents=True, exist_ok=True)
+        image = np.rint(pixels.transpose(1, 2, 0) * 255).astype(np.uint8)
+        Image.fromarray(image).save(own / f"{number}.png")
+    return folder
+
+
 def digits() -> Arrays:
     with np.load(DATA / "digits_holdout.npz") as data:
         return {"input": data["input"][:80], "labels": data["labels"][:80]}
@@ -175,16 +186,35 @@ def test_colours(networks: Any, kind: str, plant: Callable[[Any], Any]) -> None:
     ],
 )
 def test_pictures(tmp_path: Path, line: str, kind: str) -> None:
-    model, data = colour_net(tmp_path / "net.onnx"), colour_pictures(42)
-    for number, (pixels, label) in enumerate(zip(data["x"], data["labels"], strict=True)):
-        folder = tmp_path / "pics" / str(label)
-        folder.mkdir(parents=True, exist_ok=True)
-        image = np.rint(pixels.transpose(1, 2, 0) * 255).astype(np.uint8)
-        Image.fromarray(image).save(folder / f"{number}.png")
+    model, folder = colour_net(tmp_path / "net.onnx"), in_folders(tmp_path / "pics", 42)
     (tmp_path / "how.yaml").write_text(line + "\n")
-    result = qdebug.check(model, inputs=tmp_path / "pics", preprocess=tmp_path / "how.yaml")
+    result = qdebug.check(model, inputs=folder, preprocess=tmp_path / "how.yaml")
     assert kinds(result) == ({kind} if kind else set())
     assert result.data[0].told.startswith("42 pictures in 7 classes")
+
+
+def test_a_second_change_is_tried_on_top_of_the_best(tmp_path: Path) -> None:
+    """And what is told is a file that can be given at once."""
+    model, folder = colour_net(tmp_path / "net.onnx"), in_folders(tmp_path / "pics", 42)
+    file = tmp_path / "how.yaml"
+    file.write_text("{colour: bgr, mean: 0.5, std: 0.5}\n")
+    result = qdebug.check(model, inputs=folder, preprocess=file)
+    assert kinds(result) == {"preprocessing"}
+    finding = result.findings[0]
+    assert "scale: 1/255, colour: rgb" in finding.message or "colour: rgb, scale" in finding.message
+    file.write_text(finding.remedy.partition("holds ")[2].removesuffix("."))
+    assert not kinds(qdebug.check(model, inputs=folder, preprocess=file))
+
+
+def test_confidence_does_not_judge_the_scale_of_a_guess(tmp_path: Path) -> None:
+    model = colour_net(tmp_path / "net.onnx")
+    folder = in_folders(tmp_path / "pics", 12, classes=False)
+    result = qdebug.check(model, inputs=folder)
+    assert result.score == "confidence" and "scale-unjudged" in kinds(result, "note")
+    assert {v.name: v.judged for v in result.variants}["scale: 1"] is False
+    (tmp_path / "how.yaml").write_text("scale: 1/255\n")
+    told = qdebug.check(model, inputs=folder, preprocess=tmp_path / "how.yaml")
+    assert "scale-unjudged" not in kinds(told, "note")
 
 
 def test_without_labels_a_network_that_is_unsure_is_suspected(networks: Any) -> None:

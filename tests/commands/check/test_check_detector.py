@@ -53,6 +53,14 @@ def test_boxes_of_other_classes(tmp_path: Path) -> None:
     assert "the model has no class 'animal 0'" in result.data[0].told
 
 
+def test_several_mistakes_at_once_are_told_with_what_to_give(tmp_path: Path) -> None:
+    pytest.importorskip("faster_coco_eval")
+    (tmp_path / "how.yaml").write_text("{scale: 1, resize: shortest-edge}\n")
+    result = qdebug.check(MODEL, inputs=SCENES, preprocess=tmp_path / "how.yaml", samples=16)
+    assert suspicious(result) == {"preprocessing"}
+    assert "Prepare the samples so: preprocess='yolo'." in result.findings[0].remedy
+
+
 @pytest.mark.parametrize(
     ("lines", "kind"),
     [("scale: 1", "value-range"), ("resize: shortest-edge", "resize")],

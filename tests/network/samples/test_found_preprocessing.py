@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from qdebug.errors import SampleError
-from qdebug.network.preprocessing import PRESETS, Preprocessing
+from qdebug.network.preprocessing import (
+    PRESETS,
+    Preprocessing,
+    as_setting,
+    given_preprocessing,
+)
 from qdebug.network.samples.found_preprocessing import find_preprocessing, fitted_preprocessing
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import TensorSpec
@@ -226,3 +234,37 @@ def test_classes_are_numbered_as_in_the_model(tmp_path: Path) -> None:
         Image.new("RGB", (8, 8)).save(tmp_path / "pics" / name / "a.png")
     samples = SampleSpec(str(tmp_path / "pics"), model=str(path)).open([INPUT])
     assert samples.extras["labels"].tolist() == [2, 0]
+
+
+@given(
+    st.sampled_from(list(PRESETS)),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "resize": st.sampled_from(["exact", "shortest-edge", "letterbox"]),
+            "pad": st.sampled_from(["both", "end"]),
+            "colour": st.sampled_from(["rgb", "bgr"]),
+            "scale": st.sampled_from([1.0, 1 / 255, 0.017]),
+            "mean": st.sampled_from([(0.0,), (0.485, 0.456, 0.406)]),
+            "std": st.sampled_from([(1.0,), (0.229, 0.224, 0.225)]),
+            "crop": st.floats(0.5, 1),
+        },
+    ),
+    st.sampled_from([None, (320, 416)]),
+)
+def test_a_preprocessing_is_told_as_a_setting(
+    tmp_path_factory: Any, preset: str, changes: Any, size: Any
+) -> None:
+    """Which says the same when it is read, however the picture is resized."""
+    how = replace(PRESETS[preset], **changes, size=size or PRESETS[preset].size)
+    setting, holds = as_setting(how, sized=True)
+    if holds:
+        file = tmp_path_factory.mktemp("how") / setting
+        file.write_text(holds)
+        setting = str(file)
+    told = given_preprocessing(setting)
+    assert (told.told(), told.size, told.scale) == (how.told(), how.size, how.scale)
+    if how.resize == "letterbox":
+        assert (told.pad, told.pad_value) == (how.pad, how.pad_value)
+    if how.resize == "shortest-edge":
+        assert (told.crop, told.shortest_edge) == (pytest.approx(how.crop), how.shortest_edge)
