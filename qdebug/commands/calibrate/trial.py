@@ -198,6 +198,8 @@ def open_trial(
         sinks: list[Sink] = [by_batch, *kept.values(), energies]
         few = part_of(subset, shard)
         totals = evaluate(few, runs, comparisons, context, sinks=sinks, stage="evaluate")
+        for keeper in kept.values():
+            keeper.reduce = None  # a metric does not travel back
         return Tried(totals, by_batch.found, kept, energies.found)
 
     return run
