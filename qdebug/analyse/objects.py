@@ -37,7 +37,8 @@ def check_objects(
     with closing(context.backend.open(graph.proto, ())) as session:
         runs = {REFERENCE: run_of(session)}
         for executed in executed_batches(subset, runs, 1, ends_at=context.ends_at):
-            outputs = {t: a for t, a in executed.reference.items() if t in graph.outputs}
+            given = executed.reference
+            outputs = {t: given[t] for t in graph.outputs if t in given}
             candidates: Candidates = found(joined_batches({executed.batch: outputs}))
             most = max(most, float(candidates.scores.max(initial=-math.inf)))
             if most >= DECISION:

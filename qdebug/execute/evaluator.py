@@ -301,7 +301,8 @@ class OutputKeeper:
         """See Sink."""
         if self.failure is not None:
             return
-        found = {t: a for t, a in executed.of(self.run).items() if t in self.outputs}
+        tensors = executed.of(self.run)
+        found = {t: tensors[t] for t in self.outputs if t in tensors}
         reduced = None
         if self.reduce is not None and found:
             try:
@@ -315,7 +316,7 @@ class OutputKeeper:
             self._keep_raw(executed.batch, found)
             return
         # The runtime's own arrays would keep more of its memory than they are large.
-        self.keep(executed.batch, {t: found[t].copy() for t in self.outputs if t in found})
+        self.keep(executed.batch, {t: array.copy() for t, array in found.items()})
 
     def _keep_raw(self, batch: Batch, found: Tensors) -> None:
         self._raw = {} if self._raw is None else self._raw
