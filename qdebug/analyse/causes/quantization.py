@@ -33,8 +33,8 @@ _UNEQUAL = 8.0
 """Channels whose ranges differ by more share a scale badly: the narrow ones keep 4 bits or less."""
 _UNEQUAL_DB = 30.0
 """But a layer whose own error is lower does not suffer by it: those with a planted channel that
-cost 3 dB or more at the outputs were at 23 dB or worse, a sound one with channels of unlike range
-at 39 (docs/validation/diagnosis.md)."""
+cost 3 dB or more were at 23.2 dB or worse, a sound one with channels of unlike range at 39.4
+(docs/validation/diagnosis.md)."""
 _CUT = 1.001
 """By what factor a bias exceeds what INT32 holds of it, at the least; float32 has 7 digits."""
 _LEAST_ACROSS = 2.0
