@@ -20,7 +20,7 @@ from qdebug.decide.remedies.registry import REMEDIES
 from qdebug.decide.remedies.result import Answer, Outcome, Proof, RepairResult, Step
 from qdebug.decide.repair.checkpoint import Checkpoints, checkpoints, question_of
 from qdebug.decide.repair.judge import Judge, Judgement, holds
-from qdebug.decide.repair.pins import dropped_pins, fewest_pins, of_no_use, why_dropped
+from qdebug.decide.repair.pins import dropped_pins, fewest_pins, of_no_use, offered, why_dropped
 from qdebug.decide.repair.setup import Setup, prepare
 from qdebug.decide.repair.steps import Alternative, Attempt, State, Trying
 from qdebug.decide.search.outcome import BisectResult
@@ -94,6 +94,8 @@ def _repair(
     notes = (*result.notes, too_coarse.note) if too_coarse else result.notes
     suspect = judge.guessing_note()
     notes = (*suspicious, *notes, suspect) if suspect else (*suspicious, *notes)
+    if setup.target is None and settings.pin:
+        result = replace(result, mixed=offered(setup, result, ends_at))
     fewest = None
     if setup.target is not None and settings.pin and not (result.holds and proven.suffices):
         fewest = fewest_pins(setup, result.network, ends_at, state.steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from qdebug.decide.remedies.result import Figures, Outcome, Proof, Reason, RepairResult, Step
+from qdebug.decide.remedies.result import Figures, Mixed, Outcome, Proof, Reason, RepairResult, Step
 from qdebug.decide.search.find import Outcome as SearchOutcome
 from qdebug.display.bisect import checked_line, proves_nothing, value_of, whole_blocks
 from qdebug.display.blocks import (
@@ -81,6 +81,8 @@ def view(result: RepairResult) -> list[Block]:
     if result.explanation:
         blocks.append(Line(printable(result.explanation), "note"))
     blocks.append(Line(_verdict(result), _style(result)))
+    if result.mixed is not None:
+        blocks.append(Line(_offer(result, result.mixed), "note"))
     return blocks
 
 
@@ -388,6 +390,20 @@ def _improved(result: RepairResult) -> str:
     if result.untried:
         return "UNCHANGED: no remedy that was tried makes the network measurably better."
     return "UNCHANGED: no remedy makes the network measurably better."
+
+
+def _offer(result: RepairResult, mixed: Mixed) -> str:
+    """What layers in higher precision give back, what they cost, and how to get them."""
+    alone = 100 * max(0.0, result.proof.recovered or 0.0)
+    took = ", which took part in the search" if mixed.used_in_search else ""
+    setting = "max_drop" if result.proof.higher_is_better else "max_rise"
+    return (
+        f"{result.precision.upper()} alone gives back {alone:.0f}% of the loss; with "
+        f"{len(mixed.pinned)} of {mixed.candidates} layers in {mixed.to} it is "
+        f"{100 * mixed.recovered:.0f}% ({_name(result)} {score(mixed.metric)} on "
+        f"{counted(mixed.samples, 'held-out sample')}{took}), for {share(mixed.added_cost)} more "
+        f"cost. {option(setting, f'{mixed.allowed:.2g}')} asks for that."
+    )
 
 
 def _change(before: float, after: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,9 +13,17 @@ import numpy as np
 import pytest
 
 import qdebug
+from qdebug.backends.options import DEFAULT_SESSIONS
 from qdebug.backends.simulation import OrtSession
+from qdebug.backends.sizing import Parallelism
+from qdebug.commands.check.suspicions import suspicions
 from qdebug.errors import UsageError
-from qdebug.types import Array
+from qdebug.execute.context import simulation_context
+from qdebug.metrics.tasks.load import load_metric
+from qdebug.network.load import read_model
+from qdebug.network.prepare import prepare_model
+from qdebug.network.samples import open_samples
+from qdebug.types import Array, ignore_progress
 
 DATA = Path(__file__).parents[2] / "calib_data"
 NETWORK = DATA / "digits_cnn.onnx"
@@ -67,7 +76,7 @@ def slow_metric(clock: Clock) -> Callable[..., float]:
     return closeness
 
 
-def repaired(limit: float | None, target: str = "metric>=0.9999", **more: Any) -> Any:
+def repaired(limit: float | None, target: str | None = "metric>=0.9999", **more: Any) -> Any:
     return qdebug.repair(
         NETWORK, calib_data=DATA / "digits_calib.npz", inputs=DATA / "digits_holdout.npz",
         calib_samples=24, weights="per-tensor", cache=False, target=target, time_limit=limit,
@@ -88,10 +97,12 @@ ONE_CANDIDATE_S = 2 * METRIC_S
 """Of bisect: two candidates are evaluated side by side where there are two cores."""
 
 
-@pytest.mark.parametrize("limit", [600.0, 1500.0])
-def test_repair_with_a_slow_metric(clock: Clock, limit: float) -> None:
+@pytest.mark.parametrize(
+    ("limit", "target"), [(600.0, "metric>=0.9999"), (1500.0, "metric>=0.9999"), (3000.0, None)]
+)
+def test_repair_with_a_slow_metric(clock: Clock, limit: float, target: str | None) -> None:
     started = clock()
-    result = repaired(limit, metric=slow_metric(clock))
+    result = repaired(limit, target, metric=slow_metric(clock))
     assert clock() - started <= limit + ONE_JUDGEMENT_S
     assert "time limit" in result.explanation
     assert result.proof.samples and result.proof.start.metric is not None
@@ -132,6 +143,19 @@ def test_bisect_of_a_slow_network(clock: Clock, limit: float) -> None:
     result = searched(limit, "output.sqnr_db>=60")
     one = 2 * result.samples * RUN_S
     assert clock() - started <= limit + one + AT_ONCE * RUN_S
+
+
+@pytest.mark.usefixtures("slow_network")
+@pytest.mark.parametrize(("limit", "runs"), [(40.0, 2), (math.inf, 32)])
+def test_the_look_at_the_samples_takes_a_small_part_of_the_time(
+    clock: Clock, limit: float, runs: int
+) -> None:
+    context = simulation_context(Parallelism(1, 1), ignore_progress, DEFAULT_SESSIONS)
+    graph = prepare_model(read_model(str(NETWORK))).graph
+    samples = open_samples(str(DATA / "digits_holdout.npz"), graph.inputs, batch_size=1)
+    started = clock()
+    suspicions(context, graph, samples, load_metric("top1"), ends_at=started + limit)
+    assert clock() - started == runs * RUN_S
 
 
 @pytest.mark.usefixtures("slow_network")

@@ -396,7 +396,7 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
             oracle,
             load_strategy(options.strategy),
             knee_by_value=evaluator.condition.scope == "metric",
-            hurried=options.time_limit_s is not None,
+            hurried=(options.time_limit_s or options.max_evaluations) is not None,
         )
         runner = evaluator.runner
         return Searched(

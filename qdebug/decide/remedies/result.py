@@ -248,6 +248,32 @@ class DroppedPins:
     explanation: MaybeText = ""
 
 
+@dataclass(frozen=True)
+class Mixed:
+    """What layers in higher precision give back where the remedies alone do not: it is offered, and
+    is no part of the result.
+
+    Attributes:
+        pinned: the layers, by name, of `candidates` that could be.
+        to: what they run in, for people.
+        added_cost: what the network costs more with these, as a share.
+        samples: held-out samples that `metric` is of.
+        recovered: the part of the metric's loss that is given back with them.
+        used_in_search: these samples took part in the search.
+        allowed: the largest drop or rise of the metric that was searched for.
+    """
+
+    pinned: tuple[str, ...]
+    candidates: int
+    to: str
+    added_cost: float
+    samples: int
+    metric: float
+    recovered: float
+    used_in_search: bool
+    allowed: float
+
+
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RepairResult(Result):
     """Everything `qdebug repair` did.
@@ -275,6 +301,8 @@ class RepairResult(Result):
         pinning: what had to be pinned besides; null where nothing was searched.
         dropped_pinning: what the repaired network would have needed, where the remedies were
             dropped because pins alone are cheaper; null otherwise.
+        mixed: what pins would give back, without a target; null where nothing is missing, nothing
+            tells, there was no time, or the user wants no pins.
         resumed: steps that an earlier run of the same command had done.
         explanation: why the target was not reached, or why the repair stopped early.
         plan: of the repaired network, with what was pinned.
@@ -310,6 +338,7 @@ class RepairResult(Result):
     proof: Proof
     pinning: BisectResult | None = None
     dropped_pinning: DroppedPins | None = None
+    mixed: Mixed | None = None
     resumed: int = 0
     explanation: str
     plan: Hidden[PrecisionPlan]

@@ -54,6 +54,11 @@ _FOR_REMEDIES = 0.5
 remedies: a search that can try a few sets only pins far more than it takes."""
 _RUNS_OF_PROOF = 2
 """Of the held-out samples, after the remedies: the network that came last, and cross-validation."""
+RUNS_OF_A_SEARCH = 12
+"""Judgements of a network that a search for pins takes at the least: to rate the layers, to run
+FP32 and a few sets, and to check the answer."""
+_FOR_OFFER = 1 / 3
+"""The most of the time for remedies that is kept for a search for pins that nobody asked for."""
 _FOR_STUDY = 1 / 3
 """Of the time that is left for remedies, for what says which layers matter."""
 
@@ -170,6 +175,7 @@ def prepare(
     remedies_end_at = _end_of_remedies(
         ends_at - _RUNS_OF_PROOF * proving_judge.judged_s,
         pins=target is not None and settings.pin,
+        offer_s=RUNS_OF_A_SEARCH * judge.judged_s if metric is not None and settings.pin else 0.0,
     )
 
     def find() -> Findings:
@@ -226,11 +232,14 @@ def prepare(
     )
 
 
-def _end_of_remedies(ends_at: float, *, pins: bool) -> float:
-    """When no remedy may be tried any more; `ends_at` leaves time for the proof."""
+def _end_of_remedies(ends_at: float, *, pins: bool, offer_s: float) -> float:
+    """When no remedy may be tried any more; `ends_at` leaves time for the proof. `pins`: a target
+    may take some; `offer_s` is what it takes to look for such as are offered without one."""
     now = time.monotonic()
     left = ends_at - now
-    return now + left * (_FOR_REMEDIES if pins and left > 0 else 1)
+    if left <= 0 or math.isinf(left):
+        return ends_at
+    return now + (left * _FOR_REMEDIES if pins else left - min(offer_s, left * _FOR_OFFER))
 
 
 def _check_repairable(plan: PrecisionPlan) -> None:
