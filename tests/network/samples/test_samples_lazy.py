@@ -6,6 +6,7 @@ import base64
 import io
 import tracemalloc
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdebug.network.samples import Samples, open_samples
+from qdebug.network.samples.readers.npz import open_npz
 from qdebug.types import TensorSpec
 
 MB = 1 << 20
@@ -153,3 +155,15 @@ def test_any_slices_in_any_order(opened, slices) -> None:
             np.testing.assert_array_equal(
                 samples.feeds(start, count)["x"], DATA[start : start + count]
             )
+
+
+def test_several_threads_read_one_array(tmp_path) -> None:
+    """As candidates of a search do that run at once, each with its batch's labels."""
+    rows = np.arange(400 * 512).reshape(400, 512)
+    np.savez_compressed(tmp_path / "x.npz", x=rows)
+    array = open_npz(tmp_path / "x.npz")["x"]
+    starts = [*range(0, 400, 8)] * 4
+    with ThreadPoolExecutor(8) as pool:
+        read = pool.map(lambda start: array.read(start, start + 8), starts)
+        for start, found in zip(starts, read, strict=True):
+            np.testing.assert_array_equal(found, rows[start : start + 8])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import struct
+import threading
 import weakref
 import zipfile
 import zlib
@@ -129,7 +130,8 @@ class _Stream:
 
 
 class CompressedArray:
-    """A compressed member. Reading in order is streaming; going back starts over."""
+    """A compressed member, to be read from several threads if need be. Reading in order is
+    streaming; going back starts over."""
 
     def __init__(
         self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: Header, where: str
@@ -143,6 +145,7 @@ class CompressedArray:
         # Not a method of this object: the cycle would keep files open until collected.
         self._cursors = Cursors(partial(_Stream, archive, info, header.size_bytes))
         self._whole: Array | None = None
+        self._lock = threading.Lock()
 
     def read(self, start: int, stop: int) -> Array:
         """Rows start to stop.
@@ -150,13 +153,14 @@ class CompressedArray:
         Raises:
             SampleError: the member is damaged or cut off.
         """
-        try:
-            if self._header.fortran_order:
-                return self._read_fortran()[start:stop].copy(order="C")
-            return self._read_rows(start, stop)
-        except _DAMAGE as error:
-            self._cursors.clear()
-            _refuse_damaged(self._where, error)
+        with self._lock:
+            try:
+                if self._header.fortran_order:
+                    return self._read_fortran()[start:stop].copy(order="C")
+                return self._read_rows(start, stop)
+            except _DAMAGE as error:
+                self._cursors.clear()
+                _refuse_damaged(self._where, error)
 
     def _read_rows(self, start: int, stop: int) -> Array:
         if not self.shape:
