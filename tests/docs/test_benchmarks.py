@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import forked
@@ -88,8 +90,19 @@ NEEDS_BROWSER = ("bench_report",)
 NEEDS_GPU = ("bench_engine",)
 
 
+OWN_WORKERS = ("bench_diagnosis", "bench_parts")
+"""They pickle what they define between processes, which a forked program cannot."""
+
+
 def _run(name: str, *arguments: str) -> str:
-    done = forked.run([BENCH / f"{name}.py", *arguments], cwd=REPOSITORY, timeout=500)
+    program = [str(BENCH / f"{name}.py"), *arguments]
+    if name in OWN_WORKERS:
+        words = [sys.executable, *program]
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, cwd=REPOSITORY, timeout=500
+        )
+    else:
+        done = forked.run(program, cwd=REPOSITORY, timeout=500)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
