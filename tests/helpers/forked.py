@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 
 from qdebug.config.commands import COMMANDS
 
@@ -132,14 +133,16 @@ def _become(
         del sys.modules[name]
     if preexec_fn is not None:
         preexec_fn()
+    sys.argv[:] = words[1:] if words[0] == "-m" else words
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # what its own processes look up
     try:
-        sys.argv[:] = words[1:] if words[0] == "-m" else words
         if words[0] == "-m":
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         elif words[0] == "-c":
-            sys.argv.pop(1)
-            exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
+            exec(compile(sys.argv.pop(1), "<string>", "exec"), vars(main))
         else:
-            runpy.run_path(words[0], run_name="__main__")
+            main.__file__ = words[0]
+            exec(compile(Path(words[0]).read_bytes(), words[0], "exec"), vars(main))
     finally:
         atexit._run_exitfuncs()
