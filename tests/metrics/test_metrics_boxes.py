@@ -165,6 +165,8 @@ def test_a_decoder_reads_what_its_detector_writes(name: str) -> None:
         ((None, None, 8), NAMES, "yolov5"),
         ((None, 300, 6), {}, "end-to-end"),
         ((None, None, 6), {"end2end": "True"}, "end-to-end"),
+        ((None, None, 7), NAMES, "rt-detr"),  # as Ultralytics exports it
+        ((None, 300, 7), NAMES, "rt-detr"),
         ((None, 300, 80), {}, None),
         ((None, 10), {}, None),
     ],

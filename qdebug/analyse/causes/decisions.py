@@ -126,11 +126,16 @@ class Flips(FlipCount):
                 "that of the order"
             )
         more = f", and gives the same ones in another order in {self.reordered}"
+        # An ArgMax is read as a class, a TopK's indices by what gathers with them.
+        gathered = (
+            ". What reads them is compared place by place, so its error is that of another choice: "
+            "a metric judges what that costs"
+        )
         return (
             f"{what} chooses other indices than in FP32 in {self.flipped}{other}, first in sample "
             f"{self.sample}: there the chosen score of '{decision.scores}' leads by only "
             f"{self.margin:.2g}, and a score moved by {self.moved:.2g}"
-            f"{more if self.reordered else ''}"
+            f"{more if self.reordered else ''}{gathered if decision.op_type == 'TopK' else ''}"
         )
 
     def merge(self, other: Self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -651,4 +652,5 @@ def _values(samples: Samples) -> dict[str, Array]:
 
 def uncomputed(error: MetricError) -> Finding:
     """That a metric cannot be computed is found, and ends nothing."""
-    return Finding("error", "metric", f"{error.message}.", " ".join(error.hint.split()))
+    one_by_one = re.sub(r"(?<=[^:])\n {4}", "; ", error.hint)  # the lines of a list
+    return Finding("error", "metric", f"{error.message}.", " ".join(one_by_one.split()))

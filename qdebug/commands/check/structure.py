@@ -105,6 +105,8 @@ def _meaning(shape: Sequence[int | str | None], classes: int, masks: int) -> str
         return f"scores of {classes} classes"
     if classes and len(shape) == _BOXES and shape[1] == _CORNERS + classes:
         return f"boxes and scores of {classes} classes, raw (Ultralytics)"
+    if classes and len(shape) == _BOXES and shape[2] == _CORNERS + classes:
+        return f"boxes and scores of {classes} classes, one object a row (RT-DETR of Ultralytics)"
     if classes and masks and len(shape) == _BOXES and shape[1] == _CORNERS + classes + masks:
         return (
             f"boxes, scores of {classes} classes and {masks} mask coefficients, raw (Ultralytics)"

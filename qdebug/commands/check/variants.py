@@ -145,8 +145,9 @@ def confidence(outputs: Mapping[str, Array], classes: int) -> float | None:
     the outputs are neither."""
     for array in outputs.values():
         values = np.asarray(array, np.float64)
-        if values.ndim == 3 and classes and values.shape[1] == 4 + classes:
-            return float(values[:, 4:].reshape(len(values), -1).max(1).mean())
+        if values.ndim == 3 and classes and 4 + classes in values.shape[1:]:
+            scores = values[:, 4:] if values.shape[1] == 4 + classes else values[..., 4:]
+            return float(scores.reshape(len(values), -1).max(1).mean())
     if len(outputs) != 1:
         return None
     (scores,) = (np.asarray(array, np.float64) for array in outputs.values())

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import qdebug
-from qdebug.commands.check.variants import chance_of_gain, of_pictures
+from qdebug.commands.check.variants import chance_of_gain, confidence, of_pictures
 from qdebug.network.preprocessing import Preprocessing
 
 DATA = Path(__file__).parents[3] / "calib_data"
@@ -268,6 +268,15 @@ def test_the_chance_of_a_gain() -> None:
     other = [True] * 9 + [False] + [True] * 20
     assert chance_of_gain(given, other) == pytest.approx(11 / 1024)
     assert chance_of_gain(given, given) == 1.0
+
+
+def test_how_sure_a_detector_is() -> None:
+    """By the scores of its named classes, whichever axis they are on: YOLO's, or RT-DETR's."""
+    rows = np.random.default_rng(0).random((2, 4 + 3, 9))
+    rows[:, :4] += 5
+    sure = confidence({"y": rows}, 3)
+    assert sure == confidence({"y": rows.transpose(0, 2, 1)}, 3)
+    assert sure == pytest.approx(rows[:, 4:].max((1, 2)).mean())
 
 
 def test_gray_pictures_are_tried_with_values_of_one_channel_only() -> None:

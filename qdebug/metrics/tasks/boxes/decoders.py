@@ -186,6 +186,8 @@ def _of_one_output(shape: Shape, facts: ModelFacts, coefficients: int = 0) -> st
         return "end-to-end"
     if classes and rows is not None and rows >= 4 + classes and (columns is None or columns > rows):
         return "yolov8"
+    if classes and columns == 4 + classes and rows != columns and not coefficients:
+        return "rt-detr"  # as Ultralytics exports it
     return "yolov5" if classes and columns == 5 + classes + coefficients else None
 
 
