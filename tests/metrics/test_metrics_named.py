@@ -285,3 +285,20 @@ def test_what_is_no_classifier_is_told_what_fits(
         load_metric("agreement", None, facts)
     flat = ModelFacts({}, {"y": (None, 10, 1, 1)})
     assert load_metric("agreement", None, flat).facts == flat
+
+
+@pytest.mark.parametrize("name", ["top1", "f1", "auroc", "agreement"])
+@pytest.mark.parametrize("shape", [(-1, 1), (-1,), (-1, 1, 1)])
+def test_one_score_is_of_the_second_of_two_classes(name: str, shape: tuple[int, ...]) -> None:
+    """A probability or a logit, as by both classes' scores."""
+    random = np.random.default_rng(0)
+    logits, labels = random.normal(size=24), {"labels": random.integers(0, 2, 24)}
+    changed = logits + random.normal(size=24)
+    metric = load_metric(name)
+
+    def score(of: Any) -> float:
+        return metric({"y": of(changed)}, labels, {"y": of(logits)})
+
+    expected = score(lambda z: np.stack([-z, z], axis=1))
+    assert score(lambda z: z.reshape(shape)) == expected
+    assert score(lambda z: (1 / (1 + np.exp(-z))).reshape(shape)) == expected

@@ -439,7 +439,9 @@ def _one_class(judge: Judged, given: Executed, samples: int) -> Iterator[Finding
     if of_one or classes is None or not classes.chosen == 1 < classes.count:
         return
     scores = first_output(given.outputs)
-    if samples < ENOUGH_FOR_CLASSES or (not judge.is_of_classes and scores.ndim != 2):
+    if samples < ENOUGH_FOR_CLASSES or (
+        not judge.is_of_classes and (scores.ndim != 2 or scores.shape[1] == 1)
+    ):
         return
     if judge.metric is not None and not judge.is_of_classes:
         return

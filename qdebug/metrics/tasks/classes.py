@@ -27,13 +27,21 @@ def classes_of(outputs: Outputs) -> Classes | None:
     scores = first_output(outputs)
     if not scores.size:
         return None
-    return Classes(scores[0].size, len(np.unique(chosen_classes(scores))))
+    return Classes(class_scores(scores[:1]).shape[1], len(np.unique(chosen_classes(scores))))
 
 
 def class_scores(scores: Array) -> Float64:
     """Scores [samples, …] as float64 [samples, classes]; -inf for NaN, which never wins, so that a
-    broken sample counts as wrong."""
+    broken sample counts as wrong.
+
+    A single score is of the second of two classes: where all are in 0 to 1 its probability, else a
+    logit.
+    """
     flat = scores.reshape(len(scores), -1).astype(np.float64)
+    if flat.shape[1] == 1:
+        finite = flat[np.isfinite(flat)]
+        is_probability = bool(((finite >= 0) & (finite <= 1)).all())
+        flat = np.hstack([1 - flat if is_probability else -flat, flat])
     return np.where(np.isnan(flat), -np.inf, flat)
 
 
@@ -51,6 +59,5 @@ def scores_of(flat: Float64, classes: Classed) -> Float64:
 
 def chosen_classes(scores: Array) -> Array:
     """The index of the highest score of each sample, int64 [samples]; -1 where all are NaN."""
-    flat = scores.reshape(len(scores), -1)
-    best = np.argmax(class_scores(scores), axis=1)
-    return np.where(np.isnan(flat.astype(np.float64)).all(axis=1), -1, best)
+    flat = class_scores(scores)
+    return np.where(np.isneginf(flat).all(axis=1), -1, np.argmax(flat, axis=1))

@@ -24,6 +24,7 @@ from qdebug.metrics.tasks.base import (
     first_output,
     labels_of,
 )
+from qdebug.metrics.tasks.classes import chosen_classes
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.kinds import Reading, reading
 from qdebug.metrics.tasks.registry import NAMES, BuiltInMetric, built_in
@@ -354,6 +355,9 @@ def _on_labels(called: Callable[..., Any]) -> Compute:
     def compute(outputs: Outputs, labels: Outputs, _: Outputs) -> Any:
         truth, scores = labels_of(labels), first_output(outputs)
         whole = np.issubdtype(truth.dtype, np.integer) and scores.ndim == truth.ndim + 1
-        return called(truth, np.argmax(scores, axis=-1) if whole else scores)
+        if not whole:
+            return called(truth, scores)
+        of_two = scores.ndim == 2 and scores.shape[1] == 1
+        return called(truth, chosen_classes(scores) if of_two else np.argmax(scores, axis=-1))
 
     return compute
