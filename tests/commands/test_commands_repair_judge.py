@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from scipy.stats import spearmanr
 
 import qdebug.decide.repair.judge as judge_module
 from qdebug.analyse.gate import read_metric
@@ -91,6 +93,25 @@ def test_where_a_metric_decides_the_rest_is_of_the_chosen_network(
     mixed = judge.cross_validated(networks, found)
     assert mixed is not None and mixed.metric == pytest.approx(2 / 3)
     assert mixed.sqnr_db == found[1].sqnr_db
+
+
+def test_scores_of_two_networks_are_not_ranked_with_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice the scores rank as well: by groups, either network is worth what the other is, where
+    ranking all together says less."""
+
+    def order(outputs: dict[str, np.ndarray], labels: Any, reference: Any) -> float:
+        return float(spearmanr(outputs["y"].ravel(), reference["y"].ravel()).statistic)
+
+    judge = judge_of(tmp_path, read_metric(InMemory("order", order), None))
+    networks = [network(0.2), network(5.0)]
+    found = [judge(one) for one in networks]
+    assert [one.metric for one in found] == [1.0, 1.0]
+    monkeypatch.setattr(judge_module, "choices_of", lambda *_: [0, 1, 1] * (SAMPLES // 3))
+    mixed = judge.cross_validated(networks, found)
+    assert mixed is not None and mixed.metric == pytest.approx(1.0)
+    assert mixed.sqnr_db == found[judge.answer(found)].sqnr_db
 
 
 def test_a_metric_better_than_fp32s_is_no_better(tmp_path: Path) -> None:

@@ -246,6 +246,9 @@ class Judge:
         distinct, chosen = sorted(set(choices)), self.answer(found)
         if distinct == [chosen]:
             return found[chosen]
+        task = self._reference.task
+        if task is not None and task.metric.per_sample is None:
+            return self._by_groups(task.metric, found, choices, chosen)
         simulation = self._context.simulation
         with ExitStack() as stack:
             opened = open_all(stack, [(simulation, _proto(networks[i]), ()) for i in distinct])
@@ -267,6 +270,34 @@ class Judge:
             worst_group=mixed.worst_group,
             interval=mixed.interval,
         )
+
+    def _by_groups(
+        self,
+        metric: TaskMetric,
+        found: Sequence[Judgement],
+        choices: Sequence[int],
+        chosen: int,
+    ) -> Judgement:
+        """The same of a metric that is no mean over samples: outputs of two networks, whose scores
+        differ in size, cannot be ranked with each other. Each group adds what it adds to the metric
+        of its own network: its pseudo-value, G·θ - (G - 1)·θ without it (Tukey 1958)."""
+        groups, answer = len(choices), found[chosen]
+
+        def added(choice: int, group: int) -> float:
+            whole, left_out = found[choice].metric, found[choice].left_out
+            assert whole is not None  # only what ran is chosen
+            return float(groups * whole - (groups - 1) * left_out[group])
+
+        own = np.array([added(choice, group) for group, choice in enumerate(choices)])
+        of_answer = np.array([added(chosen, group) for group in range(groups)])
+        assert answer.metric is not None
+        score = answer.metric + float((own - of_answer).mean())
+        left_out = score + (own.mean() - own) / (groups - 1)
+        losses = answer.losses.copy()
+        for sample in range(len(losses)):
+            losses[sample] = found[choices[self._group_of[sample]]].losses[sample]
+        interval = interval_of(metric, Judged(score, left_out))
+        return replace(answer, metric=score, left_out=left_out, losses=losses, interval=interval)
 
     def _measured(self, run: Run) -> tuple[ErrorTotals, _Energies, OutputKeeper]:
         """The errors of a run over all samples, and its outputs."""
