@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,7 +43,9 @@ _MOST_CALIBRATION = 256
 _FEWEST = 8
 """Fewer are not divided."""
 _SCORED = 256
-"""Samples that the score of FP32 is of, at most."""
+"""Samples that the score of FP32 is of, at least: as many as there are, where all take no longer
+than _ALL_S seconds. The gate is of all."""
+_ALL_S = 60.0
 _DROP = 0.01
 _COSINE = "output.cosine>=0.99"
 _TO_REFERENCE = ("map50-to-reference", "agreement")
@@ -133,7 +136,7 @@ def _with_samples(
                 "Ranges that were fitted to what\nis compared would flatter the result.",
             )
         )
-    why = samples.origin.told or counted(count, "sample")
+    why = samples.origin.told or counted(count - calibration if divided else count, "sample")
     chosen.append(ChosenSetting("inputs", _text(compared), f"What is compared on: {why}"))
     chosen += _about_pictures(settings, samples)
     start = calibration if divided else 0
@@ -183,14 +186,19 @@ def _gate(
                 judge = judged_by(judge.to_reference)
             if judge.metric is None:
                 continue
+            began = time.monotonic()
             run = execute(context, model.graph, scored, None)
+            took_each = (time.monotonic() - began) / scored.count
             value = judge.value(run)
+            if scored.count < subset.count and took_each * subset.count <= _ALL_S:
+                scored = subset
+                value = judge.value(execute(context, model.graph, scored, None))
         except MetricError:
             if settings.metric is not None:
                 raise
             continue
         if value is not None:
-            return _gated(judge, value, scored.count), judge.name
+            return _gated(judge, value, scored.count, subset.count), judge.name
     why = (
         "What must hold, or the command ends with exit code 1. No metric was found that fits: "
         "`metric: file.py:function`\nadds one of your own."
@@ -198,7 +206,8 @@ def _gate(
     return [ChosenSetting("fail-on", f"[{json.dumps(_COSINE)}]", why)], ""
 
 
-def _gated(judge: Judged, value: float, samples: int) -> list[ChosenSetting]:
+def _gated(judge: Judged, value: float, samples: int, count: int) -> list[ChosenSetting]:
+    """The metric, and what must hold by FP32's value on so many of `count` samples."""
     assert judge.metric is not None
     drop = max(_DROP, 1 / samples)
     worse = value - drop if judge.metric.higher_is_better else value + drop
@@ -207,6 +216,8 @@ def _gated(judge: Judged, value: float, samples: int) -> list[ChosenSetting]:
     bound = (math.floor if sign == ">=" else math.ceil)(worse * 1e4) / 1e4
     to_itself = judge.metric.name.endswith(("reference", "agreement"))
     told = "1 by definition" if to_itself else f"{value:.4f} in FP32 on {samples} samples"
+    if samples < count and not to_itself:
+        told += f" of {count}:\n`qdebug compare` says what it is on all, and the bound follows that"
     return [
         ChosenSetting("metric", _text(judge.name), f"The accuracy of the task: {told}."),
         ChosenSetting(

@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import yaml
 from PIL import Image
+
+import qdebug
+import qdebug.commands.init as init_command
 
 
 def test_what_is_written_is_run(desk: Any, pictures: Any) -> None:
@@ -52,3 +56,16 @@ def test_a_model_that_is_not_in_fp32(desk: Any, digits: Path) -> None:
 def test_a_model_alone(desk: Any) -> None:
     assert desk.run("init", "net.onnx").code == 0
     assert yaml.safe_load(Path("qdebug.yaml").read_text())["model"] == "net.onnx"
+
+
+@pytest.mark.parametrize(
+    ("all_s", "told"), [(60.0, "on 375 samples"), (0.0, "on 16 samples of 375")]
+)
+def test_the_bound_is_of_all_samples_where_there_is_time(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_s: float, told: str
+) -> None:
+    monkeypatch.setattr(init_command, "_SCORED", 16)
+    monkeypatch.setattr(init_command, "_ALL_S", all_s)
+    net, data = digits / "digits_cnn.onnx", digits / "digits_holdout.npz"
+    written = qdebug.init(net, inputs=data, metric="top1", output=tmp_path / "q.yaml")
+    assert told in next(x.why for x in written.settings if x.key == "metric")
