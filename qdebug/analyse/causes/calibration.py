@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ _UNFIT = 1.5
 _CUT_ON_PURPOSE = 1 / 8
 """A calibrator that clips leaves no less than this of a range; no bundled one does on the networks
 that it was tried on."""
+_SAME_SCALE = 1e-4
+"""Ranges that differ by less come from one scale."""
 _FEWEST = 3
 _STALE_SHARE = 1 / 4
 """Ranges that are off: so many, and such a share of all, do not come from one mistake."""
@@ -109,6 +112,13 @@ class RangeFit:
     def names(self, tensor: str) -> bool:
         """Whether `stale` is about this input of the model."""
         return self._other_scale is not None and self._other_scale[0] == tensor
+
+    def filled_by(self, amax: float) -> float:
+        """The largest value of the tensors that have this range, and fill it; 0 where none does."""
+        alike = (
+            x for x in self.tensors.values() if math.isclose(x.amax, amax, rel_tol=_SAME_SCALE)
+        )
+        return max((x.largest for x in alike if x.ratio <= _UNFIT), default=0.0)
 
     @property
     def remedy(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.analyse.causes.calibration import WIDE, RangeFit
-from qdebug.analyse.causes.mixed_scales import MixedScale
+from qdebug.analyse.causes.mixed_scales import MixedScale, is_mixed
 from qdebug.analyse.causes.overflow import FP16_OVERFLOW
 from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.formats.base import Format, Kind
@@ -445,8 +445,9 @@ def _other_format(part: OperandPart) -> str:
 def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     """What the step of a pair adds: because the range does not fit the values, because a few of
     them stretch it, or because it is INT8."""
-    if part.mixed is not None:
-        return part.mixed.cause(share, part.tensor, f"{part.format.label} step")
+    mixed = part.mixed or _shared(part, fit)
+    if mixed is not None:
+        return mixed.cause(share, part.tensor, f"{part.format.label} step")
     if part.too_wide > fit.wide:
         return _wide(part, share, fit)
     evidence = _steps(part, f"'{part.tensor}'" if part.inner else f"its input '{part.tensor}'")
@@ -504,6 +505,17 @@ def _stretched(part: OperandPart) -> str:
     if part.in_eighth > _MOST_OF_THEM:
         return f"{100 * part.in_eighth:.3g}% of its values lie in an eighth of that range"
     return ""
+
+
+def _shared(part: OperandPart, fit: RangeFit) -> MixedScale | None:
+    """A small part of what was joined and is taken out again, where the scale is still that of the
+    whole, which other tensors fill: boxes and scores that a detector joins, sorts and takes apart.
+    """
+    filled = fit.filled_by(part.amax)
+    noise = (part.step / part.rms) ** 2 / 12 if part.rms else math.inf
+    if not part.largest or not is_mixed(part.largest, filled, noise, 0.0):
+        return None
+    return MixedScale(part.tensor, part.largest, filled, noise, part.step, planned=part.planned)
 
 
 def _wide(part: OperandPart, share: float, fit: RangeFit) -> Cause:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from qdebug.analyse.causes.calibration import RangeFit
+from qdebug.analyse.causes.calibration import Fitted, RangeFit
 from qdebug.analyse.causes.quantization import (
     OperandPart,
     WeightPart,
@@ -99,6 +99,17 @@ def test_a_label_stands_once_and_shares_of_its_own_error_make_no_more_than_the_w
     assert {cause.share_of for cause in causes} == {"its own error"}
     inherited = inherited_cause(1e-6, 1e-2, 1e-2)
     assert inherited is not None and inherited.share_of == "the error at its output"
+
+
+@pytest.mark.parametrize(("filled", "label"), [(9.9, "mixed-scales"), (0.5, "stale-calibration")])
+def test_the_scale_of_what_was_joined_serves_a_part_that_is_taken_out(
+    filled: float, label: str
+) -> None:
+    """Boxes and scores that a detector joins, sorts and takes apart keep one scale."""
+    fit = RangeFit({"joined": Fitted(10.0, filled, calibrated=False, clips=False, is_input=False)})
+    part = operand("scores", 1.0, largest=0.5, rms=0.1, compared=0.5, calibrated=False)
+    (cause,) = rounding_causes([part], None, fit)
+    assert cause.label == label
 
 
 def test_leaving_int8_is_the_last_advice() -> None:
