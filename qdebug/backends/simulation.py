@@ -200,6 +200,10 @@ use."""
 _FOLDING = "ConstantFolding", "FuseFp16InitializerToFp32NodeTransformer"
 """Also of FP16 weights, which ONNX Runtime would keep in FP32: where it has no FP16 kernel, it
 converts them as they are needed instead, with the same bits."""
+_CUBIC = b"cubic"
+"""A mode of Resize, in a serialized model. Of constants that are not folded, such as the position
+embeddings of a ViT, ONNX Runtime moves the Transpose in front of it behind it, and then refuses to
+make what is no longer [N, C, H, W] smaller ("'Cubic' mode only supports", seen with 1.32)."""
 _COPIES = 24
 """Where so many copies of the weights exceed the memory budget, sessions keep none: as above, and
 weights of Conv are not reordered either, which executes convolutions 1.3 to 1.5 times as fast, and
@@ -252,7 +256,7 @@ class SimulationSession(OrtSession):
             options.add_session_config_entry("session.disable_prepacking", "1")
             options.enable_cpu_mem_arena = False
             options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-            disabled += _FOLDING
+            disabled += () if _CUBIC in model else _FOLDING
         if _exceed_budget(mapped_bytes, sessions):
             disabled.append("NchwcTransformer")
         if written_to is not None:

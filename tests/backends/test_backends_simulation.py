@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from refusals import refused
 
+from qdebug.backends import simulation
 from qdebug.backends.capture import encode_marked
 from qdebug.backends.simulation import SimulationBackend, SimulationSession
 from qdebug.calibrators.weights import weight_amax
@@ -330,3 +331,30 @@ def test_convolutions_whose_weights_are_not_reordered_show_their_outputs(
     assert set(small) == {*captured, "y"}
     for tensor, values in small.items():
         np.testing.assert_allclose(large[tensor], values, rtol=1e-4, atol=1e-4)
+
+
+def test_position_embeddings_of_a_vit_in_a_network_of_a_real_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their Resize is cubic, between two Transposes, and no constant is folded there."""
+    constants = {
+        "grid": np.random.default_rng(0).standard_normal((1, 25, 8)).astype(np.float32),
+        **{n: np.array(v) for n, v in (("square", [1, 5, 5, 8]), ("first", [1, 8]))},
+        **{n: np.array(v) for n, v in (("begin", [1]), ("end", [3]))},
+    }
+    sized = [
+        helper.make_node("Reshape", ["grid", "square"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["t"], perm=[0, 3, 1, 2]),
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "begin", "end"], ["space"]),
+        helper.make_node("Concat", ["first", "space"], ["sizes"], axis=0),
+        helper.make_node("Resize", ["t", "", "", "sizes"], ["z"], mode="cubic"),
+        helper.make_node("Transpose", ["z"], ["back"], perm=[0, 2, 3, 1]),
+        helper.make_node("Add", ["x", "back"], ["y"]),
+    ]
+    proto = model(sized, constants, [2, 3, 3, 8])
+    x = {"x": np.ones((2, 3, 3, 8), np.float32)}
+    expected = SimulationBackend(1).open(proto, []).run(x)["y"]
+    monkeypatch.setattr(simulation, "MAPPED_ONLY_BYTES", 0)
+    found = SimulationBackend(1).open(proto, []).run(x)["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
