@@ -129,7 +129,11 @@ class Trying:
                 after = self._next(state, current)
             if after is None:
                 left = ", ".join(dict.fromkeys(a.remedy for a in state.waiting))
-                return state, current, f"The time limit ended the repair before {left}."
+                told = (
+                    f"The part of the time limit that is for remedies was over before {left}; the "
+                    "rest is for layers to pin and for the held-out samples."
+                )
+                return state, current, told
             before = len(state.steps)
             state, current = after
             state = replace(state, best=self.judge.best_of(state.best, current))
