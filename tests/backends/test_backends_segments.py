@@ -249,7 +249,7 @@ def chain(layers: int, width: int, rows: int = 1) -> Network:
 
 
 COMPARE = "compare", "--effect", "none"
-SEARCH = "bisect", "--target", "output.sqnr_db>=200", "--max-evaluations", "3"
+SEARCH = "bisect", "--target", "output.sqnr_db>=200", "--max-evaluations", "4"
 
 
 def peak(model: Path, data: Path, *arguments: str, command: Sequence[str] = COMPARE) -> float:
