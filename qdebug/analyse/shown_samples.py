@@ -17,7 +17,7 @@ from qdebug.metrics.tasks.base import TaskMetric, first_output, join_outputs
 from qdebug.metrics.tasks.boxes.agreement import OVERLAP
 from qdebug.metrics.tasks.boxes.detections import Detections, matched
 from qdebug.metrics.tasks.boxes.instance_masks import plane_of
-from qdebug.metrics.tasks.classes import chosen_classes
+from qdebug.metrics.tasks.classes import chosen_classes, class_scores
 from qdebug.metrics.tasks.kinds import reading
 from qdebug.metrics.tasks.registry import built_in
 from qdebug.metrics.tensor import sqnr_db
@@ -198,7 +198,7 @@ def _classes(sides: _Sides) -> list[dict[str, Any]]:
         chosen = int(chosen_classes(scores)[0])
         if chosen < 0:
             return "NaN"
-        return f"{sides.class_of(chosen)} (score {float(scores.reshape(-1)[chosen]):.3g})"
+        return f"{sides.class_of(chosen)} (score {class_scores(scores)[0, chosen]:.3g})"
 
     found = [{"says": said(side)} for side in (sides.reference, sides.candidate)]
     return found if sides.truth is None else [{"says": sides.class_of(int(sides.truth[0]))}, *found]

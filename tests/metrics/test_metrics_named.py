@@ -302,3 +302,5 @@ def test_one_score_is_of_the_second_of_two_classes(name: str, shape: tuple[int, 
     expected = score(lambda z: np.stack([-z, z], axis=1))
     assert score(lambda z: z.reshape(shape)) == expected
     assert score(lambda z: (1 / (1 + np.exp(-z))).reshape(shape)) == expected
+    # As quantized with a range a little wide.
+    assert score(lambda z: (1.004 / (1 + np.exp(-z)) - 0.002).reshape(shape)) == expected

@@ -22,11 +22,13 @@ from qdebug.analyse.causes.quantization import (
     saturation_cause,
     with_invalid_scale,
 )
+from qdebug.engine_info.mismatch import MOVING_OPS
 from qdebug.formats.base import FloatArray, Format, Kind
 from qdebug.formats.registry import CAST, FP8_E4M3, FP16, INT8, UINT8, WEIGHT_ONLY
 from qdebug.metrics.sums import error_energy, signal_energy
 from qdebug.metrics.tensor import sqnr_db
 from qdebug.network.codes import format_of_codes
+from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer
 from qdebug.network.outputparts import OutputParts, joined_parts, parts_of, shown_parts
 from qdebug.plan.pair import ModelPair
@@ -44,6 +46,8 @@ _SQUARE_SAFE = 1e15
 """Squares of larger values, such as a mask's, leave float32."""
 
 
+_TAKING_OUT = (MOVING_OPS - {"Concat"}) | {"Cast", "ReduceMax", "TopK"}
+"""What passes values of its first input on, perhaps some only."""
 _SAME_RANGE = 0.01
 """Codes of INT8 reach from -128 or -127 to 127: the ends of one range differ by less than this."""
 _OTHER_8_BITS = {INT8.name: FP8_E4M3, FP8_E4M3.name: INT8}
@@ -377,6 +381,7 @@ class IsolatedLayer:
             tiny_energy=found.tiny_error / found.error if found.error else 0.0,
             other_db=_gain_db(found.error, found.other_error) if planned else 0.0,
             mixed=self._mixed(pair),
+            taken_from=joined_in(self.subject.reference, pair.source),
             planned=plan is not None,
             local_db=sqnr_db(self.signal, self.energies.get(WHOLE, math.nan)),
         )
@@ -484,3 +489,13 @@ class IsolatedLayer:
                 block = int(candidate.attributes(producer).get("block_size", 0))
                 return int(np.prod(scale.dims)), form, along, block
         return 1, INT8, None, 0
+
+
+def joined_in(graph: Graph, tensor: str) -> str:
+    """What a Concat joined that the values of a tensor are taken out of; "" where that is not so,
+    or the tensor is all of it."""
+    node, read = graph.producers.get(tensor), tensor
+    while node is not None and node.op_type in _TAKING_OUT:
+        read = node.inputs[0]
+        node = graph.producers.get(read)
+    return read if node is not None and node.op_type == "Concat" and read != tensor else ""

@@ -82,6 +82,7 @@ class OperandPart:
         calibrated: the range was found on this model just now.
         compared: the largest magnitude of the tensor in all samples compared.
         planned: the pair is of a plan of qdebug's own, whose ranges are settings.
+        taken_from: what a Concat joined that it is taken out of; "" for none.
         in_eighth: share of the values other than 0 that an eighth of the range holds.
         spread: largest over median range of its channels; 1 without channels.
         local_db: SQNR of the layer's own error.
@@ -108,6 +109,7 @@ class OperandPart:
     tiny_energy: float = 0.0
     other_db: float = 0.0
     mixed: MixedScale | None = None
+    taken_from: str = ""
     planned: bool = True
     local_db: float = -math.inf
 
@@ -445,9 +447,11 @@ def _other_format(part: OperandPart) -> str:
 def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     """What the step of a pair adds: because the range does not fit the values, because a few of
     them stretch it, or because it is INT8."""
-    mixed = part.mixed or _shared(part, fit)
-    if mixed is not None:
-        return mixed.cause(share, part.tensor, f"{part.format.label} step")
+    step = f"{part.format.label} step"
+    if part.mixed is not None:
+        return part.mixed.cause(share, part.tensor, step)
+    if (shared := _shared(part, fit)) is not None:
+        return shared.cause(share, part.taken_from, step)
     if part.too_wide > fit.wide:
         return _wide(part, share, fit)
     evidence = _steps(part, f"'{part.tensor}'" if part.inner else f"its input '{part.tensor}'")
@@ -511,7 +515,7 @@ def _shared(part: OperandPart, fit: RangeFit) -> MixedScale | None:
     """A small part of what was joined and is taken out again, where the scale is still that of the
     whole, which other tensors fill: boxes and scores that a detector joins, sorts and takes apart.
     """
-    filled = fit.filled_by(part.amax)
+    filled = fit.filled_by(part.amax) if part.taken_from else 0.0
     noise = (part.step / part.rms) ** 2 / 12 if part.rms else math.inf
     if not part.largest or not is_mixed(part.largest, filled, noise, 0.0):
         return None

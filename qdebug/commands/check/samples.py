@@ -484,7 +484,8 @@ def _label_findings(samples: Samples, given: Executed, judge: Judged) -> Iterato
     if name is None or given.labels[name].dtype.kind not in "iu":
         return
     labels = samples.extras[name].reshape(-1)
-    classes = first_output(given.outputs)[0].size
+    of_network = classes_of(given.outputs)
+    classes = of_network.count if of_network else 0
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
         value = labels[wrong][0]
@@ -492,7 +493,7 @@ def _label_findings(samples: Samples, given: Executed, judge: Judged) -> Iterato
             "error",
             "label-range",
             f"{int(wrong.sum())} of {counted(len(labels), 'label')} are no class of the network, "
-            f"whose first output has {classes}: the first is {value}.",
+            f"which has {classes}, numbered from 0: the first of them is {value}.",
             "Number the classes from 0, as the network does."
             if value == classes
             else "Give the labels of this network.",

@@ -14,6 +14,10 @@ Classed = npt.NDArray[np.int64]
 """A class for each sample, int64 [samples]."""
 
 
+_BEYOND = 0.1
+"""So far beyond 0 and 1 quantized probabilities may reach: a range may be a little wide."""
+
+
 @dataclass(frozen=True)
 class Classes:
     """How many classes there are to choose from, and how many different ones are chosen."""
@@ -40,7 +44,7 @@ def class_scores(scores: Array) -> Float64:
     flat = scores.reshape(len(scores), -1).astype(np.float64)
     if flat.shape[1] == 1:
         finite = flat[np.isfinite(flat)]
-        is_probability = bool(((finite >= 0) & (finite <= 1)).all())
+        is_probability = bool((np.abs(finite - 0.5) <= 0.5 + _BEYOND).all())
         flat = np.hstack([1 - flat if is_probability else -flat, flat])
     return np.where(np.isnan(flat), -np.inf, flat)
 

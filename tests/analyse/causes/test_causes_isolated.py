@@ -10,6 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qdebug
+from qdebug.analyse.causes.isolated import joined_in
+from qdebug.network.graph import Graph
 from qdebug.types import Array
 
 
@@ -62,3 +64,23 @@ def test_a_tensor_without_a_finite_value() -> None:
     model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["N", 4]))
     found = qdebug.compare(model, inputs={"x": np.full((4, 4), 9, np.float32)})
     assert {x.name for x in found.layers} == {"product", "second"}
+
+
+def test_what_is_taken_out_of_a_concat() -> None:
+    graph = Graph(
+        helper.make_model(
+            helper.make_graph(
+                [
+                    helper.make_node("Concat", ["boxes", "scores"], ["joined"], "c", axis=1),
+                    helper.make_node("Split", ["joined"], ["b", "s"], "s", axis=1),
+                    helper.make_node("Reshape", ["s", "shape"], ["flat"], "r"),
+                    helper.make_node("Softmax", ["flat"], ["soft"], "m"),
+                ],
+                "g",
+                [],
+                [],
+            )
+        )
+    )
+    found = {t: joined_in(graph, t) for t in ("boxes", "joined", "s", "flat", "soft")}
+    assert found == {"boxes": "", "joined": "", "s": "joined", "flat": "joined", "soft": ""}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_underflow_does_not_hide_what_inexact_sums_add() -> None:
     assert sum(share or 0 for _, share in found) <= 1.0 + 1e-9
 
 
-def operand(tensor: str, energy: float, **more: float) -> OperandPart:
+def operand(tensor: str, energy: float, **more: Any) -> OperandPart:
     given = {"largest": 10.0, "rms": 2.0, "clipped": 0.0, "clipped_energy": 0.0, **more}
     return OperandPart(tensor, energy, (-10.0, 10.0), 10 / 127, **given)
 
@@ -107,9 +108,11 @@ def test_the_scale_of_what_was_joined_serves_a_part_that_is_taken_out(
 ) -> None:
     """Boxes and scores that a detector joins, sorts and takes apart keep one scale."""
     fit = RangeFit({"joined": Fitted(10.0, filled, calibrated=False, clips=False, is_input=False)})
-    part = operand("scores", 1.0, largest=0.5, rms=0.1, compared=0.5, calibrated=False)
-    (cause,) = rounding_causes([part], None, fit)
+    of = {"largest": 0.5, "rms": 0.1, "compared": 0.5, "calibrated": False}
+    (cause,) = rounding_causes([operand("scores", 1.0, **of, taken_from="joined")], None, fit)
     assert cause.label == label
+    (cause,) = rounding_causes([operand("alone", 1.0, **of)], None, fit)
+    assert cause.label == "stale-calibration"
 
 
 def test_leaving_int8_is_the_last_advice() -> None:
