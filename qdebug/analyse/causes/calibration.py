@@ -114,11 +114,11 @@ class RangeFit:
         return self._other_scale is not None and self._other_scale[0] == tensor
 
     def filled_by(self, amax: float) -> float:
-        """The largest value of the tensors that have this range, and fill it; 0 where none does."""
+        """The largest value of the tensors that have this range, which fits them; 0 without any."""
         alike = (
             x for x in self.tensors.values() if math.isclose(x.amax, amax, rel_tol=_SAME_SCALE)
         )
-        return max((x.largest for x in alike if x.ratio <= _UNFIT), default=0.0)
+        return max((x.largest for x in alike if x.ratio <= self.wide), default=0.0)
 
     @property
     def remedy(self) -> str:

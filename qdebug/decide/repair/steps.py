@@ -129,10 +129,7 @@ class Trying:
                 after = self._next(state, current)
             if after is None:
                 left = ", ".join(dict.fromkeys(a.remedy for a in state.waiting))
-                told = (
-                    f"The part of the time limit that is for remedies was over before {left}; the "
-                    "rest is for layers to pin and for the held-out samples."
-                )
+                told = f"The part of the time limit that is for remedies was over before {left}."
                 return state, current, told
             before = len(state.steps)
             state, current = after
