@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -44,6 +45,9 @@ _MOST_WEIGHED = MOST_LEADERS
 _DECIDING = frozenset({"ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "NonZero"})
 """Behind these a small error is nothing or all: what a part of it costs there is chance."""
 _SAME_VALUES = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+_CODE = 0.01
+"""Signed codes end at 127, unsigned ones at 255: what ends at 1 in one ends one code off in the
+other."""
 _GOOD_DB = 60.0
 """A layer whose own error is smaller needs no explanation."""
 
@@ -78,7 +82,9 @@ def diagnosed(
         isolated = _isolated(context, pair, samples, chosen, wanted, leading)
         if fed is None:
             fed = input_amax(pair, samples, batches)
-        fit = RangeFit(_fitted(pair, largest, fed), samples.count, trusted)
+        fixed = _fixed(pair)
+        fitted = {t: x for t, x in _fitted(pair, largest, fed).items() if t not in fixed}
+        fit = RangeFit(fitted, samples.count, trusted, fixed)
         own = {name: layer.causes(fit) for name, layer in isolated.items()}
     own = {name: pinned_together(pair, name, found, largest, layers) for name, found in own.items()}
     noise = {t.name: 10 ** (-t.metrics.sqnr_db / 10) for t in tensors}
@@ -180,6 +186,19 @@ def input_amax(pair: ModelPair, samples: Samples, batches: Sequence[Batch]) -> d
         for name in wanted & feeds.keys():
             found[name] = max(found[name], float(np.abs(feeds[name]).max(initial=0)))
     return found
+
+
+def _fixed(pair: ModelPair) -> frozenset[str]:
+    """The outputs of Softmax and Sigmoid that have a range of 0 to 1, as `quantize_static` of ONNX
+    Runtime gives them, whatever the samples are."""
+    producers = pair.reference.producers
+    return frozenset(
+        tensor
+        for tensor, grid in (pair.grids.items() if pair.plan is None else ())
+        if tensor in producers
+        and producers[tensor].op_type in ("Softmax", "Sigmoid")
+        and math.isclose(max(-grid.shown[0], grid.shown[1]), 1.0, rel_tol=_CODE)
+    )
 
 
 def _fitted(

@@ -70,6 +70,8 @@ class RangeFit:
     Attributes:
         tensors: those with values other than 0.
         samples: how many were compared.
+        fixed: tensors whose range a quantizer takes without looking at values, 0 to 1 of a Softmax:
+            they are not among `tensors`.
         trusted: whether FP32 does well on them (True), or no better than guessing (False); None
             where that is not known.
     """
@@ -77,6 +79,7 @@ class RangeFit:
     tensors: Mapping[str, Fitted]
     samples: int = _FEW_SAMPLES
     trusted: bool | None = None
+    fixed: frozenset[str] = frozenset()
 
     @property
     def wide(self) -> float:

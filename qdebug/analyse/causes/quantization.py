@@ -452,7 +452,7 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
         return part.mixed.cause(share, part.tensor, step)
     if (shared := _shared(part, fit)) is not None:
         return shared.cause(share, part.taken_from, step)
-    if part.too_wide > fit.wide:
+    if part.too_wide > fit.wide and part.tensor not in fit.fixed:
         return _wide(part, share, fit)
     evidence = _steps(part, f"'{part.tensor}'" if part.inner else f"its input '{part.tensor}'")
     brief = _steps(part, "a tensor inside" if part.inner else "its input", short=True)

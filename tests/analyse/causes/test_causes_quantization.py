@@ -113,6 +113,10 @@ def test_the_scale_of_what_was_joined_serves_a_part_that_is_taken_out(
     assert cause.label == label
     (cause,) = rounding_causes([operand("alone", 1.0, **of)], None, fit)
     assert cause.label == "stale-calibration"
+    (cause,) = rounding_causes(
+        [operand("soft", 1.0, **of)], None, RangeFit({}, fixed=frozenset({"soft"}))
+    )
+    assert cause.label == "rounding"
 
 
 def test_leaving_int8_is_the_last_advice() -> None:
