@@ -86,7 +86,7 @@ def _opened(file: str, shapes: InputShapes = ()) -> EngineInfo:
         UsageError: it has shapes of its own.
     """
     if isinstance(file, InMemory):
-        return info_of_graph(prepare_model(read_model(file), shapes=shapes).graph)
+        return info_of_graph(prepare_model(read_model(file), shapes=shapes, fed=False).graph)
     info = open_engine_file(Path(file), read_engine, shapes)
     if shapes and info.source is not InfoSource.ONNX:
         raise UsageError(

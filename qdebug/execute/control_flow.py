@@ -61,7 +61,8 @@ def open_model(
     read = sources if branches else sources[:1]
     samples = [source.open(sample_inputs(model.graph)) for source in read]
     if is_folded(model):
-        model = replace(model, notes=preparation_notes(model, samples[0], context))
+        notes = preparation_notes(model, samples[0], context)
+        model = replace(model, notes=(*model.notes, *notes))
     return _followed(model, samples, context) if branches else model
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx
-from onnx import helper, shape_inference
+from onnx import TensorProto, helper, shape_inference
 
 from qdebug.errors import ModelError
 from qdebug.network.convert import convert_opset, inline_functions, reason_in
@@ -18,6 +18,7 @@ from qdebug.network.inline import Taken, is_taken, replace_taken
 from qdebug.network.inputshapes import InputShapes, fix_shapes
 from qdebug.network.load import ModelFile
 from qdebug.network.order import sort_nodes
+from qdebug.network.subgraphs import all_names, free_name, rename_tensors
 from qdebug.network.weights import LARGE_BYTES, lightened, renamed
 
 QDQ_OPSET = 13
@@ -58,11 +59,16 @@ class Model:
     shapes: InputShapes = ()
 
 
-def prepare_model(file: ModelFile, opset: int = QDQ_OPSET, shapes: InputShapes = ()) -> Model:
+def prepare_model(
+    file: ModelFile, opset: int = QDQ_OPSET, shapes: InputShapes = (), *, fed: bool = True
+) -> Model:
     """Prepare `file`, converted to at least `opset`, with `shapes` for its inputs.
 
     A model that carries Q/DQ is left as it is, but for names, functions and unfed inputs: folding
     could remove the very nodes that the user wants to look at.
+
+    Args:
+        fed: it is to be executed: inputs and outputs in FP16 are in FP32 then, behind a Cast.
 
     Raises:
         ModelError: an input is not a tensor, the graph cannot be converted, or
@@ -85,10 +91,45 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET, shapes: InputShapes =
     if any(node.op_type == _BLOCKWISE for node in proto.graph.node):
         opset = max(opset, _BLOCKWISE_OPSET)
     proto = convert_opset(file.path, proto, opset)
+    notes = (_WIDENED,) if fed and _widen_ends(proto.graph) else ()
     _name_nodes(proto)
     user_names |= _added_nodes(proto, user_names, user_writers)
     origins = {name: (user,) for name, user in user_names.items()}
-    return replace(_finished(file, proto, origins), shapes=shapes)
+    return replace(_finished(file, proto, origins), shapes=shapes, notes=notes)
+
+
+_WIDENED = (
+    "The model takes or gives FP16: it is fed, and compared, in FP32, with a Cast at these inputs "
+    "and outputs."
+)
+
+
+def _widen_ends(graph: onnx.GraphProto) -> bool:
+    """Have FP16 inputs and outputs of a graph in FP32, with Casts at both ends: a network that was
+    converted whole is fed, and compared, as the FP32 one that it was made from. Whether there are
+    any."""
+    tensors, nodes = all_names(graph)
+    ends = (*graph.input, *graph.output)
+    half = [v for v in ends if v.type.tensor_type.elem_type == TensorProto.FLOAT16]
+    inner = {v.name: free_name(f"{v.name}_fp16", tensors) for v in half}
+    rename_tensors(graph, inner)
+    outer = {made: name for name, made in inner.items()}
+
+    def cast(read: str, written: str, kind: int) -> onnx.NodeProto:
+        name = free_name(f"{written}_cast", nodes)
+        return helper.make_node("Cast", [read], [written], name, to=kind)
+
+    inputs = [v.name for v in half if v in graph.input]
+    outputs = [v.name for v in half if v in graph.output]
+    first = [cast(outer[t], t, TensorProto.FLOAT16) for t in inputs]
+    last = [cast(t, outer[t], TensorProto.FLOAT) for t in outputs]
+    for value in half:
+        value.name = outer[value.name]
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
+    all_nodes = [*first, *graph.node, *last]
+    del graph.node[:]
+    graph.node.extend(all_nodes)
+    return bool(half)
 
 
 def with_taken(model: Model, taken: Taken) -> Model:

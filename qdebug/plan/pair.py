@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import onnx
 
 from qdebug.errors import PlanError, UsageError
@@ -288,7 +287,6 @@ def _restored_note(missing: Sequence[Absorbed], *, known: bool) -> tuple[str, ..
 
 def _check_inputs(model: Model, reference: Graph, reference_path: str | None) -> None:
     given = {spec.name: spec.dtype for spec in model.graph.inputs}
-    hint = "Give the FP32 model that the quantized one was made from."
     for spec in reference.inputs:
         found = given.get(spec.name)
         if found != spec.dtype:
@@ -296,11 +294,7 @@ def _check_inputs(model: Model, reference: Graph, reference_path: str | None) ->
             raise UsageError(
                 f"{option('reference')}: {reference_path} has an input '{spec.name}' "
                 f"({spec.dtype}), but {model.file.path} has {kind}",
-                hint
-                if found != np.float16
-                else f"Convert {model.file.path} again, with float32 inputs and outputs "
-                "(convert_float_to_float16(model, keep_io_types=True) of onnxconverter-common or "
-                "onnxruntime.transformers), so that both take the same samples.",
+                "Give the FP32 model that the quantized one was made from.",
                 code="QD-USAGE-REFERENCE-INPUTS",
             )
 

@@ -18,6 +18,7 @@ from qdebug.network.preprocessing import picture_input, size_input
 from qdebug.network.subgraphs import bodies, size_of
 from qdebug.plan.rewrite.qoperator import has_qoperators
 from qdebug.plan.rewrite.symmetric import check_symmetric
+from qdebug.plan.scale_notes import invalid_scales
 from qdebug.results.check import CheckedTensor, Finding
 from qdebug.wording import counted, option
 
@@ -202,6 +203,17 @@ def _values(tensor: TensorProto) -> int:
 
 
 def _quantization(model: Model) -> Iterator[Finding]:
+    scales = invalid_scales(model.graph)
+    if scales:
+        node, which = next(iter(scales.items()))
+        others = f", and those of {len(scales) - 1} more" if len(scales) > 1 else ""
+        yield Finding(
+            "warning",
+            "invalid-scale",
+            f"Scales are no positive numbers: at '{node}' {which}{others}. TensorRT takes only "
+            "positive ones.",
+            "Quantize these layers again.",
+        )
     if has_qoperators(model.graph):
         yield Finding(
             "warning",

@@ -81,7 +81,7 @@ def open_engine_file(
         if text is not None:
             return _described(text, path)
         del data
-    return info_of_graph(prepare_model(_model(path), shapes=shapes).graph)
+    return info_of_graph(prepare_model(_model(path), shapes=shapes, fed=False).graph)
 
 
 def _refuse_run_file(data: bytes, path: Path) -> None:

@@ -283,3 +283,49 @@ def test_gray_pictures_are_tried_with_values_of_one_channel_only() -> None:
     tried = [v.preprocessing for v in of_pictures(Preprocessing(colour="gray"))]
     assert {how.channels for how in tried if how} == {1}
     assert {how.mean for how in tried if how} == {(0.0,), (0.5,)}
+
+
+def binary_net(path: Path, scale: float | None = None) -> Path:
+    """The probability of the second of two classes, [N, 1]; quantized with a scale."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], "product"),
+        helper.make_node("Sigmoid", ["m"], ["y" if scale is None else "p"], "sigmoid"),
+    ]
+    held = {"w": np.float32([[4.0], [-3.0]])}
+    if scale is not None:
+        held |= {"scale": np.float32(scale), "zero": np.int8(0)}
+        nodes += [
+            helper.make_node("QuantizeLinear", ["p", "scale", "zero"], ["codes"], "q"),
+            helper.make_node("DequantizeLinear", ["codes", "scale", "zero"], ["y"], "dq"),
+        ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "binary",
+        [value("x", TensorProto.FLOAT, ["N", 2])],
+        [value("y", TensorProto.FLOAT, ["N", 1])],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in held.items()],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path
+
+
+def test_a_network_with_one_score_has_two_classes(tmp_path: Path) -> None:
+    """Quantized with a range a little wide it reaches 1.004; the page shows what it says."""
+    x = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
+    labels = (4 * x[:, 0] - 3 * x[:, 1] > 0).astype(np.int64)
+    np.savez(tmp_path / "data.npz", x=x, labels=labels)
+    how: Arrays = {"inputs": tmp_path / "data.npz", "metric": "top1"}
+    model = binary_net(tmp_path / "net.onnx")
+    assert not kinds(qdebug.check(model, **how))
+    int8 = binary_net(tmp_path / "int8.onnx", 1.05 / 127)
+    page = {"html": tmp_path / "page.html", "effect": "none"}
+    task = qdebug.compare(int8, reference=model, **how, **page).metric
+    assert task.reference == task.candidate == 1.0
+
+
+def test_scales_that_are_not_positive(tmp_path: Path) -> None:
+    for scale, finds in ((0.0, True), (-0.01, True), (0.01, False)):
+        found = kinds(qdebug.check(binary_net(tmp_path / "net.onnx", scale)))
+        assert ("invalid-scale" in found) == finds
