@@ -340,8 +340,9 @@ def test_backends_are_told_apart_by_what_they_can_do(file: Path) -> None:
 @files
 def test_nodes_are_made_in_one_place(file: Path) -> None:
     """Beside it only models for tests, two probes of a node or two, and what a stage before `plan`
-    makes: one of the probes, and the joints of branches."""
-    others = ("testing/", "network/load.py", "network/inline.py", "backends/doctor.py")
+    makes: one of the probes, the joints of branches, and Casts at the ends."""
+    before = ("network/load.py", "network/inline.py", "network/fp16_ends.py")
+    others = ("testing/", "backends/doctor.py", *before)
     if _name(file).startswith(("plan/rewrite/edit.py", *others)):
         return
     for node in _nodes(file):

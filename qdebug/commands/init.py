@@ -217,7 +217,7 @@ def _gated(judge: Judged, value: float, samples: int, count: int) -> list[Chosen
     to_itself = judge.metric.name.endswith(("reference", "agreement"))
     told = "1 by definition" if to_itself else f"{value:.4f} in FP32 on {samples} samples"
     if samples < count and not to_itself:
-        told += f" of {count}:\n`qdebug compare` says what it is on all, and the bound follows that"
+        told += f" of {count}:\nput in what `qdebug compare` says of all, less what may be lost"
     return [
         ChosenSetting("metric", _text(judge.name), f"The accuracy of the task: {told}."),
         ChosenSetting(

@@ -7,18 +7,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx
-from onnx import TensorProto, helper, shape_inference
+from onnx import helper, shape_inference
 
 from qdebug.errors import ModelError
 from qdebug.network.convert import convert_opset, inline_functions, reason_in
 from qdebug.network.fold import fold
+from qdebug.network.fp16_ends import widen_ends
 from qdebug.network.graph import Graph
 from qdebug.network.growth import check_computed, check_inlined
 from qdebug.network.inline import Taken, is_taken, replace_taken
 from qdebug.network.inputshapes import InputShapes, fix_shapes
 from qdebug.network.load import ModelFile
 from qdebug.network.order import sort_nodes
-from qdebug.network.subgraphs import all_names, free_name, rename_tensors
 from qdebug.network.weights import LARGE_BYTES, lightened, renamed
 
 QDQ_OPSET = 13
@@ -91,7 +91,7 @@ def prepare_model(
     if any(node.op_type == _BLOCKWISE for node in proto.graph.node):
         opset = max(opset, _BLOCKWISE_OPSET)
     proto = convert_opset(file.path, proto, opset)
-    notes = (_WIDENED,) if fed and _widen_ends(proto.graph) else ()
+    notes = (_WIDENED,) if fed and widen_ends(proto.graph) else ()
     _name_nodes(proto)
     user_names |= _added_nodes(proto, user_names, user_writers)
     origins = {name: (user,) for name, user in user_names.items()}
@@ -102,34 +102,6 @@ _WIDENED = (
     "The model takes or gives FP16: it is fed, and compared, in FP32, with a Cast at these inputs "
     "and outputs."
 )
-
-
-def _widen_ends(graph: onnx.GraphProto) -> bool:
-    """Have FP16 inputs and outputs of a graph in FP32, with Casts at both ends: a network that was
-    converted whole is fed, and compared, as the FP32 one that it was made from. Whether there are
-    any."""
-    tensors, nodes = all_names(graph)
-    ends = (*graph.input, *graph.output)
-    half = [v for v in ends if v.type.tensor_type.elem_type == TensorProto.FLOAT16]
-    inner = {v.name: free_name(f"{v.name}_fp16", tensors) for v in half}
-    rename_tensors(graph, inner)
-    outer = {made: name for name, made in inner.items()}
-
-    def cast(read: str, written: str, kind: int) -> onnx.NodeProto:
-        name = free_name(f"{written}_cast", nodes)
-        return helper.make_node("Cast", [read], [written], name, to=kind)
-
-    inputs = [v.name for v in half if v in graph.input]
-    outputs = [v.name for v in half if v in graph.output]
-    first = [cast(outer[t], t, TensorProto.FLOAT16) for t in inputs]
-    last = [cast(t, outer[t], TensorProto.FLOAT) for t in outputs]
-    for value in half:
-        value.name = outer[value.name]
-        value.type.tensor_type.elem_type = TensorProto.FLOAT
-    all_nodes = [*first, *graph.node, *last]
-    del graph.node[:]
-    graph.node.extend(all_nodes)
-    return bool(half)
 
 
 def with_taken(model: Model, taken: Taken) -> Model:

@@ -68,4 +68,9 @@ def test_the_bound_is_of_all_samples_where_there_is_time(
     monkeypatch.setattr(init_command, "_ALL_S", all_s)
     net, data = digits / "digits_cnn.onnx", digits / "digits_holdout.npz"
     written = qdebug.init(net, inputs=data, metric="top1", output=tmp_path / "q.yaml")
-    assert told in next(x.why for x in written.settings if x.key == "metric")
+    of = {x.key: x for x in written.settings}
+    assert told in of["metric"].why
+    value = float(of["metric"].why.partition(": ")[2].split()[0])
+    drop = max(0.01, 1 / int(told.split()[1]))
+    bound = float(of["fail-on"].value.partition(">=")[2].rstrip('"]'))
+    assert bound == pytest.approx(value - drop, abs=2e-4)
