@@ -374,7 +374,7 @@ def checked_conditions(
     checked: list[Checked] = []
     for condition in conditions:
         values: list[float | None]
-        reason = ""
+        reason, places = "", list[str]()
         if condition.scope == "metric":
             values = [result.metric.candidate if result.metric else None]
         elif condition.scope == "stage":
@@ -384,8 +384,13 @@ def checked_conditions(
             values = [layer.figure(condition.name) for layer in result.layers]
         elif condition.scope == "part":
             values = [x for o in result.outputs for x in o.part_sqnrs_db]
+            places = [x for o in result.outputs for x in o.part_places]
         else:
             judged = result.outputs if condition.scope == "output" else result.tensors
             values = [getattr(x.metrics, condition.name) for x in judged]
-        checked.append(check_condition(condition, values, reason))
+            if condition.name == "worst_part_sqnr_db" and condition.scope == "output":
+                places = [
+                    min(zip(o.part_sqnrs_db, o.part_places, strict=True))[1] for o in result.outputs
+                ]
+        checked.append(check_condition(condition, values, reason, places))
     return tuple(checked)

@@ -98,7 +98,7 @@ def conditions(checked: Iterable[Checked], unknown: str = "no value") -> Checks:
 
 def _found(checked: Checked, unknown: str) -> str:
     if checked.value is not None:
-        return number(checked.value)
+        return number(checked.value) + (f", {printable(checked.at)}" if checked.at else "")
     return f"{unknown} ({printable(checked.reason)})" if checked.reason else unknown
 
 

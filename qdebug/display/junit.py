@@ -19,7 +19,7 @@ def junit_xml(result: CompareResult) -> str:
             failures += 1
             found = condition.reason or "no value"
             if condition.value is not None:
-                found = number(condition.value)
+                found = number(condition.value) + (f", {condition.at}" if condition.at else "")
             ElementTree.SubElement(case, "failure", message=printable(f"found {found}"))
     if not result.conditions:
         ElementTree.SubElement(_case(suite, result, "no condition was given"), "skipped")

@@ -142,6 +142,11 @@ class OutputResult(TensorResult):
         return tuple(p.sqnr_db for p in self.parts) or (self.metrics.sqnr_db,)
 
     @property
+    def part_places(self) -> tuple[str, ...]:
+        """What these are of, for people."""
+        return tuple(f"{self.name}: {p.places} from {p.branch}" for p in self.parts) or (self.name,)
+
+    @property
     def shifts(self) -> tuple[Shift, ...]:
         """Those that stand out, of its parts or its own."""
         return tuple(x.shift for x in self.parts or (self,) if x.shift is not None)

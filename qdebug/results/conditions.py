@@ -67,12 +67,14 @@ class Checked:
         value: NaN where one is; None where there was nothing to check.
         passed: whether it holds for all values.
         reason: why there was nothing to check, where that is known; or "".
+        at: which part of an output has that value; "" of other figures.
     """
 
     expression: str
     value: float | None
     passed: bool
     reason: MaybeText = ""
+    at: MaybeText = ""
 
     @property
     def figure(self) -> str:
@@ -130,10 +132,13 @@ def parse_value_condition(text: str, names: Sequence[str]) -> Condition:
 
 
 def check_condition(
-    condition: Condition, values: Sequence[float | None], reason: str = ""
+    condition: Condition,
+    values: Sequence[float | None],
+    reason: str = "",
+    places: Sequence[str] = (),
 ) -> Checked:
-    """Check all `values`; the worst is reported. A NaN fails, and so does having no value, for the
-    `reason` given."""
+    """Check all `values`; the worst is reported, with its place where each has one. A NaN fails,
+    and so does having no value, for the `reason` given."""
     measured = [v for v in values if v is not None]
     if not measured:
         return Checked(condition.expression, None, False, reason)
@@ -141,7 +146,8 @@ def check_condition(
         return Checked(condition.expression, math.nan, False)
     worst = min(measured) if condition.operator.startswith(">") else max(measured)
     passed = _COMPARE[condition.operator](worst, condition.bound)
-    return Checked(condition.expression, worst, passed)
+    at = places[values.index(worst)] if places else ""
+    return Checked(condition.expression, worst, passed, at=at)
 
 
 def _examples(setting: str, *conditions: str) -> str:

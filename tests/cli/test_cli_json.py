@@ -90,7 +90,8 @@ def test_keys_and_types(desk: Any) -> None:
     typed(result["model"], {"path": str, "sha256": str})
     assert result["model"]["path"] == "net.onnx" and len(result["model"]["sha256"]) == 64
     typed(result["verdict"], {"passed": bool, "conditions": list})
-    condition = {"expression": str, "value": Number, "passed": bool, "reason": (str, type(None))}
+    text = str, type(None)
+    condition = {"expression": str, "value": Number, "passed": bool, "reason": text, "at": text}
     typed(result["verdict"]["conditions"][0], condition)
     typed(
         result["metric"],

@@ -57,6 +57,8 @@ def test_one_scale_for_boxes_and_scores(
     assert min(expected) == pytest.approx(0.0, abs=0.1) and max(expected) > 35
     assert output.metrics.worst_part_sqnr_db == pytest.approx(min(expected), abs=0.05)
     assert [c.passed for c in result.conditions] == [True, False]
+    worst = output.worst_part
+    assert worst and result.conditions[1].at == f"{output.name}: {worst.places} from {worst.branch}"
     assert (first.name, first.causes[0].label) == (culprit, "mixed-scales")
     assert first.causes[0].share == pytest.approx(1.0, abs=0.05)
     assert result.summary is not None and result.summary.layers == (culprit,)

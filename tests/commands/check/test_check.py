@@ -13,7 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import qdebug
+from qdebug.commands.check.samples import Executed, step_findings
 from qdebug.commands.check.variants import chance_of_gain, confidence, of_pictures
+from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.preprocessing import Preprocessing
 
 DATA = Path(__file__).parents[3] / "calib_data"
@@ -329,3 +331,13 @@ def test_scales_that_are_not_positive(tmp_path: Path) -> None:
     for scale, finds in ((0.0, True), (-0.01, True), (0.01, False)):
         found = kinds(qdebug.check(binary_net(tmp_path / "net.onnx", scale)))
         assert ("invalid-scale" in found) == finds
+
+
+@pytest.mark.parametrize(("max_drop", "finds"), [(0.001, True), (0.5, False)])
+def test_a_drop_below_a_step_of_the_metric(max_drop: float, finds: bool) -> None:
+    labels = np.arange(16) % 4
+    scores = np.eye(4)[labels] + np.random.default_rng(0).normal(size=(16, 4)) / 10
+    run = Executed({"y": scores}, {"labels": labels}, {})
+    found = [f.message for f in step_findings(load_metric("f1"), run, 16, max_drop)]
+    assert bool(found) == finds
+    assert not found or "f1 was seen to take" in found[0]
