@@ -79,6 +79,7 @@ def test_it_is_the_cause_with_the_scale_that_holds_it(op_type: str) -> None:
     main = result.layers[0].causes[0]
     assert main.label == "bias-saturation"
     assert main.share is not None and main.share > 0.9
+    assert result.summary is not None and result.summary.elsewhere is None
     weight = numpy_helper.to_array(
         next(t for t in network(op_type, True).graph.initializer if t.name == "bs")
     )
