@@ -46,6 +46,7 @@ _SCORED = 256
 """Samples that the score of FP32 is of, at least: as many as there are, where all take no longer
 than _ALL_S seconds. The gate is of all."""
 _ALL_S = 60.0
+"""As long as somebody waits for a configuration; compare runs them all again anyhow."""
 _DROP = 0.01
 _COSINE = "output.cosine>=0.99"
 _TO_REFERENCE = ("map50-to-reference", "agreement")

@@ -23,8 +23,8 @@ def widen_ends(graph: onnx.GraphProto) -> bool:
         name = free_name(f"{written}_cast", nodes)
         return helper.make_node("Cast", [read], [written], name, to=kind)
 
-    inputs = [v.name for v in half if v in graph.input]
-    outputs = [v.name for v in half if v in graph.output]
+    inputs = [v.name for v in graph.input if v.name in outer]
+    outputs = [v.name for v in graph.output if v.name in outer]
     first = [cast(outer[t], t, TensorProto.FLOAT16) for t in inputs]
     last = [cast(t, outer[t], TensorProto.FLOAT) for t in outputs]
     for value in half:

@@ -64,8 +64,8 @@ def prepare_model(
 ) -> Model:
     """Prepare `file`, converted to at least `opset`, with `shapes` for its inputs.
 
-    A model that carries Q/DQ is left as it is, but for names, functions and unfed inputs: folding
-    could remove the very nodes that the user wants to look at.
+    A model that carries Q/DQ is left as it is, but for names, functions, unfed inputs and FP16 at
+    its ends: folding could remove the very nodes that the user wants to look at.
 
     Args:
         fed: it is to be executed: inputs and outputs in FP16 are in FP32 then, behind a Cast.

@@ -568,6 +568,7 @@ def step_findings(
 
 
 _STEP_S = 10.0
+"""Seconds that a metric may be computed for that: check takes seconds."""
 _LOST = 5
 _Z = 1.96
 """Of a normal distribution, 95% lie so many standard deviations around its mean."""
