@@ -594,6 +594,8 @@ def set_findings(compared: Samples, calibration: Samples) -> Iterator[Finding]:
             continue
         spread_ = math.sqrt((float(one.var()) + float(other.var())) / 2)
         apart = abs(float(one.mean()) - float(other.mean()))
+        if not one.std() and not other.std() and not apart:
+            continue  # one value for all samples, such as a sampling rate
         ratio = float(one.std()) / float(other.std()) if other.std() else math.inf
         if apart > _FAR * spread_ or not 1 / (1 + _FAR) < ratio < 1 + _FAR:
             yield Finding(

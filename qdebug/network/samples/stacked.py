@@ -20,11 +20,17 @@ from qdebug.types import Array, TensorSpec
 
 @dataclass(frozen=True)
 class InputArray:
-    """The array of one input. `whole`: each of its rows is a whole feed of the input."""
+    """The array of one input.
+
+    Attributes:
+        whole: each of its rows is a whole feed of the input.
+        shared: it is a single number, which every sample gets.
+    """
 
     spec: TensorSpec
     array: SampleArray
     whole: bool
+    shared: bool = False
 
 
 class StackedReader:
@@ -37,12 +43,10 @@ class StackedReader:
     def read(self, start: int, count: int) -> dict[str, Array]:
         """`count` samples from `start`; just 1 when samples are whole feeds."""
         with self._lock:
-            read = {each.spec.name: each.array.read(start, start + count) for each in self._arrays}
+            read = [each.array.read(start, start + count) for each in self._arrays]
         return {
-            each.spec.name: as_input(
-                read[each.spec.name][0, ...] if each.whole else read[each.spec.name], each.spec
-            )
-            for each in self._arrays
+            each.spec.name: as_input(array[0, ...] if each.whole else array, each.spec)
+            for each, array in zip(self._arrays, read, strict=True)
         }
 
 
@@ -72,14 +76,19 @@ def _match(array: SampleArray, spec: TensorSpec, where: str) -> InputArray:
     axes = spec.shape
     if axes and axes_fit(array.shape[1:], axes[1:]) and len(array.shape) == len(axes):
         return InputArray(spec, array, whole=False)
+    if not array.shape and not axes:
+        return InputArray(spec, array, whole=False, shared=True)
     if not array.shape or not axes_fit(array.shape[1:], axes):
         refuse_shape(array.shape, spec, where)
     return InputArray(spec, array, whole=True)
 
 
 def _common_length(matched: list[InputArray], where: str) -> int:
-    first = matched[0]
-    for each in matched:
+    by_sample = [each for each in matched if not each.shared]
+    if not by_sample:
+        return 1
+    first = by_sample[0]
+    for each in by_sample:
         if each.array.shape[0] == 0:
             raise SampleError(
                 f"{where}: input '{each.spec.name}' has no samples.",
@@ -104,9 +113,10 @@ def fixed_batch(specs: Iterable[TensorSpec]) -> set[int]:
 
 
 def _layout(matched: list[InputArray], count: int, where: str) -> Layout:
-    rows = [each.spec for each in matched if not each.whole]
+    by_sample = [each for each in matched if not each.shared]
+    rows = [each.spec for each in by_sample if not each.whole]
     fixed = fixed_batch(rows)
-    if len(fixed) > 1 or (len(rows) < len(matched) and fixed - {1}):
+    if len(fixed) > 1 or (len(rows) < len(by_sample) and fixed - {1}):
         wide = next(spec for spec in rows if spec.shape[0] != 1)
         raise SampleError(
             f"{where}: the leading axes of the model's inputs do not share a batch axis "
@@ -115,7 +125,7 @@ def _layout(matched: list[InputArray], count: int, where: str) -> Layout:
             "then all that the model takes for sample i.",
             code="QD-SAMPLES-BATCH",
         )
-    if len(rows) < len(matched):
+    if len(rows) < len(by_sample):
         return Layout(count, 1, batch_is_free=False, offsets=range(count + 1))
     return Layout(count, next(iter(fixed), 1), batch_is_free=not fixed)
 

@@ -341,3 +341,25 @@ def test_a_drop_below_a_step_of_the_metric(max_drop: float, finds: bool) -> None
     found = [f.message for f in step_findings(load_metric("f1"), run, 16, max_drop)]
     assert bool(found) == finds
     assert not found or "f1 was seen to take" in found[0]
+
+
+def test_a_number_that_all_samples_share_is_not_unlike(tmp_path: Path) -> None:
+    """Such as a sampling rate that is an input: no deviation in either set."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "rate"], ["y"])],
+        "rated",
+        [value("x", TensorProto.FLOAT, ["N", 8]), value("rate", TensorProto.FLOAT, [])],
+        [value("y", TensorProto.FLOAT, ["N", 8])],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "m.onnx")
+    random = np.random.default_rng(0)
+    sets = [
+        {"x": random.standard_normal((64, 8)).astype(np.float32), "rate": np.float32(rate)}
+        for rate in (16, 16, 8)
+    ]
+    same = qdebug.check(tmp_path / "m.onnx", inputs=sets[0], calib_data=sets[1])
+    assert "unlike-samples" not in kinds(same)
+    other = qdebug.check(tmp_path / "m.onnx", inputs=sets[0], calib_data=sets[2])
+    assert "unlike-samples" in kinds(other)

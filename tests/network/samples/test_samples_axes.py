@@ -52,6 +52,20 @@ def test_scalar_input(tmp_path, make_spec) -> None:
         np.testing.assert_array_equal(feed["x"], x[2:3])
 
 
+def test_a_single_number_is_for_all_samples(tmp_path, make_spec) -> None:
+    """Such as a sampling rate; it does not keep samples from being batched."""
+    x, inputs = floats(4, 3), [make_spec("x", "N", 3), make_spec("scale")]
+    samples = open_samples(save(tmp_path, x=x, scale=np.float32(16)), inputs, batch_size=2)
+    assert (samples.count, samples.batch_size) == (4, 2)
+    feed = samples.feeds(2, 2)
+    assert feed["scale"].shape == () and feed["scale"] == 16
+    np.testing.assert_array_equal(feed["x"], x[2:])
+    alone = open_samples(save(tmp_path, scale=np.float32(16)), [make_spec("scale")])
+    assert alone.count == 1 and alone.feeds(0, 1)["scale"] == 16
+    with refused("QD-SAMPLES-SHAPE", "'x'"):
+        open_samples(save(tmp_path, x=np.float32(1), scale=np.float32(16)), inputs)
+
+
 def test_whole_feeds_beside_a_batch_of_one(tmp_path, make_spec) -> None:
     x, box = floats(4, 3), floats(4, 2)
     samples = open_samples(
