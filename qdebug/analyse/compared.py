@@ -138,7 +138,7 @@ def ranked(compared: Compared, mode: EffectMode) -> Compared:
     if found is None:
         return compared.found(effect=None)
     layers = ranked_by_effect(compared.result.layers, found.layers, found.summary.noise)
-    notes = (*found.notes, *effect_notes(found.summary, layers))
+    notes = (*found.notes, *effect_notes(found.summary, layers, compared.samples.count))
     compared = compared.found(*notes, layers=layers, effect=found.summary)
     return replace(compared, effects=found, effects_s=time.monotonic() - began)
 

@@ -144,8 +144,11 @@ def first_divergence(
     return None
 
 
-def effect_notes(summary: EffectSummary, layers: Sequence[LayerResult]) -> tuple[str, ...]:
-    """What the reader must know of the effects of `layers`, the costliest first."""
+def effect_notes(
+    summary: EffectSummary, layers: Sequence[LayerResult], of_samples: int
+) -> tuple[str, ...]:
+    """What the reader must know of the effects of `layers`, the costliest first, measured on some
+    or all of `of_samples` samples."""
     if not summary.noise:
         return ()
     exact = option("effect", "exact")
@@ -172,9 +175,11 @@ def effect_notes(summary: EffectSummary, layers: Sequence[LayerResult]) -> tuple
             "in groups."
         )
     elif by_share and not summary.certain_ranks and summary.of_layers > 1:
+        on_all = f"{exact} measures on all {of_samples} samples."
+        more = on_all if summary.samples < of_samples else "More samples may tell them apart."
         notes.append(
             f"Which layer costs most is uncertain: on {counted(summary.samples, 'sample')}, the "
-            f"first two differ by less than the standard error. {exact} measures on all samples."
+            f"first two differ by less than the standard error. {more}"
         )
     return tuple(notes)
 
@@ -212,8 +217,13 @@ def overflow_notes(
 
 def _overflowing(layers: Sequence[LayerResult]) -> str:
     huge = max(x.metrics.ref_amax for x in layers)
-    count = "1 layer overflows" if len(layers) == 1 else f"{len(layers)} layers overflow"
-    return f"{count} (values of up to {huge:.3g} in FP32), such as '{layers[0].name}'"
+    one = len(layers) == 1
+    if any(x.precision not in (Precision.FP32, Precision.INT8) for x in layers):
+        does = "1 layer overflows" if one else f"{len(layers)} layers overflow"
+    else:  # nothing overflows there: infinities of FP32 are chosen by other indices, for example
+        does = "1 layer gives" if one else f"{len(layers)} layers give"
+        does = f"{does} NaN or Inf where FP32 does not"
+    return f"{does} (values of up to {huge:.3g} in FP32), such as '{layers[0].name}'"
 
 
 def all_skipped(

@@ -430,18 +430,18 @@ def _underflow(part: OperandPart, share: float) -> Cause:
     return Cause("fp8-underflow", share, evidence, remedy, brief=brief)
 
 
-def _other_format(part: OperandPart) -> str:
-    """The advice to take the other format of 8 bits, "" where it is not clearly the better one."""
+def _other_format(part: OperandPart) -> tuple[str, str]:
+    """What the other format of 8 bits would give, as evidence, and the advice to take it; "" where
+    it is not clearly the better one."""
     if part.other_db < _CLEARLY_BETTER_DB:
-        return ""
+        return "", ""
     if part.format is INT8:
-        other, why = "fp8", "most values are small beside the range, and its steps shrink with them"
+        other, why = "fp8", "most values are small beside the range: its steps shrink with them"
     else:
-        other, why = "int8", "the values fill the range, where its even step is finer"
-    return (
-        f" {other.upper()} would add {part.other_db:.1f} dB less noise to this tensor: {why} "
-        f"({option('precision', other)}, or {option('pin_to', 'ladder')} of bisect by layer)."
-    )
+        other, why = "int8", "the values fill the range: its even step is finer there"
+    gives = f"; {other.upper()} would add {part.other_db:.1f} dB less noise to this tensor"
+    takes = f"{option('precision', other)}, or {option('pin_to', 'ladder')} of bisect by layer"
+    return gives, f" {other.upper()} suits such a tensor, where {why} ({takes})."
 
 
 def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
@@ -475,10 +475,13 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
             "`qdebug calibrate` compares other ranges, `qdebug repair` tries to recover accuracy "
             f"within {part.format.label}. {_LAST}"
         )
-    if part.planned and is_planned(part.format) and not part.inner:
-        remedy = f"{remedy}{_other_format(part)}"
     if stretched:
-        return Cause("coarse-step", share, f"{evidence}; {stretched}", remedy, brief=brief)
+        evidence = f"{evidence}; {stretched}"
+    if part.planned and is_planned(part.format) and not part.inner:
+        gives, takes = _other_format(part)
+        evidence, remedy = f"{evidence}{gives}", f"{remedy}{takes}"
+    if stretched:
+        return Cause("coarse-step", share, evidence, remedy, brief=brief)
     return Cause("rounding", share, evidence, remedy, brief=brief)
 
 

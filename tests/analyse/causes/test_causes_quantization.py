@@ -30,7 +30,8 @@ def test_the_other_format_of_8_bits_is_advised_where_it_is_clearly_better(
     for better, told in ((2.9, False), (3.0, True), (-5.0, False)):
         part = replace(operand("x", 1.0), format=form, other_db=better)
         (cause,) = rounding_causes([part], None, RangeFit({}))
-        assert (f"{other} would add 3.0 dB less noise" in cause.remedy) == told
+        assert (f"{other} would add 3.0 dB less noise" in cause.evidence) == told
+        assert (f"{other} suits such a tensor" in cause.remedy) == told
 
 
 def test_bf16_is_told_whether_fp16_would_do() -> None:
