@@ -16,12 +16,14 @@ from qdebug.errors import MetricError, SampleError, UsageError
 from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper, joined_batches
 from qdebug.metrics.chance import no_better_than_chance
 from qdebug.metrics.tasks.base import TaskMetric, is_ragged
-from qdebug.metrics.tasks.classes import classes_of
+from qdebug.metrics.tasks.classes import Classes, classes_of
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.kinds import check_labels
 from qdebug.metrics.tasks.load import bound, load_metric
+from qdebug.metrics.tasks.masks import masks_of
 from qdebug.metrics.tasks.worst_group import of_worst_group
 from qdebug.metrics.tensor import EFFECT_METRICS
+from qdebug.network.outputshares import share_outputs
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
 from qdebug.network.samples.groups import check_groups, grouping_of
@@ -114,7 +116,8 @@ def on_model(
     }
     inputs = {i.name: sizes.pop(i.name) for i in graph.inputs}
     metadata = {entry.key: entry.value for entry in model.file.proto.metadata_props}
-    return bound(metric, ModelFacts(inputs, sizes, metadata))
+    shares = dict.fromkeys(share_outputs(graph), True)
+    return bound(metric, ModelFacts(inputs, sizes, metadata, shares))
 
 
 def refuse_missing_metric(setting: str) -> NoReturn:
@@ -238,6 +241,7 @@ def task_result(
         described=metric.described,
         by_sample=is_ragged(evaluator.reference, outputs),
     )
+    result = replace(result, reference_classes=_chosen(evaluator))
     if not metric.is_share:
         step = None
         if samples.count <= _MOST_CHANGED and reference.raw:
@@ -246,12 +250,10 @@ def task_result(
         moved = abs(result.candidate - result.reference)
         is_smallest = step is None or not 0 < moved < step
         return replace(result, step=step if is_smallest else None)
-    classes = classes_of(evaluator.reference) if metric.takes == "scores" else None
     lost, won = judged.exchanged
     return replace(
         result,
         chance=chance_of(evaluator),
-        reference_classes=classes.chosen if classes else None,
         step=1 / samples.count,
         lost=lost,
         won=won,
@@ -275,8 +277,8 @@ def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str
         )
     if task.reference_is_chance(samples):
         notes.append(_guessing(task.name))
-    elif task.reference_classes == 1 and samples >= ENOUGH_FOR_CLASSES:
-        notes.append(_one_class(task.name, samples))
+    elif task.reference_classes == 1 and gate.metric is not None:
+        notes += filter(None, [_one_class(gate.metric, samples)])
     steps = _step_notes(task, task.step, samples, gate) if task.step and samples > 1 else []
     notes += steps or _undecided_notes(task, samples, gate)
     return tuple(notes)
@@ -287,21 +289,46 @@ def guessing_note(task: MetricEvaluator, score: float, samples: int) -> str:
     or FP32 chooses one class for all; else "". Of a function of the user's that is not known."""
     if no_better_than_chance(score, samples, chance_of(task)):
         return _guessing(task.metric.name)
-    classes = classes_of(task.reference) if task.metric.takes == "scores" else None
-    is_one = classes is not None and classes.count > 1 and classes.chosen == 1
-    return _one_class(task.metric.name, samples) if is_one and samples >= ENOUGH_FOR_CLASSES else ""
+    return _one_class(task.metric, samples) if _chosen(task) == 1 else ""
 
 
 def chance_of(task: MetricEvaluator) -> float | None:
     """That a guess is right, of a built-in metric that compares classes with labels."""
     places = {"top1": 1, "top5": 5}.get(task.metric.name)
-    classes = classes_of(task.reference) if places else None
+    classes = _classes(task) if places else None
     return places / classes.count if places and classes and classes.count > places else None
 
 
-def _one_class(name: str, samples: int) -> str:
+def _classes(task: MetricEvaluator) -> Classes | None:
+    """Those that FP32 chooses among."""
+    return classes_of(task.reference, task.metric.facts)
+
+
+def _chosen(task: MetricEvaluator) -> int | None:
+    """How many different classes FP32 chooses, of samples or of pixels; None of other metrics, and
+    where there is but one to choose."""
+    if task.metric.takes == "scores":
+        classes = _classes(task)
+        return classes.chosen if classes is not None and classes.count > 1 else None
+    if task.metric.takes == "mask" and not is_ragged(task.reference):
+        masks = masks_of(task.reference, task.reference, task.metric.facts)
+        return len(np.unique(masks.classes))
+    return None
+
+
+def _one_class(metric: TaskMetric, samples: int) -> str:
+    """A note; "" of so few samples that they may well be of one class."""
+    if metric.takes == "mask":
+        chosen = f"FP32 chooses the same class for every pixel of {counted(samples, 'sample')}"
+        return (
+            f"{chosen}, so {metric.name} can hardly change. Check the preprocessing first, or give "
+            "samples with something to find."
+        )
+    if samples < ENOUGH_FOR_CLASSES:
+        return ""
     return (
-        f"FP32 chooses the same class for all {samples} samples, so {name} can hardly change. "
+        f"FP32 chooses the same class for all {samples} samples, so {metric.name} can hardly "
+        "change. "
         "Check the preprocessing first, or give samples of several classes."
     )
 

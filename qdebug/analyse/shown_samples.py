@@ -17,7 +17,7 @@ from qdebug.metrics.tasks.base import TaskMetric, first_output, join_outputs
 from qdebug.metrics.tasks.boxes.agreement import OVERLAP
 from qdebug.metrics.tasks.boxes.detections import Detections, matched
 from qdebug.metrics.tasks.boxes.instance_masks import plane_of
-from qdebug.metrics.tasks.classes import chosen_classes, class_scores
+from qdebug.metrics.tasks.classes import chosen_classes
 from qdebug.metrics.tasks.kinds import reading
 from qdebug.metrics.tasks.registry import built_in
 from qdebug.metrics.tensor import sqnr_db
@@ -171,6 +171,8 @@ def _views(
     entry = built_in(metric.name)
     if entry is None:
         return {}
+    if metric.settled is not None:
+        metric = metric.settled(compared.sinks.keepers[0].joined()) or metric
     read, facts = reading(entry, metric.facts, metric.decode), metric.facts
     names = class_names(Metadata(facts.metadata)) if facts is not None else {}
     runs = "FP32", compared.result.precision.upper()
@@ -179,9 +181,8 @@ def _views(
     seen: _Seen | None = _SEEN.get(metric.takes)
     views = {}
     for row in rows:
-        reference, candidate = (
-            read.found(_outputs(keeper, row)) for keeper in compared.sinks.keepers
-        )
+        before, after = (_outputs(keeper, row) for keeper in compared.sinks.keepers)
+        reference, candidate = read.found(before, before), read.found(after, before)
         truth = None
         if metric.needs_labels:
             labels = {name: array[row : row + 1] for name, array in extras.items()}
@@ -198,7 +199,7 @@ def _classes(sides: _Sides) -> list[dict[str, Any]]:
         chosen = int(chosen_classes(scores)[0])
         if chosen < 0:
             return "NaN"
-        return f"{sides.class_of(chosen)} (score {class_scores(scores)[0, chosen]:.3g})"
+        return f"{sides.class_of(chosen)} (score {scores[0, chosen]:.3g})"
 
     found = [{"says": said(side)} for side in (sides.reference, sides.candidate)]
     return found if sides.truth is None else [{"says": sides.class_of(int(sides.truth[0]))}, *found]

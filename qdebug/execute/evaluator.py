@@ -400,7 +400,8 @@ class MetricEvaluator:
             name: np.concatenate([array[r] for r in rows]) if array.ndim else array
             for name, array in samples.extras.items()
         }
-        return cls(metric, labels, reference)
+        settled = metric.settled(reference) if metric.settled else None
+        return cls(settled or metric, labels, reference)
 
     def __call__(self, outputs: Mapping[str, Array]) -> float:
         """The metric of some outputs, [samples, …].

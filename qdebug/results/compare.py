@@ -398,8 +398,8 @@ class TaskResult:
     Attributes:
         chance: what guessing would give on average, of `top1`: 1 / classes; null where that is not
             known.
-        reference_classes: how many different classes FP32 chooses, of the built-in metrics; null
-            for others.
+        reference_classes: how many different classes FP32 chooses, for samples or for pixels, of
+            the built-in metrics of classes and masks; null for others.
         step: the smallest change that it can show: one sample of the built-in metrics; of others
             the smallest that is seen when FP32's outputs are changed, for up to 16 samples; else
             null.

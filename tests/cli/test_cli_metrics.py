@@ -103,6 +103,63 @@ def test_where_fp32_finds_no_object_nothing_is_quantized(detecting: Any, command
     assert refused.err.count("no object") == 1
 
 
+def segmenter(planes: int, shift: float) -> onnx.ModelProto:
+    """Masks [N, planes, 16, 16] of pictures of 64 pixels: all the same class where `shift` is far
+    below 0."""
+    weights = np.random.default_rng(0).standard_normal((planes, 3, 4, 4)).astype(np.float32)
+    bias = np.array([-shift] * (planes - 1) + [shift], np.float32)
+    nodes = [
+        helper.make_node("Conv", ["images", "w", "b"], ["c"], "conv", strides=[4, 4]),
+        helper.make_node("Sigmoid", ["c"], ["mask"], "sigmoid"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["N", 3, 64, 64])],
+        [helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["N", planes, 16, 16])],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize("command", ["compare", "calibrate", "bisect", "repair", "check"])
+def test_where_fp32s_masks_are_empty_nothing_is_quantized(
+    detecting: Any, command: str, planes: int
+) -> None:
+    onnx.save(segmenter(planes, -40), detecting.folder / "empty.onnx")
+    data = ["--calib-data", "pictures.npz", "--metric", "miou-to-reference"]
+    target = ["--max-drop", "0.1"] if command == "bisect" else []
+    inputs = [] if command in ("calibrate", "repair") else ["--inputs", "pictures.npz"]
+    arguments = command, "empty.onnx", *data, *inputs, *target
+    says = ["every pixel", "class 0", "values of the output are", "qdebug check"]
+    if command == "check":
+        findings = detecting.run(*arguments, "--json", "-").json["findings"]
+        (found,) = (f for f in findings if f["kind"] == "metric")
+        assert found["severity"] == "error"
+        assert all(each in f"{found['message']} {found['remedy']}" for each in says)
+    else:
+        detecting.refused(*arguments, says=["QD-METRIC-EMPTY-MASK", *says])
+
+
+def test_a_mask_that_is_not_empty_is_compared(detecting: Any) -> None:
+    onnx.save(segmenter(1, 0), detecting.folder / "full.onnx")
+    flags = ["--metric", "miou-to-reference", "--json", "-"]
+    result = detecting.run("compare", "full.onnx", *DATA, *flags).json["metric"]
+    assert result["reference_classes"] == 2 and 0.5 < result["candidate"] < 1
+    findings = detecting.run("check", "full.onnx", *DATA[:2], *flags).json["findings"]
+    assert not any(found["kind"] == "metric" for found in findings)
+
+
+def test_that_fp32s_masks_are_empty_is_noted_where_labels_judge(detecting: Any) -> None:
+    onnx.save(segmenter(2, -40), detecting.folder / "empty.onnx")
+    data = dict(np.load(detecting.folder / "pictures.npz"), masks=np.zeros((12, 16, 16), np.uint8))
+    np.savez(detecting.folder / "masks.npz", **data)
+    flags = ["--inputs", "masks.npz", "--effect", "none", "--metric", "miou", "--json", "-"]
+    result = detecting.run("compare", "empty.onnx", *flags).json
+    assert any("same class for every pixel of 12 samples" in note for note in result["notes"])
+
+
 def test_labels_without_any_object_are_refused(detecting: Any) -> None:
     data = dict(np.load(detecting.folder / "labelled.npz"))
     np.savez(detecting.folder / "empty.npz", **{**data, "classes": data["classes"] * 0 - 1})

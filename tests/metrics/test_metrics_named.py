@@ -216,7 +216,7 @@ def test_the_loss_of_a_line_counts_all_paths(seed: int, soft: bool, blank_last: 
         if joined == text:
             whole += float(np.prod(shares[0, range(4), path]))
     expected = -np.log(whole) if whole else -4 * np.log(1e-7)
-    assert ctc_losses(found, Lines((text,))) == pytest.approx(expected)
+    assert ctc_losses(found, Lines((text,)), found) == pytest.approx(expected)
 
 
 def test_the_loss_of_embeddings_is_the_margin_between_neighbours() -> None:

@@ -9,8 +9,8 @@ from qdebug.backends.sizing import parallelism
 from qdebug.commands.check.samples import (
     Judged,
     Tried,
-    execute,
     judge_of,
+    nothing_found,
     sample_findings,
     set_findings,
     step_findings,
@@ -193,9 +193,11 @@ def _with_samples(
         value = 1.0
     metric = judge.metric or judge.to_reference
     findings += sample_findings(compared, metric, value, settings.max_drop)
-    if metric is not None and settings.max_drop and not metric.is_share:
-        run = execute(context, model.graph, subset, None)
-        findings += step_findings(metric, run, subset.count, settings.max_drop)
+    given = tried.given
+    if judge.to_reference is not None and given is not None:
+        findings += nothing_found(judge.to_reference, given, subset.count)
+    if metric is not None and given is not None and settings.max_drop and not metric.is_share:
+        findings += step_findings(metric, given, subset.count, settings.max_drop)
     if settings.calibrates_on is not None:
         findings += set_findings(compared, settings.calibrates_on.open(sample_inputs(model.graph)))
     return tried, findings, subset.count

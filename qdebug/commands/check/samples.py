@@ -14,10 +14,10 @@ import numpy as np
 
 from qdebug.analyse.gate import ENOUGH_FOR_CLASSES, on_model
 from qdebug.analyse.metric_grain import grain_of
+from qdebug.analyse.objects import refuse_nothing
 from qdebug.commands.check.variants import (
     WHOLE,
     Variant,
-    are_probabilities,
     chance_of_gain,
     confidence,
     of_arrays,
@@ -32,7 +32,9 @@ from qdebug.metrics.tasks.base import LABEL_NAMES, TaskMetric, first_output, joi
 from qdebug.metrics.tasks.classes import classes_of
 from qdebug.metrics.tasks.kinds import check_labels, decoder_of
 from qdebug.metrics.tasks.load import load_metric
+from qdebug.metrics.tasks.losses import are_probabilities
 from qdebug.metrics.tasks.registry import WITH_MASKS
+from qdebug.metrics.tasks.shares import is_single
 from qdebug.metrics.tasks.worst_group import metric_of
 from qdebug.network.graph import Graph
 from qdebug.network.prepare import Model
@@ -200,12 +202,17 @@ def execute(
 
 @dataclass(frozen=True)
 class Tried:
-    """What was tried on the samples, and what follows."""
+    """What was tried on the samples, and what follows.
+
+    Attributes:
+        given: FP32 on the samples as they are; None where it did not run.
+    """
 
     score: str
     variants: tuple[TriedVariant, ...]
     findings: tuple[Finding, ...]
     ranges: tuple[ValueRange, ...]
+    given: Executed | None = None
 
 
 def try_variants(
@@ -231,9 +238,9 @@ def try_variants(
     value = judge.value(given)
     labels = tuple(_label_findings(subset.samples, given, judge))
     if value is None:
-        return Tried("", (), (*labels, *_one_class(judge, given, subset.count)), ranges)
+        return Tried("", (), (*labels, *_one_class(judge, given, subset.count)), ranges, given)
     if not always and value > _UNSURE:
-        return Tried(judge.name, (TriedVariant(_GIVEN, value),), labels, ranges)
+        return Tried(judge.name, (TriedVariant(_GIVEN, value),), labels, ranges, given)
     how = subset.samples.spec.preprocessing
     trial = _Trial(context, graph, subset, judge, given)
     ways = trial.of(_ways(subset, graph, given, how, judge.decoder))
@@ -254,7 +261,7 @@ def try_variants(
     found += [] if found else _one_class(judge, given, subset.count)
     if not all(way.is_judged for way in ways) and (how is None or how.guess):
         found.append(_unjudged())
-    return Tried(judge.name, tuple(tried), tuple(found), ranges)
+    return Tried(judge.name, tuple(tried), tuple(found), ranges, given)
 
 
 @dataclass(frozen=True)
@@ -442,7 +449,7 @@ def _one_class(judge: Judged, given: Executed, samples: int) -> Iterator[Finding
         return
     scores = first_output(given.outputs)
     if samples < ENOUGH_FOR_CLASSES or (
-        not judge.is_of_classes and (scores.ndim != 2 or scores.shape[1] == 1)
+        not judge.is_of_classes and (scores.ndim != 2 or is_single(scores.shape))
     ):
         return
     if judge.metric is not None and not judge.is_of_classes:
@@ -546,6 +553,14 @@ def sample_findings(
         "chance.",
         "Give more samples." if few else "",
     )
+
+
+def nothing_found(metric: TaskMetric, given: Executed, samples: int) -> Iterator[Finding]:
+    """That FP32 finds nothing, of a metric that takes what it finds as the truth."""
+    try:
+        refuse_nothing(metric, given.outputs, samples)
+    except MetricError as error:
+        yield uncomputed(error)
 
 
 def step_findings(

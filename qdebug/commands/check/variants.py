@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from qdebug.metrics.tasks.losses import are_probabilities
 from qdebug.network.preprocessing import (
     PRESETS,
     ColourName,
@@ -157,16 +158,6 @@ def confidence(outputs: Mapping[str, Array], classes: int) -> float | None:
         scores = np.exp(scores - scores.max(1, keepdims=True))
         scores /= scores.sum(1, keepdims=True)
     return float(scores.max(1).mean())
-
-
-def are_probabilities(scores: Array) -> bool:
-    """Whether scores [samples, classes] are probabilities of one class each."""
-    sums = scores.astype(np.float64).sum(1)
-    return bool(scores.min() >= 0 and np.abs(sums - 1).max() <= _ROUNDING)
-
-
-_ROUNDING = 1e-3
-"""How far the sum of probabilities may be from 1."""
 
 
 def chance_of_gain(given: Sequence[bool], other: Sequence[bool]) -> float:

@@ -151,6 +151,8 @@ class TaskMetric:
             where they are masks or the places of a detector, with what they lose next to the
             reference's, if these are given. It takes the arguments of `compute` and gives None
             where that is hardly less; None where outputs are taken as they are.
+        settled: the same metric, which has decided by the reference's outputs of all samples,
+            [samples, …], how single values are read; None where there is nothing to decide.
         by_group: the score as if all samples lost as much as those of a group, by group, where the
             worst of them is the score; else None.
         takes: see BuiltInMetric; "" of a user's function.
@@ -174,6 +176,7 @@ class TaskMetric:
     per_sample: SampleValues | None = None
     judge: Callable[[Iterable[Rows], Outputs, Outputs, Outputs], Judged] | None = None
     reduced: Callable[[Outputs, Outputs, Outputs], Outputs | None] | None = None
+    settled: Callable[[Outputs], TaskMetric | None] | None = None
     by_group: Callable[[Outputs, Outputs, Outputs], Mapping[str, float]] | None = None
     takes: str = ""
     decode: str | None = None

@@ -15,9 +15,9 @@ def score(found: Lines, truth: Lines) -> float:
     return error_rate(found, truth, "cer")
 
 
-def loss(found: Lines, truth: Lines, _: Lines) -> Float64:
+def loss(found: Lines, truth: Lines, reference: Lines) -> Float64:
     """See ctc_losses; where a function of the user's reads, whether a line is another."""
     if found.frames is not None:
-        return ctc_losses(found, truth)
+        return ctc_losses(found, truth, reference)
     pairs = zip(found.texts, truth.texts, strict=True)
     return np.array([float(one != other) for one, other in pairs], np.float64)

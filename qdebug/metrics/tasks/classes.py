@@ -8,14 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.metrics.tasks.base import Float64, Outputs, first_output
+from qdebug.metrics.tasks.facts import ModelFacts
+from qdebug.metrics.tasks.shares import are_shares, is_single
 from qdebug.types import Array
 
 Classed = npt.NDArray[np.int64]
 """A class for each sample, int64 [samples]."""
-
-
-_BEYOND = 0.1
-"""So far beyond 0 and 1 quantized probabilities may reach: a range may be a little wide."""
 
 
 @dataclass(frozen=True)
@@ -26,26 +24,33 @@ class Classes:
     chosen: int
 
 
-def classes_of(outputs: Outputs) -> Classes | None:
-    """The classes of the first output, as `top1` and `agreement` see them; None without samples."""
-    scores = first_output(outputs)
-    if not scores.size:
+def classes_of(outputs: Outputs, facts: ModelFacts | None = None) -> Classes | None:
+    """The classes of FP32's first output, as `top1` and `agreement` see them; None without
+    samples."""
+    if not first_output(outputs).size:
         return None
-    return Classes(class_scores(scores[:1]).shape[1], len(np.unique(chosen_classes(scores))))
+    scores = found_scores(outputs, outputs, facts)
+    return Classes(scores.shape[1], len(np.unique(chosen_classes(scores))))
 
 
-def class_scores(scores: Array) -> Float64:
+def found_scores(outputs: Outputs, reference: Outputs, facts: ModelFacts | None) -> Float64:
+    """The scores of the classes in the first output, float64 [samples, classes]; see class_scores,
+    and are_shares for the arguments."""
+    scores = first_output(outputs)
+    share = is_single(scores.shape) and are_shares(outputs, reference, facts)
+    return class_scores(scores, share)
+
+
+def class_scores(scores: Array, is_share: bool = False) -> Float64:
     """Scores [samples, …] as float64 [samples, classes]; -inf for NaN, which never wins, so that a
     broken sample counts as wrong.
 
-    A single score is of the second of two classes: where all are in 0 to 1 its probability, else a
+    A single score is of the second of two classes: its probability where it `is_share`, else a
     logit.
     """
     flat = scores.reshape(len(scores), -1).astype(np.float64)
-    if flat.shape[1] == 1:
-        finite = flat[np.isfinite(flat)]
-        is_probability = bool((np.abs(finite - 0.5) <= 0.5 + _BEYOND).all())
-        flat = np.hstack([1 - flat if is_probability else -flat, flat])
+    if is_single(flat.shape):
+        flat = np.hstack([1 - flat if is_share else -flat, flat])
     return np.where(np.isnan(flat), -np.inf, flat)
 
 

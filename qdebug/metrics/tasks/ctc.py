@@ -10,17 +10,18 @@ from qdebug.metrics.tasks.text import Lines
 from qdebug.types import Array
 
 
-def ctc_losses(found: Lines, truth: Lines) -> Float64:
+def ctc_losses(found: Lines, truth: Lines, reference: Lines) -> Float64:
     """−log p of each line's true text, float64 [samples], over all paths of the frames that read it
     (Graves et al. 2006, equations 5 to 8, in logarithms). A text that is too long for the frames
-    counts as one with the least probability in each.
+    counts as one with the least probability in each. Whether scores are probabilities, the
+    `reference`, FP32, tells.
 
     Measured by scripts/bench/bench_yardsticks.py: of a text recognizer it orders 7 of 324 pairs of
     variants surely wrongly, where FP32's own reading is the truth; noise 34, margins of the frames
     25 and more.
     """
-    assert found.frames is not None
-    probabilities = are_probabilities(found.frames[0].astype(np.float64))
+    assert found.frames is not None and reference.frames is not None
+    probabilities = are_probabilities(reference.frames[0].astype(np.float64))
     losses = []
     for frames, text in zip(found.frames, truth.texts, strict=True):
         states = [found.blank]

@@ -16,11 +16,13 @@ class ModelFacts:
     Attributes:
         inputs, outputs: shapes by name, None for an axis that is not fixed.
         metadata: the file's `metadata_props`.
+        shares: of outputs whose values are known to be shares of 0 to 1 (True), or not to be.
     """
 
     inputs: Mapping[str, Shape]
     outputs: Mapping[str, Shape]
     metadata: Mapping[str, str] = field(default_factory=dict)
+    shares: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def size(self) -> tuple[int, int] | None:

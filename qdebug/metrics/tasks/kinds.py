@@ -22,7 +22,7 @@ from qdebug.metrics.tasks.boxes.detections import (
 )
 from qdebug.metrics.tasks.boxes.instance_masks import InstanceMasks
 from qdebug.metrics.tasks.boxes.reduced import FoundBoxes, read_reduced, reduced
-from qdebug.metrics.tasks.classes import chosen_classes
+from qdebug.metrics.tasks.classes import chosen_classes, found_scores
 from qdebug.metrics.tasks.facts import ModelFacts, Shape
 from qdebug.metrics.tasks.masks import labelled_masks, masks_of, reduced_masks
 from qdebug.metrics.tasks.registry import DECODERS, WITH_MASKS, BuiltInMetric, Takes, decoder_list
@@ -40,7 +40,7 @@ class Reading:
     """How a metric reads outputs and labels.
 
     Attributes:
-        found: what it takes, from outputs.
+        found: what it takes, from outputs, beside the reference's of the same samples.
         from_labels: the truth from the labels, and what was found in the outputs.
         from_reference: the truth from what was found in the reference.
         described: how the outputs are read, for people; "" where nothing is chosen.
@@ -48,7 +48,7 @@ class Reading:
             takes in place of outputs; None where that takes hardly less than these.
     """
 
-    found: Callable[[Outputs], Any]
+    found: Callable[[Outputs, Outputs], Any]
     from_labels: Callable[[Outputs, Any], Any]
     from_reference: Callable[[Any], Any] = lambda found: found
     described: str = ""
@@ -74,7 +74,7 @@ def reading(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) 
         )
     if entry.takes == "scores" and facts is not None:
         refuse_no_classifier(entry.name, facts)
-    return _READINGS[entry.takes](entry.usage)
+    return _READINGS[entry.takes](entry.usage, facts)
 
 
 def check_labels(metric: TaskMetric, labels: Outputs, where: str) -> None:
@@ -192,7 +192,7 @@ def _boxes(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) -
 def _boxes_by(found: Callable[[Outputs], Candidates | FoundBoxes], read_as: str | None) -> Reading:
     what = "masks" if read_as and read_as.endswith(WITH_MASKS) else "boxes"
     return Reading(
-        found,
+        lambda outputs, _: found(outputs),
         lambda labels, candidates: (
             labelled_objects(labels, candidates.mask_size)
             if candidates.mask_size is not None
@@ -238,13 +238,14 @@ def _text(entry: BuiltInMetric, facts: ModelFacts | None, decode: str | None) ->
     if decode is not None and _is_function(decode):
         function = _users(decode)
         return Reading(
-            lambda outputs: _lines(function(outputs), outputs, decode),
+            lambda outputs, _: _lines(function(outputs), outputs, decode),
             labelled_lines,
             described=f"text as {decode} gives it",
         )
     blank_last = _named(decode, "text") == "ctc-last"
+    seen = facts or ModelFacts({}, {})
     return Reading(
-        partial(greedy, facts=facts or ModelFacts({}, {}), blank_last=blank_last),
+        lambda outputs, _: greedy(outputs, seen, blank_last=blank_last),
         labelled_lines,
         described="text by the best path (greedy CTC), the "
         f"{'last' if blank_last else 'first'} class is the blank",
@@ -304,8 +305,17 @@ def _users(decode: str) -> Callable[[Outputs], Any]:
     return lambda outputs: called(function, named, {"outputs": outputs}, file)
 
 
-def _scores(name: str) -> Reading:
-    return Reading(first_output, partial(_class_numbers, name), chosen_classes)
+def _scores(name: str, facts: ModelFacts | None) -> Reading:
+    found = partial(found_scores, facts=facts)
+    return Reading(found, partial(_class_numbers, name), chosen_classes)
+
+
+def _embeddings(name: str, _: ModelFacts | None) -> Reading:
+    return Reading(_first, partial(_class_numbers, name))
+
+
+def _first(outputs: Outputs, _: Outputs) -> Array:
+    return first_output(outputs)
 
 
 def _class_numbers(name: str, labels: Outputs, found: Array) -> Array:
@@ -325,8 +335,8 @@ def _class_numbers(name: str, labels: Outputs, found: Array) -> Array:
     return np.asarray(truth.reshape(-1), np.int64)
 
 
-def _values(name: str) -> Reading:
-    return Reading(first_output, partial(_like_output, name))
+def _values(name: str, _: ModelFacts | None) -> Reading:
+    return Reading(_first, partial(_like_output, name))
 
 
 def _like_output(name: str, labels: Outputs, found: Array) -> Array:
@@ -346,13 +356,13 @@ def _like_output(name: str, labels: Outputs, found: Array) -> Array:
     return np.asarray(truth, np.float64).reshape(found.shape)
 
 
-def _masks(_: str) -> Reading:
-    return Reading(masks_of, labelled_masks, reduced=reduced_masks)
+def _masks(_: str, facts: ModelFacts | None) -> Reading:
+    return Reading(partial(masks_of, facts=facts), labelled_masks, reduced=reduced_masks)
 
 
-_READINGS: dict[Takes, Callable[[str], Reading]] = {
+_READINGS: dict[Takes, Callable[[str, ModelFacts | None], Reading]] = {
     "scores": _scores,
-    "embeddings": _scores,
+    "embeddings": _embeddings,
     "values": _values,
     "mask": _masks,
 }

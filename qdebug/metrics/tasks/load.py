@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from qdebug.metrics.tasks.base import (
     first_output,
     labels_of,
 )
-from qdebug.metrics.tasks.classes import chosen_classes
+from qdebug.metrics.tasks.classes import chosen_classes, found_scores
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.kinds import Reading, reading
 from qdebug.metrics.tasks.registry import NAMES, BuiltInMetric, built_in
+from qdebug.metrics.tasks.shares import all_shares, is_single
 from qdebug.userfile import UserCodeProblem, function_of, last_line, load_file, load_module, name_of
 from qdebug.wording import option
 
@@ -95,12 +96,13 @@ def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None
     own = {"at": entry.parameter} if entry.parameter else {}
     score, per_sample, loss, counts = map(entry.function, ("score", "per_sample", "loss", "counts"))
 
-    of_reference = _Kept(read.found)
+    of_reference = _Kept(lambda reference: read.found(reference, reference))
     truth_of_reference = _Kept(lambda reference: read.from_reference(of_reference(reference)))
 
     def found(outputs: Outputs, labels: Outputs, reference: Outputs) -> tuple[Any, Any]:
         """What is found in the outputs, and the truth."""
-        mine = of_reference(outputs) if outputs is reference else read.found(outputs)
+        is_same = outputs is reference
+        mine = of_reference(outputs) if is_same else read.found(outputs, reference)
         if entry.truth == "labels":
             return mine, read.from_labels(labels, mine)
         return mine, truth_of_reference(reference)
@@ -145,6 +147,7 @@ def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None
         ),
         judge=judge,
         reduced=partial(_reduced, entry, read),
+        settled=partial(_settled, entry, decode, facts),
         takes=entry.takes,
         decode=decode,
         facts=facts,
@@ -156,14 +159,26 @@ def _reduced(
     entry: BuiltInMetric, read: Reading, outputs: Outputs, labels: Outputs, reference: Outputs
 ) -> Outputs | None:
     """See TaskMetric.reduced."""
-    mine, loss = read.found(outputs), entry.function("loss")
+    mine, loss = read.found(outputs, reference), entry.function("loss")
     less = read.reduced(mine)
     if less is None or loss is None or not reference:
         return less
-    before = mine if outputs is reference else read.found(reference)
+    before = mine if outputs is reference else read.found(reference, reference)
     is_labelled = entry.truth == "labels"
     truth = read.from_labels(labels, mine) if is_labelled else read.from_reference(before)
     return {**less, _LOST: loss(mine, truth, before)}
+
+
+def _settled(
+    entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None, reference: Outputs
+) -> TaskMetric | None:
+    """See TaskMetric.settled."""
+    name = next(iter(reference), None)
+    facts = facts or ModelFacts({}, {})
+    if name is None or name in facts.shares or entry.takes not in ("scores", "mask"):
+        return None
+    shares = {**facts.shares, name: all_shares(reference[name])}
+    return _built_in(entry, decode, replace(facts, shares=shares))
 
 
 class _Kept:
@@ -352,12 +367,13 @@ def _from_module(spec: str, source: str, name: str) -> TaskMetric:
 def _on_labels(called: Callable[..., Any]) -> Compute:
     """The call that scikit-learn's metrics take."""
 
-    def compute(outputs: Outputs, labels: Outputs, _: Outputs) -> Any:
+    def compute(outputs: Outputs, labels: Outputs, reference: Outputs) -> Any:
         truth, scores = labels_of(labels), first_output(outputs)
         whole = np.issubdtype(truth.dtype, np.integer) and scores.ndim == truth.ndim + 1
         if not whole:
             return called(truth, scores)
-        of_two = scores.ndim == 2 and scores.shape[1] == 1
-        return called(truth, chosen_classes(scores) if of_two else np.argmax(scores, axis=-1))
+        if scores.ndim == 2 and is_single(scores.shape):
+            return called(truth, chosen_classes(found_scores(outputs, reference, None)))
+        return called(truth, np.argmax(scores, axis=-1))
 
     return compute

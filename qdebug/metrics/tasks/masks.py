@@ -8,6 +8,8 @@ import numpy as np
 
 from qdebug.errors import MetricError
 from qdebug.metrics.tasks.base import Floats, Outputs, Rows, first_output, labels_of
+from qdebug.metrics.tasks.facts import ModelFacts
+from qdebug.metrics.tasks.shares import are_shares
 from qdebug.types import Array
 from qdebug.wording import option
 
@@ -35,10 +37,12 @@ class Masks:
         return Masks(self.classes[rows], scores)
 
 
-def masks_of(outputs: Outputs) -> Masks:
+def masks_of(
+    outputs: Outputs, reference: Outputs | None = None, facts: ModelFacts | None = None
+) -> Masks:
     """The masks in the first output: the class of the highest score of [samples, classes, height,
-    width]; of one plane 1 where it is above 0, or above ½ where all of it lies within 0 to 1; whole
-    numbers are classes.
+    width]; of one plane 1 where it is above 0, or above ½ where its values are shares; whole
+    numbers are classes. See are_shares for the arguments.
 
     Raises:
         MetricError: it is neither.
@@ -55,8 +59,7 @@ def masks_of(outputs: Outputs) -> Masks:
         return Masks(np.argmax(scores, axis=1).astype(np.int64), array)
     elif array.ndim in (3, 4):
         plane = array.reshape(len(array), *array.shape[-2:])
-        share = np.nanmin(plane, initial=0) >= 0 and np.nanmax(plane, initial=0) <= 1
-        middle = 0.5 if share else 0.0
+        middle = 0.5 if are_shares(outputs, reference or {}, facts) else 0.0
         both = np.stack([middle - plane, plane - middle], axis=1)
         return Masks((plane > middle).astype(np.int64), both)
     raise MetricError(

@@ -44,12 +44,18 @@ def of_worst_group(metric: TaskMetric, group: str) -> TaskMetric:
         name=f"{metric.name}{_AFTER}{group}'s loss",
         compute=partial(_worst, metric, group),
         by_group=partial(_by_group, metric, group),
+        settled=partial(_settled, metric, group),
         per_sample=None,
         judge=None,
         is_share=False,
         takes_ragged=True,
         bounds=None,
     )
+
+
+def _settled(metric: TaskMetric, group: str, reference: Outputs) -> TaskMetric | None:
+    found = metric.settled(reference) if metric.settled else None
+    return None if found is None else of_worst_group(found, group)
 
 
 def _worst(

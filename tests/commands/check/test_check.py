@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import qdebug
+from qdebug.commands.check import samples
 from qdebug.commands.check.samples import Executed, step_findings
 from qdebug.commands.check.variants import chance_of_gain, confidence, of_pictures
 from qdebug.metrics.tasks.load import load_metric
@@ -331,6 +332,19 @@ def test_scales_that_are_not_positive(tmp_path: Path) -> None:
     for scale, finds in ((0.0, True), (-0.01, True), (0.01, False)):
         found = kinds(qdebug.check(binary_net(tmp_path / "net.onnx", scale)))
         assert ("invalid-scale" in found) == finds
+
+
+def test_fp32_runs_once_for_the_samples_and_the_steps_of_a_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=random.normal(size=(8, 2)).astype(np.float32))
+    runs = []
+    execute = samples.execute
+    monkeypatch.setattr(samples, "execute", lambda *args: runs.append(args[3]) or execute(*args))
+    how: Arrays = {"inputs": tmp_path / "data.npz", "metric": "cosine", "max_drop": 1e-9}
+    result = qdebug.check(binary_net(tmp_path / "net.onnx"), **how)
+    assert result.samples == 8 and runs == [None]
 
 
 @pytest.mark.parametrize(("max_drop", "finds"), [(0.001, True), (0.5, False)])
