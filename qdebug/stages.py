@@ -51,6 +51,7 @@ def _failure(stage: str, error: Exception) -> FailedStage:
     if not isinstance(error, QdebugError) and is_about_memory(error):
         error = out_of_memory(str(error))
     if isinstance(error, QdebugError):
-        return FailedStage(stage, error.code, error.message, error.hint, error.exit_code)
+        message = error.message.removeprefix(f"{stage}: ")  # of a flag: shown behind it
+        return FailedStage(stage, error.code, message, error.hint, error.exit_code)
     last = printable(traceback.format_exception_only(error)[-1].strip())
     return FailedStage(stage, INTERNAL, last[:_LONGEST], _DEFECT, BackendError.exit_code)

@@ -35,6 +35,10 @@ from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
 _NOT_PINNED = "The time limit left no time to search for layers to pin."
+_WENT_ON = (
+    "The target held on the selection samples, but not on the held-out samples: the remaining "
+    "remedies were tried, too."
+)
 
 
 Publish = Callable[[RepairResult], str]
@@ -84,6 +88,13 @@ def _repair(
 
     trying = _trying(setup, condition, on_step)
     state, found, explanation = trying.run(state or _begin(setup, sequence))
+    went_on = ""
+    if trying.enough(found) and not proving.of(state).proof.passed:
+        # Few selection samples may lose nothing where others do.
+        trying = replace(trying, enough=lambda _: False)
+        steps = len(state.steps)
+        state, found, explanation = trying.run(state)
+        went_on = _WENT_ON if len(state.steps) > steps else ""
     if not trying.enough(found):
         state = trying.alone(state, setup.start)
     proven = proving.of(state)
@@ -93,7 +104,7 @@ def _repair(
     result = _found(settings, setup, state, proven)
     notes = (*result.notes, too_coarse.note) if too_coarse else result.notes
     suspect = judge.guessing_note()
-    notes = (*suspicious, *notes, suspect) if suspect else (*suspicious, *notes)
+    notes = tuple(filter(None, (*suspicious, *notes, suspect, went_on)))
     if setup.target is None and settings.pin:
         result = replace(result, mixed=offered(setup, result, ends_at))
     fewest = None

@@ -129,7 +129,9 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
         how = "; quantized anew, no remedy was kept"
         yield "repaired", f"{_figures(result, proof.repaired)}{_regained(result)}{how}"
     else:
-        yield "repaired", "unchanged: no remedy was kept"
+        tried = "no remedy was kept" if result.steps else "no remedy was tried"
+        holds = not result.steps and result.holds and proof.passed
+        yield "repaired", f"unchanged: {'the target holds as it is' if holds else tried}"
     if result.pinning is not None and result.pinning.found:
         check = result.pinning.verified_on
         if check is not None and check.answer.value is not None and result.pinning.layers:
