@@ -113,7 +113,7 @@ class Keeping:
         but = f", without the {left} that are largest" if kept.left_out else ""
         every = self.runs * sum(sizes.values()) * min(self.samples, DEFAULT.count)
         self.note = (
-            f"To stay below 200 MB, the run file keeps activations of the worst sample only{how}"
+            f"To stay below 200 MB, activations are kept of the worst sample only{how}"
             f"{but}: {option('keep', str(DEFAULT))} would take about {_shown(every)}."
         )
 
