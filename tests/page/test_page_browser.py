@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qdebug
 from qdebug.network.samples.sounds import playable
 from qdebug.result import to_json
-from qdebug.results.shown_samples import SampleView, ShownSample, ShownSound
+from qdebug.results.shown_samples import SampleView, ShownBox, ShownSample, ShownSound
 
 if why := missing():
     pytest.skip(why, allow_module_level=True)
@@ -235,6 +235,28 @@ def test_a_classifier_shows_what_each_run_took_a_picture_for(
         first = watched.page.locator("#samples article").first
         assert first.locator("svg image").count() == 1
         assert first.locator("dt").all_text_contents() == ["truth", "FP32", "INT8"]
+
+
+def test_without_labels_boxes_of_fp32_are_kept_or_lost(chromium: Any, tmp_path: Path) -> None:
+    """FP32's own are the truth then: none of them is wrong."""
+    pixel = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
+    kept, lost, new = (
+        ShownBox((x, 1.0, x + 8.0, 9.0), "cat", 0.9, right=right)
+        for x, right in ((1.0, True), (20.0, False), (30.0, False))
+    )
+    views = (SampleView("FP32", boxes=(kept, lost)), SampleView("INT8", boxes=(kept, new)))
+    given = [ShownSample(0, 0.5, None, pixel, 40, 40, views)]
+    x = np.zeros((2, 4), np.float32)
+    qdebug.compare(_chain(["one"])[0], inputs={"x": x}, effect="none", output=tmp_path / "run.h5")
+    with h5py.File(tmp_path / "run.h5", "a") as file:
+        file["shown"] = np.frombuffer(json.dumps(to_json(given)).encode(), np.uint8)
+    qdebug.report(tmp_path / "run.h5", output=tmp_path / "page.html")
+    with opened(chromium, tmp_path / "page.html") as watched:
+        captions = watched.page.locator("#samples figcaption").all_text_contents()
+        assert captions == ["FP32 1 of 2 kept", "INT8 1 kept, 1 new"]
+        read = [x.get_attribute("aria-label") for x in watched.page.locator("#samples svg").all()]
+        assert "cat 0.90 lost" in read[0] and "cat 0.90 new" in read[1]
+        assert "wrong" not in watched.page.locator("#samples").text_content()
 
 
 def test_texts_and_sounds_are_shown(chromium: Any, tmp_path: Path) -> None:

@@ -21,17 +21,22 @@ export function mount(host, { data, store }) {
     const byNoise = run.shown.some((one) => one.lost === null);
     title.textContent = byNoise ? "Samples with the noisiest outputs" : "Samples that lose most by the task";
     const parts = run.shown.length ? run.shown.map((one) => shown(one, run.result.clusters)) : [h("p", { class: "lacking" }, "This run shows none.")];
-    const boxed = run.shown.some((one) => one.views.some((view) => view.boxes));
-    body.replaceChildren(...(boxed ? [legend()] : []), h("div", { class: "shown-samples" }, ...parts));
+    const boxed = run.shown.filter((one) => one.views.some((view) => view.boxes));
+    body.replaceChildren(...(boxed.length ? [legend(boxed[0].views.some(isTruth))] : []), h("div", { class: "shown-samples" }, ...parts));
   };
   store.on(["run"], fill);
   fill();
 }
 
-function legend() {
+const isTruth = ({ of }) => of === "truth";
+
+/** @param {boolean} labelled Whether there are true boxes; else FP32's stand for them. */
+function legend(labelled) {
   const key = (kind, words) => h("span", { class: "key" }, h("span", { class: `box-key ${kind}`, "aria-hidden": "true" }), words);
-  const found = key("right", "right: one of the true boxes, or a true one that is found");
-  return h("div", { class: "legend" }, found, key("wrong", "wrong: not a true box, or a true one that is lost"));
+  const [right, wrong] = labelled
+    ? ["right: one of the true boxes, or a true one that is found", "wrong: not a true box, or a true one that is lost"]
+    : ["in both", "in one only: lost, or new"];
+  return h("div", { class: "legend" }, key("right", right), key("wrong", wrong));
 }
 
 function shown(one, clusters) {
@@ -85,24 +90,28 @@ function said({ views }) {
 }
 
 function figure(one, view) {
-  const words = view.boxes ? summary(view) : "";
+  const words = view.boxes ? summary(view, one) : "";
   const masks = view.mask ? [image(view.mask, one, "mask")] : [];
   const layers = [...masks, ...(view.boxes ?? []).flatMap((box) => drawnBox(box, one))];
-  const label = `Sample ${one.sample}, ${view.of}${words && `: ${words}`}${listed(view.boxes)}`;
+  const label = `Sample ${one.sample}, ${view.of}${words && `: ${words}`}${listed(view, one)}`;
   return h("figure", {}, h("figcaption", {}, nameOf(view.of), words ? h("small", {}, ` ${words}`) : null), picture(one, layers, label));
 }
 
-function summary({ of, boxes }) {
+function summary(view, { views }) {
+  const { boxes } = view;
   const right = boxes.filter((box) => box.right).length;
   const rest = boxes.length - right;
-  if (of === "truth") return `${right} of ${boxes.length} found`;
-  return `${right} right, ${rest} wrong`;
+  if (isTruth(view)) return `${right} of ${boxes.length} found`;
+  if (views.some(isTruth)) return `${right} right, ${rest} wrong`;
+  return view === views[0] ? `${right} of ${boxes.length} kept` : `${right} kept, ${rest} new`;
 }
 
 /** The boxes for a screen reader, which cannot see them. */
-function listed(boxes) {
+function listed(view, { views }) {
+  const { boxes } = view;
   if (!boxes?.length) return "";
-  return `. ${boxes.map((box) => `${words(box)} ${box.right ? "right" : "wrong"}, at ${box.corners.map(Math.round).join(" ")}`).join("; ")}`;
+  const [right, wrong] = views.some(isTruth) ? ["right", "wrong"] : ["kept", view === views[0] ? "lost" : "new"];
+  return `. ${boxes.map((box) => `${words(box)} ${box.right ? right : wrong}, at ${box.corners.map(Math.round).join(" ")}`).join("; ")}`;
 }
 
 function words({ label, score }) {
