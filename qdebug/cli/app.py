@@ -6,7 +6,6 @@ import io
 import os
 import re
 import resource
-import shlex
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdebug.cli.parser import parse_and_run
+from qdebug.cli.parser import as_flags, parse_and_run
 from qdebug.cli.process import (
     discard,
     interrupted_code,
@@ -26,7 +25,6 @@ from qdebug.cli.process import (
     terminated,
 )
 from qdebug.config.commands import Command
-from qdebug.config.option import flags_of
 from qdebug.errors import (
     BackendError,
     QdebugError,
@@ -90,15 +88,13 @@ def entry() -> None:
 def spelling(command: Command, places: Mapping[str, Place] | None = None) -> Spelling:
     """Settings of a command as its command line has them, or its configuration file at `places`;
     see wording.option."""
-    flags = flags_of(command.settings) | flags_of(command.shown)
+    as_flag = as_flags(command)
 
-    def as_flag(name: str, value: str | None) -> str:
-        if place := (places or {}).get(name):
-            return place.spelled(value)
-        flag = flags.get(name, "--" + name.replace("_", "-"))
-        return flag if value is None or flag.startswith("--no-") else f"{flag} {shlex.quote(value)}"
+    def spelled(name: str, value: str | None) -> str:
+        place = (places or {}).get(name)
+        return place.spelled(value) if place else as_flag(name, value)
 
-    return as_flag
+    return spelled
 
 
 def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -> int:

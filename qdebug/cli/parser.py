@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,8 +21,10 @@ from cyclopts.exceptions import (
 from qdebug import __version__
 from qdebug.backends.registry import spec_of, specs, takers
 from qdebug.config.commands import COMMANDS, Command
-from qdebug.config.option import GROUPS, Setting, settings_of
+from qdebug.config.elsewhere import instead, is_told
+from qdebug.config.option import GROUPS, Setting, flags_of, settings_of
 from qdebug.errors import UsageError
+from qdebug.wording import Spelling, spelled_by
 
 Run = Callable[[Command, Mapping[str, Any], Mapping[str, Any]], int]
 """Runs a command: takes what was given of its settings, and of how its result is shown."""
@@ -195,6 +198,17 @@ def _given(setting: Setting, value: Any) -> Any:
     return value or None if setting.option.count or setting.is_list else value
 
 
+def as_flags(command: Command) -> Spelling:
+    """Settings as the command line of a command has them; see wording.option."""
+    flags = flags_of(command.settings) | flags_of(command.shown)
+
+    def as_flag(name: str, value: str | None) -> str:
+        flag = flags.get(name, "--" + name.replace("_", "-"))
+        return flag if value is None or flag.startswith("--no-") else f"{flag} {shlex.quote(value)}"
+
+    return as_flag
+
+
 def _samples_hint(command: Command | None) -> str:
     """By which flag a command takes its samples; "" where it takes none."""
     flags = [s.flag for s in command.declared if s.required and s.option.reads] if command else []
@@ -202,10 +216,17 @@ def _samples_hint(command: Command | None) -> str:
     return f"Samples are given with {found[0]}." if found else ""
 
 
-def _is_far(flag: str, command: Command) -> bool:
-    """Whether no flag of the command is spelled nearly so."""
+def _is_meant(flag: str, command: Command) -> bool:
+    """Whether a flag of another command is meant, and none of this one that is spelled nearly
+    so."""
     known = [setting.flag for setting in command.declared]
-    return not difflib.get_close_matches(flag, known, n=1, cutoff=_NEARLY)
+    is_near = difflib.get_close_matches(flag, known, n=1, cutoff=_NEARLY)
+    return not is_near or is_told(command, _name_of(flag))
+
+
+def _name_of(flag: str) -> str:
+    """The setting that some command has under this flag."""
+    return next(s.name for c in COMMANDS.values() for s in c.declared if s.flag == flag)
 
 
 _NEARLY = 0.8
@@ -227,12 +248,15 @@ def _usage_error(problem: CycloptsError) -> UsageError:
         others = [c.name for c in COMMANDS.values() if flag in {s.flag for s in c.declared}]
         if command is not None and flag == "--model":
             message, hint = f"unknown option {flag}", f"Write {_usage(command)}."
-        elif command is not None and others and _is_far(flag, command):
+        elif command is not None and others and _is_meant(flag, command):
             have = "has" if len(others) == 1 else "have"
             message = f"{command.name} has no {flag}; {', '.join(others)} {have}"
-            hint = _samples_hint(command) if flag == "--inputs" else ""
+            name = _name_of(flag)
             if flag == "--inputs" and "inputs" in _arguments(command):
                 hint = f"Write {_usage(command)}."
+            else:
+                with spelled_by(as_flags(command)):
+                    hint = instead(command, name)
     if isinstance(problem, UnknownCommandError) and problem.unused_tokens:
         word = problem.unused_tokens[0]
         close = difflib.get_close_matches(word, COMMANDS, n=1)

@@ -630,3 +630,20 @@ def test_a_metric_whose_file_holds_a_zero_byte(desk: Any) -> None:
     done = desk.run(*BASE, "--metric", "zero.py:f")
     assert done.code == 2 and "QD-METRIC-FUNCTION" in done.err
     assert "zero.py" in done.err and "None" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "says"),
+    [
+        ("bisect", "--reference", ["compare, repair, sweep have", "qdebug repair QUANTIZED"]),
+        ("init", "--calib-data", ["init divides the samples", "qdebug init MODEL DATA"]),
+        ("repair", "--backend", ["qdebug compare REPAIRED.onnx", "--reference MODEL"]),
+        ("repair", "--pin", ["--save-plan plan.yaml", "--plan plan.yaml"]),
+        ("calibrate", "--inputs", ["--calib-data", "--holdout"]),
+    ],
+)
+def test_a_flag_of_another_command_is_refused_with_the_next_step(
+    desk: Any, command: str, flag: str, says: list[str]
+) -> None:
+    words = ["QD-USAGE-COMMAND-LINE", f"{command} has no {flag}; ", *says]
+    desk.refused(command, "net.onnx", flag, "x.onnx", says=words)
