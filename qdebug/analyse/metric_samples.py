@@ -43,8 +43,17 @@ class JudgedPair:
     def uncertainty(self, metric: TaskMetric) -> Uncertainty | None:
         """What may be chance; None of one sample, and where nothing says it."""
         found = self._uncertainty(metric)
+        if found is None:
+            return None
+        least, most = metric.range
+        before, after = self.reference.score, self.candidate.score
+        found = replace(
+            found,
+            interval=_within(found.interval, after, least, most),
+            change=_within(found.change, after - before, least - before, most - before),
+        )
         is_truth = metric.takes_reference_as_truth
-        return replace(found, p_value=None, test="") if found and is_truth else found
+        return replace(found, p_value=None, test="") if is_truth else found
 
     def _uncertainty(self, metric: TaskMetric) -> Uncertainty | None:
         before, after = self.reference.per_sample, self.candidate.per_sample
@@ -56,7 +65,8 @@ class JudgedPair:
         change = self.candidate.score - self.reference.score
         sets = self.candidate.left_out, self.reference.left_out
         is_truth = metric.takes_reference_as_truth
-        return of_groups(self.candidate.score, change, *sets, metric.bounds, is_truth=is_truth)
+        bounds = metric.bounds if np.isfinite(metric.range).all() else None
+        return of_groups(self.candidate.score, change, *sets, bounds, is_truth=is_truth)
 
     @property
     def exchanged(self) -> tuple[int | None, int | None]:
@@ -82,6 +92,11 @@ class JudgedPair:
             for row in order
             if lost[row] > 0
         )
+
+
+def _within(found: Interval, value: float, least: float, most: float) -> Interval:
+    """An interval without what no score can be, which holds its value all the same."""
+    return min(value, max(found[0], least)), max(value, min(found[1], most))
 
 
 def _lost(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> Array:

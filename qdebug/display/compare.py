@@ -23,7 +23,7 @@ from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.framework import framework_blocks
 from qdebug.display.groups import group_blocks
 from qdebug.display.summary import change, is_certain, precisions, sentence, shift_text
-from qdebug.metrics.effect import gain_db
+from qdebug.metrics.effect import gain_db, is_masked
 from qdebug.metrics.tasks.base import BoxCounts
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
 from qdebug.results.compare import (
@@ -424,13 +424,40 @@ def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool)
         named = negative.intersection(result.summary.layers if result.summary else ())
         helps = ", and those that the first sentence names help only together" if named else ""
         said.append(f"A negative gain: the error of the layer offsets that of others{helps}.")
-    if effect is not None and any(x.overflows and (x.gain_db or 0.0) < _LEAST_GAIN for x in shown):
-        said.append(
+    said += _of_first(result, shown)
+    if said:
+        yield Line(" ".join(said), "muted")
+
+
+def _of_first(result: CompareResult, shown: Sequence[LayerResult]) -> Iterator[str]:
+    """Which layers come first, whatever they gain."""
+    is_known = result.effect is not None
+    if is_known and any(x.overflows and (x.gain_db or 0.0) < _LEAST_GAIN for x in shown):
+        yield (
             "Layers that overflow come first: one of them in FP32 gains nothing as long as another "
             "overflows."
         )
-    if said:
-        yield Line(" ".join(said), "muted")
+    if _is_masked_above(result, shown):
+        yield (
+            "Layers that do as much harm alone as all together come first, whatever their gain: "
+            "one of them in FP32 gains little as long as another is quantized."
+        )
+
+
+def _is_masked_above(result: CompareResult, shown: Sequence[LayerResult]) -> bool:
+    """Whether a layer that others mask stands above one that gains more, in the order of gains."""
+    effect, order = result.effect, result.curve.order if result.curve else Order.EFFECT
+    if effect is None or order is not Order.EFFECT:
+        return False
+    above = math.inf
+    for layer in shown:
+        gain = layer.gain_db or 0.0
+        if layer.effect is not None and not layer.overflows:
+            if is_masked(layer.effect, effect.noise):
+                above = min(above, gain)
+            elif gain > above:
+                return True
+    return False
 
 
 def _is_estimate(layer: LayerResult) -> bool:

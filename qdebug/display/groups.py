@@ -11,7 +11,7 @@ from qdebug.results.clusters import SampleCluster, SampleClusters
 from qdebug.results.compare import CompareResult
 from qdebug.results.groups import GroupClipping, GroupResult, Groups
 from qdebug.results.words import decibel, in_decibels, number, score, share
-from qdebug.wording import printable
+from qdebug.wording import counted, printable
 
 _MOST_ROWS = 10
 _MOST_NUMBERS = 5
@@ -87,10 +87,10 @@ def _alike(cluster: SampleCluster, clusters: SampleClusters, worst: str) -> str:
     all_of = cluster.of_worst == clusters.worst
     which = f"All {clusters.worst}" if all_of else f"{cluster.of_worst} of the {clusters.worst}"
     return (
-        f"{which} {worst} fail alike: after "
-        f"{printable(cluster.layer)} their SQNR is {in_decibels(cluster.sqnr_db)}, that of the "
-        f"others {in_decibels(cluster.others_sqnr_db)} (medians; {len(cluster.samples)} of "
-        f"{clusters.samples} samples: {numbers}{more})."
+        f"{which} {worst} fail alike: they are among {len(cluster.samples)} of the "
+        f"{counted(clusters.samples, 'sample')} whose SQNR is {in_decibels(cluster.sqnr_db)} after "
+        f"{printable(cluster.layer)}, and {in_decibels(cluster.others_sqnr_db)} that of the others "
+        f"(medians). These {len(cluster.samples)} are {numbers}{more or '.'}"
     )
 
 

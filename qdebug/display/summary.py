@@ -203,17 +203,16 @@ def _cured(result: CompareResult) -> str:
             return ""
         verb = "leaves" if cure.metric == task.candidate else "takes"
         at = "at" if cure.metric == task.candidate else "to"
-        metric = f"{verb} {printable(task.name)} {at} {cure.metric:.4f} and "
+        metric = f"{verb} {printable(task.name)} {at} {cure.metric:.4f}"
     what = f"The cheapest fix, {cure.what},"
     on = f" ({counted(cure.samples, 'sample')})" if cure.samples < result.samples else ""
     kept = f", with every layer still in {result.precision.upper()}"
     if math.isnan(cure.before_sqnr_db):
-        return f"{what} {metric}makes them finite, at {after}{on}{kept}."
+        finite = f"makes them finite, at {after}"
+        return f"{what} {f'{metric} and ' * bool(metric)}{finite}{on}{kept}."
     told = task is None and not on
     moved = _moved(cure.before_sqnr_db, cure.sqnr_db, told=told)
-    if metric and moved.startswith("even lowers"):
-        metric, moved = metric.removesuffix(" and "), f", although it{moved.removeprefix('even')}"
-    return f"{what} {metric}{moved}{on}{kept}."
+    return f"{what} {_joining(metric, moved)}{on}{kept}."
 
 
 def shift_text(shift: Shift) -> str:
@@ -266,7 +265,8 @@ def _restored(result: CompareResult, summary: Summary) -> str:
         return f"K{keeping} leaves NaN or Inf there."
     task = _metric_too(result, summary)
     if math.isnan(before):
-        return f"K{keeping} {task}makes them finite, at {in_decibels(after)}."
+        finite = f"makes them finite, at {in_decibels(after)}"
+        return f"K{keeping} {f'{task} and ' * bool(task)}{finite}."
     moved = _moved(before, after, told=summary.metric is None)
     if _harms_metric(result, summary):
         assert summary.metric is not None and summary.metric.restored is not None
@@ -275,11 +275,16 @@ def _restored(result: CompareResult, summary: Summary) -> str:
         if result.metric is None or result.metric.higher_is_better is None:
             helps = f"bring {name} nearer to FP32's"
         chance = "" if is_certain(result.metric) else ", which may be chance"
+        if decibel(after) != decibel(before) and after < before:
+            return (
+                f"K{keeping} does not help: it {moved}{_together(summary)}, and takes {name} to "
+                f"{value:.4f}{chance}."
+            )
         return (
             f"Less noise does not {helps}: k{keeping} {moved}"
             f"{_together(summary)}, but takes {name} to {value:.4f}{chance}."
         )
-    gives = f"{task}{moved}{_together(summary)}."
+    gives = f"{_joining(task, moved)}{_together(summary)}."
     many = _many(summary)
     if not many:
         return f"K{keeping} {gives}"
@@ -334,7 +339,7 @@ def _metric_too(result: CompareResult, summary: Summary) -> str:
         value += ", that of FP32,"
     elif better is not None and better > 0 and not same:
         value += ", better than FP32,"
-    return f"leaves {name} at {value} and " if same else f"takes {name} to {value} and "
+    return f"leaves {name} at {value}" if same else f"takes {name} to {value}"
 
 
 def _moved(before: float, after: float, *, told: bool) -> str:
@@ -342,11 +347,20 @@ def _moved(before: float, after: float, *, told: bool) -> str:
     if decibel(before) == decibel(after):
         return f"leaves the SQNR at {in_decibels(after)}"
     only = "only " if 0 < after - before < _MUCH_DB else ""
-    how = f"{only}raises" if after > before else "even lowers"
+    how = f"{only}raises" if after > before else "lowers"
     if told:
         return f"{how} it to {in_decibels(after)}"
     start = decibel(before) if math.isfinite(after) else in_decibels(before)
     return f"{how} the SQNR from {start} to {in_decibels(after)}"
+
+
+def _joining(metric: str, moved: str) -> str:
+    """What became of the metric, "" without one, and of the SQNR."""
+    if not metric:
+        return moved
+    if moved.startswith("lowers"):
+        return f"{metric.removesuffix(',')}, although it {moved}"
+    return f"{metric} and {moved}"
 
 
 def _together(summary: Summary) -> str:

@@ -101,7 +101,7 @@ def of_groups(
     Args:
         left_out: the score without each group in turn, float64 [groups].
         reference_left_out: the reference's likewise.
-        bounds: the least and the largest score that there is, where that is known.
+        bounds: the least and the largest score that there is, where both are known.
         is_truth: the reference is the truth, so that its score has no error, nor has one that is
             the same whatever is left out.
     """

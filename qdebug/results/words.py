@@ -15,6 +15,7 @@ from qdebug.wording import counted, printable
 
 _MOST_DECIMALS = 9
 """More digits tell people nothing."""
+_NO_SIGNAL = "no signal"
 FP16_KERNELS = {
     Fp16Kernels.TENSORRT: "simulated as TensorRT's kernels compute them: sums in FP16",
     Fp16Kernels.EXACT: "simulated with exact sums; TensorRT's kernels sum in FP16",
@@ -66,9 +67,12 @@ def telling_decimals(values: Iterable[float | None], condition: Condition, least
 
 
 def decibel(value: float | None) -> str:
-    """An SQNR in dB with one decimal; "exact" where there is no error at all."""
+    """An SQNR in dB with one decimal; "exact" where there is no error at all, "no signal" where
+    there is an error of nothing but zeros."""
     if value == math.inf:
         return "exact"
+    if value == -math.inf:
+        return _NO_SIGNAL
     if value is None or not math.isfinite(value):
         return number(value)
     return f"{round(value, 1) + 0.0:.1f}"  # no -0.0
@@ -77,7 +81,7 @@ def decibel(value: float | None) -> str:
 def in_decibels(value: float | None) -> str:
     """As `decibel`, with its unit where it is a number."""
     text = decibel(value)
-    return text if text in ("exact", "–") else f"{text} dB"
+    return text if text in ("exact", "–", _NO_SIGNAL) else f"{text} dB"
 
 
 def share(value: float | None) -> str:

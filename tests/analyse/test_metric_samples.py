@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from qdebug.analyse.gate import metric_notes, read_gate
-from qdebug.analyse.metric_samples import judged_pair
+from qdebug.analyse.metric_samples import JudgedPair, judged_pair
 from qdebug.execute.evaluator import MetricEvaluator
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric, metric_in_memory
+from qdebug.metrics.tasks.worst_group import of_worst_group
 from qdebug.metrics.uncertainty import Uncertainty
 from qdebug.results.compare import TaskResult
 
@@ -114,3 +115,31 @@ def test_a_bound_within_the_interval_is_not_told(
     task = replace(TASK, uncertainty=Uncertainty((0, 1), change, 0.3, "paired jackknife"))
     notes = metric_notes(task, 100, read_gate([f"metric>={bound}"], "top1"))
     assert len(notes) == bool(needed) and all(needed in note for note in notes)
+
+
+def test_no_interval_is_wider_than_scores_are() -> None:
+    """Of two samples that are wrong in FP32 alone, and of a group that loses hardly anything."""
+    changed = SCORES.copy()
+    changed[[2, 11]] = np.roll(SCORES[[2, 11]], 1, axis=1)
+    labels = {"labels": CLASSES, "group": np.arange(SAMPLES) % 2}
+    pair, metric = judged("top1", changed, labels)
+    reversed_pair = JudgedPair(pair.candidate, pair.reference)
+    for both in (pair, reversed_pair):
+        found = both.uncertainty(metric)
+        assert 0 <= found.interval[0] <= both.candidate.score <= found.interval[1] <= 1
+        ends = [both.reference.score + end for end in found.change]
+        assert ends[0] >= -1e-12 and ends[1] <= 1 + 1e-12
+    worst = of_worst_group(metric, "group")
+    evaluator = MetricEvaluator(worst, labels, {"y": SCORES})
+    almost = SCORES.copy()
+    almost[3] = np.roll(SCORES[3], 1)
+    found = judged_pair(evaluator, {"y": almost}, SAMPLES).uncertainty(worst)
+    assert found is not None and found.interval[1] <= 1 and found.change[1] <= 0
+
+
+def test_an_error_rate_has_no_interval_below_zero() -> None:
+    values = np.zeros((SAMPLES, 1))
+    values[0] = 3.0
+    evaluator = MetricEvaluator(load_metric("rmse"), {"labels": np.zeros(SAMPLES)}, {"y": values})
+    found = judged_pair(evaluator, {"y": values}, SAMPLES).uncertainty(evaluator.metric)
+    assert found is not None and found.interval[0] == 0 < found.interval[1]

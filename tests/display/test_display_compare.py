@@ -12,9 +12,9 @@ import qdebug
 from qdebug.display.blocks import Line, Table
 from qdebug.display.compare import view
 from qdebug.display.summary import sentence
-from qdebug.results.compare import AT_OUTPUTS, Cause, CompareResult
+from qdebug.results.compare import AT_OUTPUTS, Cause, CompareResult, TaskResult
 from qdebug.results.curve import CurvePoint, Order
-from qdebug.results.summary import Finding
+from qdebug.results.summary import Finding, RestoredMetric
 
 DATA = Path(__file__).parents[2] / "calib_data"
 
@@ -96,3 +96,33 @@ def test_layers_named_in_spite_of_a_negative_gain(result: CompareResult) -> None
         other = replace(summary, layers=tuple(x.name for x in named))
         legend = str(view(replace(result, layers=layers, summary=other)))
         assert "A negative gain: " in legend and ("help only together" in legend) is told
+
+
+def test_layers_that_others_mask_are_explained_where_they_stand_above_larger_gains(
+    result: CompareResult,
+) -> None:
+    summary: Any = result.effect
+    effects: list[Any] = [layer.effect for layer in result.layers]
+    order = replace(result.curve, order=Order.EFFECT) if result.curve else None
+    for alone, told in ((1.0, True), (0.01, False)):
+        first = replace(effects[0], alone=alone * summary.noise, output_share=0.01)
+        second = replace(effects[1], alone=0.1 * summary.noise, output_share=0.4)
+        layers = [replace(result.layers[0], effect=first), replace(result.layers[1], effect=second)]
+        legend = str(view(replace(result, layers=(*layers, *result.layers[2:]), curve=order)))
+        assert ("as much harm alone as all together" in legend) is told
+
+
+def test_a_lower_sqnr_is_told_as_what_speaks_against_it(result: CompareResult) -> None:
+    task = RestoredMetric("top1", 0.9, 0.98, 1.0)
+    scored = TaskResult("top1", 1.0, 0.9, higher_is_better=True)
+    summary: Any = result.summary
+    summary = replace(summary, layers=(result.layers[0].name,), metric=task)
+    summary = replace(summary, sqnr_db=20.0, restored_sqnr_db=18.0)
+    for restored, says in (
+        (0.98, "takes top1 to 0.9800, although it lowers the SQNR from 20.0 to 18.0 dB"),
+        (1.0, "takes top1 to 1.0000, that of FP32, although it lowers the SQNR"),
+        (0.85, "does not help: it lowers the SQNR from 20.0 to 18.0 dB, and takes top1 to 0.8500"),
+    ):
+        with_metric = replace(summary, metric=replace(task, restored=restored))
+        told = sentence(replace(result, metric=scored, summary=with_metric, cures=()))
+        assert says in told and "even lowers" not in told and "Less noise" not in told

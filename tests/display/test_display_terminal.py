@@ -213,7 +213,7 @@ def test_numbers() -> None:
         *("NaN", "inf", "-inf", "0.1235", "1e+09")
     ]
     assert [decibel(x) for x in (None, math.inf, -math.inf, math.nan, 12.34)] == [
-        *("–", "exact", "-inf", "NaN", "12.3")
+        *("–", "exact", "no signal", "NaN", "12.3")
     ]
     assert [in_decibels(x) for x in (None, math.inf, 12.34)] == ["–", "exact", "12.3 dB"]
     assert [share(x) for x in (None, 0, 1e-9, 0.0123, 1)] == ["–", "0", "<0.01%", "1.2%", "100%"]

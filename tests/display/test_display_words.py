@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qdebug.results.conditions import Condition
-from qdebug.results.words import apart, score, telling_decimals
+from qdebug.results.words import apart, decibel, in_decibels, score, telling_decimals
 
 
 def at_least(bound: float, operator: str = ">=") -> Condition:
@@ -40,3 +42,8 @@ def test_tiny_scores_keep_digits_and_samples_are_counted() -> None:
     assert score(0.00012345) == "0.00012" and score(0.98) == "0.9800" and score(0.0) == "0.0000"
     assert apart(-0.004, 250, is_share=True) == "0.0040 (1 sample)"
     assert apart(0.004, 250, is_share=False) == "0.0040"
+
+
+def test_an_error_of_nothing_but_zeros_is_no_number_of_decibels() -> None:
+    assert in_decibels(-math.inf) == decibel(-math.inf) == "no signal"
+    assert in_decibels(math.inf) == "exact" and in_decibels(-3.25) == "-3.2 dB"

@@ -121,7 +121,7 @@ class Flips(FlipCount):
             return (
                 f"{what} gives the same indices as FP32, but in another order in {self.reordered}"
                 f"{other}, first in sample {self.sample}: there two chosen scores of "
-                f"'{decision.scores}' are only {self.margin:.2g} apart, and a score moved by "
+                f"'{decision.scores}' are {self._apart}, and a score moved by "
                 f"{self.moved:.2g}. What reads them is compared place by place, so its error is "
                 "that of the order"
             )
@@ -131,12 +131,17 @@ class Flips(FlipCount):
             ". What reads them is compared place by place, so its error is that of another choice: "
             "a metric judges what that costs"
         )
+        leads = f"leads by only {self.margin:.2g}" if self.margin else "is equal to the next one"
         return (
             f"{what} chooses other indices than in FP32 in {self.flipped}{other}, first in sample "
-            f"{self.sample}: there the chosen score of '{decision.scores}' leads by only "
-            f"{self.margin:.2g}, and a score moved by {self.moved:.2g}"
+            f"{self.sample}: there the chosen score of '{decision.scores}' {leads}, "
+            f"and a score moved by {self.moved:.2g}"
             f"{more if self.reordered else ''}{gathered if decision.op_type == 'TopK' else ''}"
         )
+
+    @property
+    def _apart(self) -> str:
+        return f"only {self.margin:.2g} apart" if self.margin else "equal"
 
     def merge(self, other: Self) -> bool:
         """See FlipCount. A set that differs is told before one in another order."""
@@ -189,7 +194,8 @@ class Flips(FlipCount):
         at = tuple(int(i[0]) for i in np.nonzero(where))
         leads = -np.diff(-np.sort(-right[at])[places])
         self.sample = start + (at[0] if at else 0)
-        self.margin = float(leads.min(initial=np.inf)) if leads.size else 0.0
+        least = float(leads.min()) if leads.size else 0.0
+        self.margin = least + 0.0  # of equal scores the difference may be -0
         self.moved = float(np.nanmax(np.abs(right[at] - found[at])))
 
 

@@ -140,7 +140,8 @@ class TaskMetric:
             default: without that, analyse/metric_direction.py looks.
         is_share: the score is a share of the samples, each of which counts as one.
         takes_ragged: `compute` splits samples whose outputs differ in shape itself.
-        bounds: the least and the largest score that there is; None where that is not known.
+        bounds: the least and the largest score that there is, infinite where there is no such
+            end; None where that is not known.
         loss: what each sample loses: float64 [samples], smooth, lower is better, comparable only
             between networks on the same samples; None where there is none.
         per_sample: the score of each sample, float64 [samples], where the score is their mean; else
@@ -182,6 +183,13 @@ class TaskMetric:
     decode: str | None = None
     facts: ModelFacts | None = None
     described: str = ""
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the largest score that there may be."""
+        if self.bounds is not None:
+            return self.bounds
+        return (0.0, 1.0) if self.is_share else (-math.inf, math.inf)
 
     @property
     def takes_reference_as_truth(self) -> bool:

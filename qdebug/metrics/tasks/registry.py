@@ -6,6 +6,7 @@ line's `--help` reads it too.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
@@ -18,6 +19,8 @@ Truth = Literal["labels", "reference"]
 
 
 UNIT = (0.0, 1.0)
+FROM_ZERO = (0.0, math.inf)
+"""Of errors."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class BuiltInMetric:
         takes: see above.
         higher_is_better: of the score.
         is_share: it is a share of the samples, each of which counts as one.
-        bounds: see TaskMetric; of a score that is no mean over samples.
+        bounds: see TaskMetric; a share has 0 to 1 anyway.
         file: in this package; "" for the name, with underscores for hyphens.
         parameter: the number that it takes after an @, where none is given; None for none. The
             functions get it as the keyword `at`.
@@ -182,6 +185,7 @@ BUILT_IN = (
         "labels",
         "text",
         higher_is_better=False,
+        bounds=FROM_ZERO,
         package="jiwer",
     ),
     BuiltInMetric(
@@ -190,6 +194,7 @@ BUILT_IN = (
         "reference",
         "text",
         higher_is_better=False,
+        bounds=FROM_ZERO,
         file="cer",
         package="jiwer",
     ),
@@ -199,6 +204,7 @@ BUILT_IN = (
         "labels",
         "text",
         higher_is_better=False,
+        bounds=FROM_ZERO,
         package="jiwer",
     ),
     BuiltInMetric(
@@ -207,11 +213,16 @@ BUILT_IN = (
         "reference",
         "text",
         higher_is_better=False,
+        bounds=FROM_ZERO,
         file="wer",
         package="jiwer",
     ),
     BuiltInMetric(
-        "cosine", "mean cosine similarity of embeddings with the reference's", "reference", "values"
+        "cosine",
+        "mean cosine similarity of embeddings with the reference's",
+        "reference",
+        "values",
+        bounds=(-1.0, 1.0),
     ),
     BuiltInMetric(
         "recall",
@@ -234,6 +245,7 @@ BUILT_IN = (
         "labels",
         "values",
         higher_is_better=False,
+        bounds=FROM_ZERO,
     ),
     BuiltInMetric(
         "rmse",
@@ -241,6 +253,7 @@ BUILT_IN = (
         "labels",
         "values",
         higher_is_better=False,
+        bounds=FROM_ZERO,
     ),
     BuiltInMetric("psnr", "mean peak signal-to-noise ratio of pictures in dB", "labels", "values"),
     BuiltInMetric(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -49,8 +50,14 @@ def of_worst_group(metric: TaskMetric, group: str) -> TaskMetric:
         judge=None,
         is_share=False,
         takes_ragged=True,
-        bounds=None,
+        bounds=_bounds(metric),
     )
+
+
+def _bounds(metric: TaskMetric) -> tuple[float, float]:
+    """On the better side no score is beyond a share: no group loses less than all samples do. On
+    the other one the change of a group may be larger than FP32's score."""
+    return (-math.inf, 1.0) if metric.is_share else (-math.inf, math.inf)
 
 
 def _settled(metric: TaskMetric, group: str, reference: Outputs) -> TaskMetric | None:

@@ -74,3 +74,13 @@ def test_a_batch_counts_once() -> None:
 def test_equal_scores_never_flip(scores: list[float], count: int) -> None:
     count = min(count, len(scores))
     assert flips([scores], [scores], count=count).flipped == 0
+
+
+def test_a_tie_is_no_lead() -> None:
+    """-0 is what a difference of equal scores may be."""
+    smallest = flips([[2, 2, 7]], [[2.5, 2.25, 7]], largest=False)
+    assert smallest.flipped and "is equal to the next one" in smallest.evidence
+    tied = flips([[1.0, 1.0, 0.5]], [[0.5, 1.0, 1.5]])
+    assert str(tied.margin) == "0.0" and "-0" not in tied.evidence
+    swapped = flips([[2.0, 2.0, 0]], [[1.0, 2.0, 0]], count=2, ordered=True)
+    assert "are equal, and a score moved by 1" in swapped.evidence

@@ -306,7 +306,7 @@ def test_masks(save: Any, tmp_path: Path) -> None:
 def test_a_folder_of_something_else_says_what_is_there(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt", "c.pdf"):
         (tmp_path / name).touch()
-    with pytest.raises(SampleError, match=r"holds 2 \.txt files, 1 \.pdf files"):
+    with pytest.raises(SampleError, match=r"holds 2 \.txt files, 1 \.pdf file\."):
         opened(tmp_path)
 
 

@@ -11,6 +11,7 @@ from qdebug.network.dataformats import FORMATS, data_usage
 from qdebug.network.samples.feed_files import files_in
 from qdebug.network.samples.samples import Source
 from qdebug.types import TensorSpec
+from qdebug.wording import counted
 
 
 def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source:
@@ -42,9 +43,9 @@ def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source:
 def _contents(path: Path) -> str:
     """What is in a folder, for people: how many files of which ending."""
     kinds = Counter(
-        "folders" if each.is_dir() else f"{each.suffix or 'other'} files" for each in path.iterdir()
+        "folder" if each.is_dir() else f"{each.suffix or 'other'} file" for each in path.iterdir()
     )
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "nothing"
+    return ", ".join(counted(count, kind) for kind, count in kinds.most_common()) or "nothing"
 
 
 def _has_files(path: Path, endings: Sequence[str]) -> bool:
