@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,6 +49,28 @@ def parse_and_run(arguments: list[str], run: Run) -> int:
     Raises:
         UsageError: an unknown command or flag, or a flag without its value.
     """
+    try:
+        code = _app(arguments, run, whole=_shows_help(arguments))(arguments)
+    except CycloptsError:
+        try:
+            code = _app(arguments, run, whole=True)(arguments)
+        except CycloptsError as problem:
+            raise _usage_error(problem) from None
+    return UsageError.exit_code if not arguments else int(code or 0)
+
+
+def _shows_help(arguments: list[str]) -> bool:
+    """Whether help may be asked for, also among short flags that are written together."""
+    return not arguments or any(
+        word in ("--help", _EVERYTHING) or re.fullmatch("-[A-Za-z]*h[A-Za-z]*", word)
+        for word in arguments
+    )
+
+
+def _app(arguments: list[str], run: Run, *, whole: bool) -> App:
+    """What parses a command line. It knows all flags of the command that is named, as help and
+    suggestions need; or, where it is not to be `whole`, those that occur: parsing takes a third of
+    the time then, and what it takes it understands alike."""
     app = App(
         name="qdebug",
         help=f"{_ABOUT}\n\n{_MORE}\n\n{_EXIT_CODES}",
@@ -61,19 +84,26 @@ def parse_and_run(arguments: list[str], run: Run) -> int:
     )
     for place, command in enumerate(COMMANDS.values()):
         is_named = command.name in arguments
-        folded = _folded(command) if is_named and _EVERYTHING not in arguments else {}
+        folded = _folded(command) if is_named and whole and _EVERYTHING not in arguments else {}
+
+        def is_needed(setting: Setting, is_named: bool = is_named) -> bool:
+            return is_named and (whole or _occurs(setting, arguments))
+
         app.command(
-            _function(command, run, folded, with_flags=is_named),
+            _function(command, run, folded, is_needed),
             name=command.name,
             usage=f"Usage: {_usage(command)}",
             help_epilogue=_epilogue(command, folded),
             sort_key=place,
         )
-    try:
-        code = app(arguments)
-    except CycloptsError as problem:
-        raise _usage_error(problem) from None
-    return UsageError.exit_code if not arguments else int(code or 0)
+    return app
+
+
+def _occurs(setting: Setting, arguments: list[str]) -> bool:
+    """Whether a setting may be among the words: by its flag, short or long, or by its place."""
+    if setting.option.positional or setting.option.short:
+        return True
+    return any(word.partition("=")[0] == setting.flag for word in arguments)
 
 
 def _folded(command: Command) -> dict[str, tuple[str, ...]]:
@@ -99,10 +129,13 @@ def _epilogue(command: Command, folded: Mapping[str, tuple[str, ...]]) -> str | 
 
 
 def _function(
-    command: Command, run: Run, folded: Mapping[str, tuple[str, ...]], *, with_flags: bool
+    command: Command,
+    run: Run,
+    folded: Mapping[str, tuple[str, ...]],
+    is_needed: Callable[[Setting], bool],
 ) -> Callable[..., int]:
-    """A function whose parameters are the flags of a command; without them it is only listed: those
-    of all commands take 20 ms."""
+    """A function whose parameters are the flags of a command that are needed; without any it is
+    only listed: those of all commands take 20 ms."""
     declared = settings_of(command.settings)
     shown = settings_of(command.shown)
 
@@ -117,7 +150,7 @@ def _function(
         _parameter(setting, group, shown=setting.name not in folded)
         for group, members in command.grouped.items()
         for setting in members
-        if with_flags
+        if is_needed(setting)
     ]
     about = (command.about, command.more, command.example and f"Example: {command.command_line}")
     function.__name__ = command.name

@@ -10,6 +10,7 @@ import pytest
 
 from qdebug.backends.doctor import DoctorResult, Finding
 from qdebug.backends.registry import BackendSpec, takers
+from qdebug.cli import parser
 from qdebug.config.commands import COMMANDS, Command
 
 commands = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda c: c.name)
@@ -202,3 +203,30 @@ def test_flags_of_backends_that_are_not_installed_are_folded(
         flags = ["net.onnx", "--inputs", "data.npz", "--tf32", "--backend", "tensorrt-rtx"]
         target = ["--target", "output.cosine>=0"] if name == "bisect" else []
         desk.refused(name, *flags, *target, says=says)
+
+
+@commands
+def test_a_parser_of_what_occurs_understands_as_one_of_everything(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each flag alone, with its value apart or after "=", and all of them together."""
+    flags = [s for s in command.declared if not s.option.positional]
+    lines = [[s.flag] if s.is_switch or s.option.count else [s.flag, "7"] for s in flags]
+    lines += [[f"{s.flag}=7"] for s in flags if not (s.is_switch or s.option.count)]
+    lines += [[s.option.short] for s in flags if s.option.short and s.option.count]
+    lines.append([word for line in lines[: len(flags)] for word in line])
+
+    def understood(line: list[str]) -> Any:
+        found: list[Any] = []
+
+        def run(*given: Any) -> int:
+            found.append(given)
+            return 0
+
+        parser.parse_and_run([command.name, *line], run)
+        return found
+
+    briefly = [understood(line) for line in lines]
+    monkeypatch.setattr(parser, "_occurs", lambda *_: True)
+    assert briefly == [understood(line) for line in lines]
+    assert all(len(found) == 1 for found in briefly)
