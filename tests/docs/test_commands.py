@@ -142,6 +142,7 @@ def _yaml(content: Any) -> None:
         assert code == 0, said
     elif str(content.get("schema", "")).startswith("qdebug.plan/"):
         Path("plan.yaml").write_text(yaml.safe_dump(content), "utf-8")
-        flags = ["model.onnx", "--inputs", "samples.npz", "--plan", "plan.yaml"]
+        model = f"calib_data/{content['model']['path']}" if "model" in content else "model.onnx"
+        flags = [model, "--inputs", "samples.npz", "--plan", "plan.yaml"]
         code, _, said = run_qdebug(["compare", *flags])
         assert code == 0, said

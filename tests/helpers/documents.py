@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from PIL import Image
+from small_digits import small_digits
 
 from qdebug.cli.app import main
 
@@ -184,13 +185,10 @@ def prepare_files(folder: Path) -> None:
     """Make what the commands of the documents name, small and real, in ``folder``."""
     copy_bundled(folder)
     with contextlib.chdir(folder):
-        for name, network in (
-            ("model.onnx", "digits_cnn"),
-            ("fp32.onnx", "digits_cnn"),
-            ("detector.onnx", "digits_cnn"),
-            ("encoder.onnx", "digits_encoder"),
-        ):
-            shutil.copy(f"calib_data/{network}.onnx", name)
+        small = small_digits(Path("calib_data/digits_holdout.npz"), unseen=128)
+        for name in ("model.onnx", "fp32.onnx", "detector.onnx"):
+            onnx.save(small, name)
+        shutil.copy("calib_data/digits_encoder.onnx", "encoder.onnx")
         with np.load("calib_data/digits_holdout.npz") as data:
             images, labels = data["input"], data["labels"]
         with np.load("calib_data/digits_calib.npz") as data:
