@@ -22,6 +22,8 @@ ARGUMENTS = {
     "bench_calibrate": f"{TINY} --samples 4 --rounds 1 --peer",
     "bench_calibrators": "--sizes 1000 --rounds 1",
     "bench_candidates": f"{SMALL} --workers 1",
+    "bench_changes": "--nets digits_cnn --samples 8 --ways by-noise last-step --without ranges "
+    "--never rounding weight-ranges",
     "bench_check": "--nets digits_cnn",
     "bench_cluster": "--net digits_cnn --samples 16 --rounds 1 --workers 1 --commands compare",
     "bench_compare": f"{SMALL} --keep none all/float16",
@@ -57,6 +59,7 @@ SHOWS = {
     "bench_calibrate": ["qdebug", "onnxruntime", "× floor"],
     "bench_calibrators": ["GB/s", "mean-max"],
     "bench_candidates": ["a layer in 10 in FP16", "× FP32"],
+    "bench_changes": ["| digits_cnn | by-noise | 1.0000 |", "the same: nothing of it was kept"],
     "bench_check": ["| values 0 to 255 | 0.12 value-range |", "5 of 6 mistakes"],
     "bench_cluster": ["compare   local:1 ", "1.00 x"],
     "bench_compare": ["compare --keep all/float16", "× (floor + disk)"],
