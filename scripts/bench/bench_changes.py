@@ -27,7 +27,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-import onnx
 import onnxruntime as ort
 import unseen_networks
 from bench_repair import executed
@@ -42,6 +41,7 @@ from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.registry import REMEDIES
 from qdebug.decide.repair import steps
 from qdebug.decide.repair.steps import State, Trying
+from qdebug.network.weights import write_model
 
 NOISE, LAST, ORDER = "by-noise", "last-step", "old-order"
 WAYS = (NOISE, LAST, ORDER)
@@ -128,7 +128,7 @@ def repaired(net: Unseen, how: Mapping[str, Any], folder: Path) -> Repaired:
     outputs = last = executed(made, net.sets.judge)
     in_turn = [i for i, step in enumerate(found.steps) if step.accepted and not step.alone]
     if any(one.chosen and list(one.steps) != in_turn for one in found.proof.answers):
-        onnx.save(networks[-1].proto(), made)
+        write_model(networks[-1].proto(), str(made), "made", force=True)
         last = executed(made, net.sets.judge)
     kept = frozenset(step.remedy for step in found.steps if step.accepted)
     names_last = dict.fromkeys(found.steps[i].remedy for i in in_turn)

@@ -12,8 +12,8 @@ nearest, and FP16.
 
 `--rivals PYTHON` adds what other tools give, fitted to the same samples (see rivals.py; PYTHON is
 the interpreter of an environment with NNCF and onnxsim). `--time-limit` holds for every way;
-`--limits 30 60 120` also repairs under these: a longer one should never be worse. Minutes for each
-network.
+`--limits 30 60 120` also repairs under these: a longer one should never be worse. `--mixed` also
+takes the layers in FP16 that a repair without a target offers. Minutes for each network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,6 +42,8 @@ from unseen_networks import Unseen
 from yardstick_tasks import Arrays
 
 import qdebug
+from qdebug.network.weights import write_model
+from qdebug.types import Precision
 
 LOSS = 0.02
 """A network that loses less has nothing to recover."""
@@ -52,6 +54,7 @@ LOSSES = {
     "embedding": "neighbour margin",
     "keypoints": "mass beyond 2 pixels",
     "segmentation": "soft F1",
+    "regression": "absolute error",
 }
 """The loss that the metric of each kind of network has; others have none."""
 
@@ -185,16 +188,44 @@ def of_rivals(net: Unseen, judging: Judging, base: Arrays, python: Path) -> list
     return found
 
 
-def results(
-    net: Unseen, time_limit: float | None, limits: list[int], python: Path | None = None
-) -> list[Result]:
+@dataclass(frozen=True)
+class Asked:
+    """What is measured besides.
+
+    Attributes:
+        time_limit: of every repair.
+        limits: those of more repairs.
+        python: an interpreter that has the other tools.
+        mixed: the layers in FP16 that a repair without a target offers are taken, too.
+        never: remedies that are left out.
+    """
+
+    time_limit: float | None = None
+    limits: tuple[int, ...] = ()
+    python: Path | None = None
+    mixed: bool = False
+    never: tuple[str, ...] = ()
+
+
+def with_mixed(repaired: qdebug.RepairResult) -> onnx.ModelProto | None:
+    """A repaired network with the layers in FP16 that were offered; None where none were."""
+    if repaired.mixed is None:
+        return None
+    bound = repaired.network.bound
+    high = dict.fromkeys(repaired.mixed.pinned, Precision.FP16)
+    plan = replace(bound.plan, layers={**bound.plan.layers, **high})
+    bound = replace(bound, plan=plan, precisions={**bound.precisions, **high})
+    return replace(repaired.network, bound=bound).proto()
+
+
+def results(net: Unseen, asked: Asked) -> list[Result]:
     """FP32, minmax, what bounds a repair, other tools, the best calibrator, and repairs."""
     names = [i.name for i in ort.InferenceSession(str(net.model)).get_inputs()]
     fit = {name: net.sets.fit[name] for name in names}
     ways: dict[str, Mapping[str, Any]] = {
         "best calibrator": {"only": ("calibrator",)},
         "repair": {},
-        **{f"repair, {limit} s": {"time_limit": float(limit)} for limit in limits},
+        **{f"repair, {limit} s": {"time_limit": float(limit)} for limit in asked.limits},
     }
     with TemporaryDirectory() as folder:
         made, plan = Path(folder, "made.onnx"), str(Path(folder, "plan.yaml"))
@@ -214,7 +245,7 @@ def results(
         found.append(judging.result("weights alone", outputs, base))
         planned("fp16")
         found.append(judging.result("FP16", executed(made, net.sets.judge), base))
-        found += of_rivals(net, judging, base, python) if python else []
+        found += of_rivals(net, judging, base, asked.python) if asked.python else []
         for way, how in ways.items():
             began, worked = time.monotonic(), time.process_time()
             repaired = qdebug.repair(
@@ -222,9 +253,9 @@ def results(
                 calib_data=fit,
                 inputs=net.sets.choose,
                 metric=metric_of(net),
-                pin=False,
+                pin=asked.mixed and way == "repair",
                 cache=False,
-                **{"time_limit": time_limit, **how},
+                **{"time_limit": asked.time_limit, "never": asked.never, **how},
             )
             seconds = time.monotonic() - began, time.process_time() - worked
             repaired.save(made, force=True)
@@ -232,6 +263,14 @@ def results(
             outputs = executed(made, net.sets.judge)
             found.append(judging.result(way, outputs, base, seconds, did))
             print(found[-1], file=sys.stderr, flush=True)
+            pinned = with_mixed(repaired)
+            if pinned is not None and repaired.mixed is not None:
+                write_model(pinned, str(made), "made", force=True)
+                layers = f"{len(repaired.mixed.pinned)} of {repaired.mixed.candidates} layers"
+                did = f"{layers} in FP16, {repaired.mixed.added_cost:.0%} more cost"
+                outputs = executed(made, net.sets.judge)
+                found.append(judging.result(f"{way}, layers in FP16", outputs, base, seconds, did))
+                print(found[-1], file=sys.stderr, flush=True)
     return found
 
 
@@ -270,8 +309,17 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, metavar="SECONDS")
     parser.add_argument("--limits", type=int, nargs="+", default=[], metavar="SECONDS")
     parser.add_argument("--rivals", type=Path, metavar="PYTHON")
+    parser.add_argument("--mixed", action="store_true", help="take the layers in FP16, too")
+    parser.add_argument("--never", nargs="+", default=[], metavar="REMEDY")
     parser.add_argument("--json", type=Path, help="keep the results")
     arguments = parser.parse_args()
+    asked = Asked(
+        arguments.time_limit,
+        tuple(arguments.limits),
+        arguments.rivals,
+        arguments.mixed,
+        tuple(arguments.never),
+    )
     ort.set_default_logger_severity(3)
     kept: dict[str, list[Result]] = {}
     if arguments.json and arguments.json.exists():
@@ -281,8 +329,7 @@ def main() -> None:
         wanted = not arguments.nets or any(n.lower() in net.name.lower() for n in arguments.nets)
         if wanted and net.name not in kept:
             some = net.with_samples(arguments.samples)
-            limits, python = arguments.limits, arguments.rivals
-            kept[net.name] = results(some, arguments.time_limit, limits, python)
+            kept[net.name] = results(some, asked)
             if arguments.json:
                 every = {name: [asdict(one) for one in found] for name, found in kept.items()}
                 arguments.json.write_text(json.dumps(every, indent=1))

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import face_variants
-import matplotlib
 import numpy as np
 import numpy.typing as npt
 import onnx
+import spoken_samples as speech
+import strewn_characters as strewn
 import yardstick_tasks as tasks
 from common import DATA
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from strewn_characters import FONTS
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
-FONTS = sorted(Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVuS*.ttf"))
-FONTS = [path for path in FONTS if "Display" not in path.name]
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,34 @@ def unseen(strangers: Path, assets: Path) -> list[Unseen]:
             tasks.embedder("topic"),
             lambda: topics(sentences),
         ),
+        Unseen(
+            "CapSpot (YOLOX)",
+            strangers / "CapSpot" / "det_model.onnx",
+            tasks.detector(strewn.yolox_cells, 0.3, None),
+            lambda: pictures_of_characters(faces),
+        ),
+        *(sounds(strangers) if speech.can_speak() else ()),
     ]
     return [net for net in found if net.model.exists()]
+
+
+def sounds(strangers: Path) -> list[Unseen]:
+    """Those of sound."""
+    embedding = strangers / "openwakeword" / "embedding_model.onnx"
+    return [
+        Unseen(
+            "openWakeWord embedding",
+            embedding,
+            tasks.flat(tasks.embedder("words")),
+            lambda: three(partial(speech.words, embedding), (48, 96, 288), "input_1", "words"),
+        ),
+        Unseen(
+            "DNSMOS",
+            strangers / "speechmos" / "sig_bak_ovr.onnx",
+            speech.JUDGE_OF_SOUND,
+            lambda: three(speech.clips, (8, 16, 48), "input_1"),
+        ),
+    ]
 
 
 def bundled() -> Unseen:
@@ -210,6 +236,18 @@ def pictures_of_people(asset: Path) -> Sets:
 
     sets = (square(x) for x in (faces.fit, faces.choose, faces.judge))
     return Sets(*sets, photographs=faces.photographs)
+
+
+def pictures_of_characters(asset: Path) -> Sets:
+    """Characters strewn over the photographs; each set is on others."""
+    calib, inputs = (np.load(asset / f"{name}.npz")["input"] for name in ("calib", "inputs"))
+    photographs = calib, inputs[::2], inputs[1::2]
+    counts = 24, 36, JUDGING_VIEWS * len(inputs[1::2])
+    drawn = (
+        {"images": strewn.strewn(*one, seed)}
+        for seed, one in enumerate(zip(photographs, counts, strict=True))
+    )
+    return Sets(*drawn, photographs=len(inputs[1::2]))
 
 
 # --- rendered text ------------------------------------------------------------------------------

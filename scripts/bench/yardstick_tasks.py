@@ -77,6 +77,18 @@ def by_sample(values: Array) -> Array:
     return values.reshape(len(values), -1).mean(axis=1)
 
 
+def flat(task: Task) -> Task:
+    """The same of outputs [samples, 1, 1, D], as [samples, D]."""
+
+    def flattened(arrays: Arrays) -> Arrays:
+        return {name: array.reshape(len(array), -1) for name, array in arrays.items()}
+
+    def of(function: Loss) -> Loss:
+        return lambda o, labels, r: function(flattened(o), labels, flattened(r))
+
+    return Task(task.kind, of(task.parts), {name: of(one) for name, one in task.losses.items()})
+
+
 # --- classes: of images, columns of a line, or pixels ------------------------------------------
 
 
