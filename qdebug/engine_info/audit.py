@@ -8,7 +8,12 @@ from enum import StrEnum
 
 from qdebug.engine_info.files.layer_info import NAMES_ONLY
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, OnnxNode, Role
-from qdebug.engine_info.mismatch import MOVING_OPS, explain_mismatch, summed_in_fp32
+from qdebug.engine_info.mismatch import (
+    MOVING_OPS,
+    explain_mismatch,
+    quantizes_dynamically,
+    summed_in_fp32,
+)
 from qdebug.engine_info.products import product_of
 from qdebug.engine_info.tensors import FLOATS
 from qdebug.errors import UsageError
@@ -16,6 +21,9 @@ from qdebug.formats.registry import WEIGHT_FORMAT_OF, WEIGHT_ONLY
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.result import MaybeText, in_json
 from qdebug.types import Precision
+
+DYNAMIC = "built as its Q/DQ equivalent, and not as the file has it"
+"""Of an integer operator that quantizes what it reads dynamically."""
 
 
 class AuditVerdict(StrEnum):
@@ -158,6 +166,8 @@ def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) ->
             AuditVerdict.FUSED,
             "FP16 data, summed in FP32: the casts around it are folded",
         )
+    elif verdict is AuditVerdict.MISMATCH and quantizes_dynamically(node, want, info):
+        verdict, note = AuditVerdict.UNKNOWN, DYNAMIC
     elif verdict is AuditVerdict.MISMATCH:
         note, advice = explain_mismatch(node, want, built, layer, info)
     return AuditedLayer(name, op_type, want, built, verdict, note, advice, layer.name)

@@ -83,6 +83,17 @@ def explain_mismatch(
     return note, f"{pin} {option('fallback_precision', want)}: then no cast can be folded."
 
 
+def quantizes_dynamically(node: OnnxNode | None, want: Precision, info: EngineInfo) -> bool:
+    """Whether a product was built on ONNX Runtime's CPU provider from the Q/DQ equivalent of an
+    integer operator that multiplies codes of a DynamicQuantizeLinear (MatMulInteger, ConvInteger):
+    the operator itself ONNX Runtime runs in INT8."""
+    if node is None or want is not Precision.INT8 or not info.provider.startswith("CPU"):
+        return False
+    dequantizers = [info.makers.get(t) for t in node.inputs[:2]]
+    quantizers = [info.makers.get(d.inputs[0]) for d in dequantizers if d is not None and d.inputs]
+    return any(q is not None and q.op_type == "DynamicQuantizeLinear" for q in quantizers)
+
+
 def _about(event: BuildEvent, node: str) -> bool:
     kinds = (EventKind.PRECISION, EventKind.WARNING, EventKind.ERROR)
     named = re.search(rf"(?<![\w/.]){re.escape(node)}(?![\w/.])", event.text)

@@ -131,6 +131,19 @@ def test_without_a_reference_the_activations_are_put_back(
     assert min(x["local_sqnr_db"] for x in found["layers"] if x["local_sqnr_db"]) > 15
 
 
+def test_dynamic_quantization_is_no_failed_plan_on_onnx_runtime(
+    desk: Any, quantized: dict[str, str]
+) -> None:
+    """Its integer operators run in INT8 there; what was built are their equivalents."""
+    how = "--backend", "onnxruntime"
+    found = _compared(desk, quantized["dynamic"], "--reference", CNN, *how)
+    audit = found["engine"]["audit"]
+    assert audit["passed"] and not audit["mismatches"] and audit["unknown"]
+    assert any("errors are those of the file, the latency is not" in n for n in found["notes"])
+    static = _compared(desk, quantized["qdq"], "--reference", CNN, *how)
+    assert not any("quantizes dynamically" in note for note in static["notes"])
+
+
 def test_dynamic_quantization_is_read(desk: Any, quantized: dict[str, str]) -> None:
     found = _compared(desk, quantized["dynamic"], "--reference", CNN)
     assert any("13 ConvInteger" in note for note in found["notes"])

@@ -11,6 +11,7 @@ from qdebug.backends.host import as_runtime
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.backends.registry import spec_of
 from qdebug.config.engine import EngineSettings
+from qdebug.engine_info.audit import DYNAMIC
 from qdebug.engine_info.files.onnx_file import with_nodes
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.plan_audit import audit_plan
@@ -25,7 +26,7 @@ from qdebug.plan.plan import PrecisionPlan
 from qdebug.results.engine import EngineReport
 from qdebug.store.cache import cache_folder
 from qdebug.types import Precision, ProgressCallback, ignore_progress
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 
 def open_runtime(
@@ -110,7 +111,21 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
         audit=audit_plan(pair.model, pair.layers, requested.precisions, info) if info else None,
         providers=built.providers,
     )
-    return Engine(runtime, built, info, report, requested.notes)
+    return Engine(runtime, built, info, report, (*requested.notes, *_of_dynamic(report)))
+
+
+def _of_dynamic(report: EngineReport) -> tuple[str, ...]:
+    """That an engine is not what the file itself would be, where it quantizes dynamically."""
+    layers = report.audit.layers if report.audit else ()
+    count = sum(layer.note == DYNAMIC for layer in layers)
+    if not count:
+        return ()
+    return (
+        f"The model quantizes dynamically, and the engine was built from Q/DQ equivalents of its "
+        f"integer operators. ONNX Runtime computes {counted(count, 'layer')} of these in floating "
+        "point from the same codes, and the file's own operators in INT8: errors are those of the "
+        "file, the latency is not.",
+    )
 
 
 def check_requested(
