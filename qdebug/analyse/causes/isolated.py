@@ -22,6 +22,7 @@ from qdebug.analyse.causes.quantization import (
     saturation_cause,
     with_invalid_scale,
 )
+from qdebug.analyse.causes.stored import changed_constants
 from qdebug.engine_info.mismatch import MOVING_OPS
 from qdebug.formats.base import FloatArray, Format, Kind
 from qdebug.formats.registry import CAST, FP8_E4M3, FP16, INT8, UINT8, WEIGHT_ONLY
@@ -285,7 +286,9 @@ class IsolatedLayer:
             if precision is Precision.BF16:
                 return bf16_causes(largest, tiny) if self.energies.get(WHOLE) else ()
             broken = math.isnan(self.energies.get(WHOLE, 0.0))
-            return half_causes(largest, tiny, *self._sums(), broken=broken)
+            causes = half_causes(largest, tiny, *self._sums(), broken=broken)
+            changed = changed_constants(self.subject, self.layer)
+            return causes if changed is None else (changed, *causes)
         energies, share_of = self._weighed()
         whole = energies.get(WHOLE, 0.0)
         bare = energies.get(NO_PAIRS, 0.0 if self.pairs else whole)
