@@ -35,7 +35,7 @@ from qdebug.metrics.accumulate import (
     ExecutedBatch,
     compare_batch,
 )
-from qdebug.metrics.tasks.base import Float64, TaskMetric, by_sample, join_outputs, rows_of
+from qdebug.metrics.tasks.base import Float64, TaskMetric, by_sample, join_outputs
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.subset import SampleSubset, is_whole, whole
@@ -265,7 +265,7 @@ class Reducer:
         reference = _of_batch(batch, before, outputs)
         is_reference = run == REFERENCE and self.losses
         own = reference if is_reference else _of_batch(batch, executed.of(run), outputs)
-        labels = rows_of(self.samples.extras, np.arange(batch.start, batch.start + batch.count))
+        labels = self.samples.extras.rows(batch.start, batch.count)
         reduced = self.metric.reduced(own, labels, reference)
         return None if reduced is None else {**reduced}
 

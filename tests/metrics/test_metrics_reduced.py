@@ -15,6 +15,7 @@ from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.samples import Batch
+from qdebug.network.samples.samples import Extras
 
 pytest.importorskip("faster_coco_eval")
 SAMPLES, SIDE, PLACES, CLASSES = 5, 32, 16, 3
@@ -101,7 +102,7 @@ def test_a_metric_says_the_same_of_what_it_needs(name: str, maker: Any) -> None:
     assert maker is not segmentation or sizes[0] * 20 < sizes[1]
 
 
-UNLABELLED: Any = SimpleNamespace(extras={})
+UNLABELLED: Any = SimpleNamespace(extras=Extras({}, 0))
 """Samples, as far as a Reducer asks."""
 
 

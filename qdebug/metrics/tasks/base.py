@@ -457,9 +457,9 @@ def by_sample(name: str, pieces: Sequence[Array], counts: Sequence[int]) -> list
     """
     arrays = [np.atleast_1d(piece) for piece in pieces]
     axis = sample_axis([array.shape for array in arrays], counts)
-    if axis is not None:
+    if axis:
         arrays = [np.moveaxis(array, axis, 0) for array in arrays]
-    elif set(counts) == {1}:
+    elif axis is None and set(counts) == {1}:
         arrays = [array[np.newaxis] for array in arrays]
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1 and axis is None and set(counts) != {1}:

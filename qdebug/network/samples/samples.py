@@ -140,6 +140,11 @@ class Extras(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._arrays)
 
+    def rows(self, start: int, count: int) -> dict[str, Array]:
+        """Rows of each, of which alone is read; what is no array of samples is as it is."""
+        stop = min(start + count, self._count)
+        return {name: array.read(start, stop) for name, array in self._arrays.items()}
+
     def first(self, count: int) -> Extras:
         """The first `count` rows of each."""
         return Extras(self._arrays, min(count, self._count))

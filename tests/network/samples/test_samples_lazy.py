@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from qdebug.network.samples import Samples, open_samples
 from qdebug.network.samples.readers.npz import open_npz
+from qdebug.network.samples.samples import Extras
 from qdebug.types import TensorSpec
 
 MB = 1 << 20
@@ -167,3 +168,32 @@ def test_several_threads_read_one_array(tmp_path) -> None:
         read = pool.map(lambda start: array.read(start, start + 8), starts)
         for start, found in zip(starts, read, strict=True):
             np.testing.assert_array_equal(found, rows[start : start + 8])
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_rows_of_labels_are_read_alone(tmp_path: Path, compressed: bool) -> None:
+    """A metric takes those of a batch at a time: all of them anew would be the square of them."""
+    given = {"labels": np.arange(40), "names": np.array([f"n{k}" * k for k in range(40)])}
+    save = np.savez_compressed if compressed else np.savez
+    save(tmp_path / "s.npz", x=np.zeros((40, 4), np.float32), scale=np.float32(3), **given)
+    spec = TensorSpec("x", ("N", 4), np.dtype(np.float32))
+    samples = open_samples(str(tmp_path / "s.npz"), [spec])
+    for start, count in ((0, 3), (3, 10), (38, 2), (1, 1)):
+        found = samples.extras.rows(start, count)
+        assert set(found) == set(samples.extras)
+        for name, array in given.items():
+            assert found[name].tolist() == array[start : start + count].tolist()
+    read: list[int] = []
+    original = open_npz(tmp_path / "s.npz")["labels"]
+
+    class Watched:
+        shape, dtype = original.shape, original.dtype
+
+        def read(self, start: int, stop: int) -> np.ndarray:
+            read.append(stop - start)
+            return original.read(start, stop)
+
+    extras = Extras({"labels": Watched()}, 40)
+    for start in range(0, 40, 8):
+        extras.rows(start, 8)
+    assert read == [8] * 5
