@@ -35,6 +35,9 @@ from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
 _NOT_PINNED = "The time limit left no time to search for layers to pin."
+_NOTHING_TO_PIN = (
+    "The target holds and no layer needs pinning, so that the repair ended before its time limit."
+)
 _WENT_ON = (
     "The target held on the selection samples, but not on the held-out samples: the remaining "
     "remedies were tried, too."
@@ -87,16 +90,9 @@ def _repair(
         return publish(replace(_found(settings, setup, state, proven), unfinished=True))
 
     trying = _trying(setup, condition, on_step)
-    state, found, explanation = trying.run(state or _begin(setup, sequence))
-    went_on = ""
-    if trying.enough(found) and not proving.of(state).proof.passed:
-        # Few selection samples may lose nothing where others do.
-        trying = replace(trying, enough=lambda _: False)
-        steps = len(state.steps)
-        state, found, explanation = trying.run(state)
-        went_on = _WENT_ON if len(state.steps) > steps else ""
-    if not trying.enough(found):
-        state = trying.alone(state, setup.start)
+    state, found, explanation, went_on = _tried(
+        trying, proving, state or _begin(setup, sequence), setup.start
+    )
     proven = proving.of(state)
     dropped = ""
     if proven.reverted:
@@ -105,10 +101,13 @@ def _repair(
     notes = (*result.notes, too_coarse.note) if too_coarse else result.notes
     suspect = judge.guessing_note()
     notes = tuple(filter(None, (*suspicious, *notes, suspect, went_on)))
+    needs_pins = setup.target is not None and not (result.holds and proven.suffices)
+    if explanation and setup.target is not None and settings.pin and not needs_pins:
+        explanation = _NOTHING_TO_PIN
     if setup.target is None and settings.pin:
         result = replace(result, mixed=offered(setup, result, ends_at))
     fewest = None
-    if setup.target is not None and settings.pin and not (result.holds and proven.suffices):
+    if needs_pins and settings.pin:
         fewest = fewest_pins(setup, result.network, ends_at, state.steps)
         explanation = explanation or ("" if fewest else _NOT_PINNED)
     if fewest is not None:
@@ -135,6 +134,24 @@ def _repair(
         notes=notes,
         suspect=suspect,
     )
+
+
+def _tried(
+    trying: Trying, proving: _Proving, state: State, start: Quantized
+) -> tuple[State, Judgement, str, str]:
+    """The state after all remedies, what its network is worth, why it ended early, and that more
+    were tried than the selection samples asked for; "" where that is not so."""
+    state, found, explanation = trying.run(state)
+    went_on = ""
+    if trying.enough(found) and not proving.of(state).proof.passed:
+        # Few selection samples may lose nothing where others do.
+        trying = replace(trying, enough=lambda _: False)
+        steps = len(state.steps)
+        state, found, explanation = trying.run(state)
+        went_on = _WENT_ON if len(state.steps) > steps else ""
+    if not trying.enough(found):
+        state = trying.alone(state, start)
+    return state, found, explanation, went_on
 
 
 def _found(settings: RepairSettings, setup: Setup, state: State, proven: _Proven) -> RepairResult:

@@ -67,10 +67,7 @@ def view(result: RepairResult) -> list[Block]:
             blocks.append(Line(f"no use: {why}", indent=2))
     if result.best_guess:
         blocks.append(Line(_undecided(result), "note", 2))
-    told = [s for s in result.skipped if "samples" in s.reason]
-    if told:
-        skipped = "; ".join(f"{s.remedy}: {s.reason}" for s in told)
-        blocks.append(Line(f"Not tried: {printable(skipped)}.", "muted", indent=2))
+    blocks += (Line(printable(text), "muted", 2) for text in _not_tried(result))
     if result.pinning is not None:
         blocks += [Line(), *_pins(result)]
     blocks.append(Line())
@@ -84,6 +81,15 @@ def view(result: RepairResult) -> list[Block]:
     if result.mixed is not None:
         blocks.append(Line(_offer(result, result.mixed), "note"))
     return blocks
+
+
+def _not_tried(result: RepairResult) -> Iterator[str]:
+    """Which remedies need more samples, and which were not needed."""
+    told = [f"{s.remedy}: {s.reason}" for s in result.skipped if "samples" in s.reason]
+    if told:
+        yield f"Not tried: {'; '.join(told)}."
+    if result.untried and result.holds and result.pinning is None:
+        yield f"The target holds; not tried: {', '.join(result.untried)}."
 
 
 def plan_text(result: RepairResult) -> str:

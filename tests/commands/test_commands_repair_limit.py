@@ -77,16 +77,18 @@ def by_limit() -> list[Any]:
         return [ended_after(steps, patch) for steps in (0, 1, 2, None)]
 
 
-def ended_after(steps: int | None, patch: pytest.MonkeyPatch) -> Any:
+def ended_after(
+    steps: int | None, patch: pytest.MonkeyPatch, late_s: float = 1e6, **more: Any
+) -> Any:
     real, late, seen = time.monotonic, [0.0], [0]
 
     def progress(told: Progress) -> None:
         seen[0] += told.stage == "repair"
         # The first remedy opens with a report of its own.
-        late[0] = 1e6 if steps is not None and seen[0] > steps else 0.0
+        late[0] = late_s if steps is not None and seen[0] > steps else 0.0
 
     patch.setattr(time, "monotonic", lambda: real() + late[0])
-    how = {**WHAT, "only": "weight-ranges,least-squares,rounding", "cache": False}
+    how = {**WHAT, "only": "weight-ranges,least-squares,rounding", "cache": False, **more}
     return qdebug.repair(**how, time_limit=1e5, progress=progress)
 
 
@@ -101,3 +103,17 @@ def test_what_had_no_time_is_said(by_limit: list[Any]) -> None:
     none, *_, whole = by_limit
     assert none.untried == ("least-squares", "weight-ranges", "rounding") and not whole.untried
     assert "UNCHANGED: no remedy was tried to its end." in none._repr_html_()
+
+
+@pytest.mark.parametrize(("max_drop", "limited"), [(0.01, True), (0.05, False)])
+def test_where_the_target_holds_the_time_for_pins_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, max_drop: float, limited: bool
+) -> None:
+    """The first half of the limit is over after one step; within 0.01 it holds, but not surely."""
+    result = ended_after(1, monkeypatch, late_s=6e4, max_drop=max_drop, samples=200)
+    assert result.holds and result.passed and not result.pinned
+    assert result.untried == ("least-squares", "weight-ranges", "rounding")
+    says = "The target holds and no layer needs pinning, so that the repair ended before its"
+    assert result.explanation.startswith(says) is limited and bool(result.explanation) is limited
+    page = result._repr_html_()
+    assert "The target holds; not tried: least-squares, weight-ranges, rounding." in page
