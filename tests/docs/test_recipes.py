@@ -56,23 +56,36 @@ class Follower:
 
     def run(self, command: list[str], exits: int = 0) -> str:
         """What a command of the recipe prints."""
-        words = {"qdebug": ["-m", "qdebug"], ".venv/bin/python": []}
         done = forked.run(
-            [*words[command[0]], *command[1:]],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "120"},
-            libraries_only=True,
+            _program(command), cwd=self.folder, env=self._environment(), libraries_only=True
         )
         assert done.returncode == exits, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def run_in_turn(self, commands: list[list[str]]) -> list[str]:
+        """What each of some commands prints: they share what importing the sources takes."""
+        ended = forked.run_in_turn(
+            [_program(command) for command in commands], cwd=self.folder, env=self._environment()
+        )
+        for command, done in zip(commands, ended, strict=True):
+            assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+        return [done.stdout for done in ended]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "120"}
+
     def all_shown(self) -> dict[str, str]:
         """What every command of the recipe prints, by its second word, or "--help"."""
         said: dict[str, str] = {}
-        for command in self.shown:
+        for command, printed in zip(self.shown, self.run_in_turn(self.shown), strict=True):
             key = "--help" if command[2:] == ["--help"] else command[1]
-            said[key] = said.get(key, "") + self.run(command)
+            said[key] = said.get(key, "") + printed
         return said
+
+
+def _program(command: list[str]) -> list[str]:
+    words = {"qdebug": ["-m", "qdebug"], ".venv/bin/python": []}
+    return [*words[command[0]], *command[1:]]
 
 
 def _insert(folder: Path, note: str, body: str) -> None:
@@ -247,13 +260,13 @@ def test_a_new_format_is_read_and_repaired(number_format: Follower) -> None:
     data = "--inputs calib_data/digits_holdout.npz --samples 32"
     remedies = "--only rounding --no-pin"
     calibrated = "--calib-data calib_data/digits_calib.npz"
-    for command in (
+    commands = (
         f"compare {model} {data} {calibrated} --precision fp4 --save-plan fp4.yaml --json planned",
         f"export fp4.yaml --model {model} --to onnx -o fp4.onnx",
         f"compare fp4.onnx --reference {model} {data} --json read",
         f"repair {model} {data} {calibrated} --precision fp4 {remedies} --json repaired",
-    ):
-        number_format.run(["qdebug", *command.split()])
+    )
+    number_format.run_in_turn([["qdebug", *command.split()] for command in commands])
     planned, read, repaired = (
         json.loads((number_format.folder / name).read_text("utf-8"))
         for name in ("planned", "read", "repaired")

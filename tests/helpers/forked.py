@@ -11,6 +11,7 @@ and some of each kind besides, start `sys.executable`.
 from __future__ import annotations
 
 import atexit
+import gc
 import io
 import multiprocessing
 import os
@@ -19,29 +20,39 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from qdebug.config.commands import COMMANDS
 
 TESTS = Path(__file__).parents[1]
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    [
-        *(f"qdebug.cli.{name}" for name in COMMANDS),
-        "qdebug.cli.app",
-        "qdebug.commands.bisect",
-        "qdebug.commands.calibrate.command",
-        "qdebug.commands.compare.command",
-        "qdebug.commands.preflight",
-        "qdebug.commands.repair",
-        "qdebug.commands.report.attached",
-        "qdebug.config.objects",
-        "qdebug.config.resolve",
-        "onnxruntime",
-    ]
-)
+_IMPORTED = [
+    *(f"qdebug.cli.{name}" for name in COMMANDS),
+    "qdebug.cli.app",
+    "qdebug.commands.bisect",
+    "qdebug.commands.calibrate.command",
+    "qdebug.commands.compare.command",
+    "qdebug.commands.preflight",
+    "qdebug.commands.repair",
+    "qdebug.commands.report.attached",
+    "qdebug.config.objects",
+    "qdebug.config.resolve",
+    "qdebug.decide.search.strategies.auto",
+    "qdebug.network.samples.readers.npy",
+    "qdebug.network.samples.readers.npz",
+    *(f"qdebug.calibrators.{name}" for name in ("entropy", "mean_max", "minmax", "percentile")),
+    "numpy.ma",
+    "numpy.random",
+    "onnxruntime",
+    "pydantic.type_adapter",
+    "scipy.linalg",
+    "threadpoolctl",
+]
+_FORKS.set_forkserver_preload(_IMPORTED)
 
 
 def run(
@@ -67,15 +78,61 @@ def run(
     Raises:
         subprocess.TimeoutExpired: it did not end in time.
     """
+    given = (program, str(cwd or Path.cwd()), dict(env or os.environ))
+    forgotten = "qdebug" if libraries_only else ""
+    return _run(_FORKS, *given, preexec_fn=preexec_fn, forgotten=forgotten, timeout=timeout)
+
+
+def run_in_turn(
+    programs: Sequence[Sequence[str | Path]], *, cwd: Path, env: Mapping[str, str]
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run programs one after the other, each in a process of its own: these fork from one that has
+    imported the qdebug of `cwd`, of which there may be any copy, once for all of them."""
+    results, writing = _FORKS.Pipe(duplex=False)
+    process = _FORKS.Process(target=_run_each, args=(programs, str(cwd), dict(env), writing))
+    process.start()
+    writing.close()
+    with results:
+        found: list[subprocess.CompletedProcess[str]] = results.recv()
+    process.join()
+    process.close()
+    return found
+
+
+def _run_each(
+    programs: Sequence[Sequence[str | Path]],
+    folder: str,
+    environment: dict[str, str],
+    results: Connection,
+) -> None:
+    _forget("qdebug")
+    sys.path.insert(0, folder)
+    for name in _IMPORTED:
+        import_module(name)
+    assert str(sys.modules["qdebug"].__file__).startswith(folder)
+    forks = multiprocessing.get_context("fork")
+    results.send([_run(forks, program, folder, environment) for program in programs])
+
+
+def _run(
+    processes: Any,
+    program: Sequence[str | Path],
+    folder: str,
+    environment: dict[str, str],
+    *,
+    preexec_fn: Callable[[], None] | None = None,
+    forgotten: str = "",
+    timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:
     words = [str(word) for word in program]
-    outputs = [_FORKS.Pipe(duplex=False) for _ in ("stdout", "stderr")]
-    process = _FORKS.Process(
+    outputs = [processes.Pipe(duplex=False) for _ in ("stdout", "stderr")]
+    process = processes.Process(
         target=_become,
-        args=(words, str(cwd or Path.cwd()), dict(env or os.environ)),
+        args=(words, folder, environment),
         kwargs={
             "streams": [writing for _, writing in outputs],
             "preexec_fn": preexec_fn,
-            "forgotten": "qdebug" if libraries_only else "",
+            "forgotten": forgotten,
         },
     )
     process.start()
@@ -99,6 +156,12 @@ def _read(stream: Connection) -> str:
         return text.read()
 
 
+def _forget(package: str) -> None:
+    """So that it is imported anew."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+
+
 def _become(
     words: list[str],
     folder: str,
@@ -109,6 +172,7 @@ def _become(
 ) -> None:
     """Become the program, without the package that is to be `forgotten`; its exit code is that of
     the process."""
+    gc.freeze()  # what was imported: looking for garbage in it would copy its memory
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, stream in enumerate(streams, 1):
@@ -129,8 +193,7 @@ def _become(
     found = [path for path in sys.path if path and not Path(path).is_relative_to(TESTS)]
     first = folder if in_folder else str(Path(words[0]).parent)
     sys.path[:] = [first, *filter(None, paths), *found]
-    for name in [name for name in sys.modules if name.partition(".")[0] == forgotten]:
-        del sys.modules[name]
+    _forget(forgotten)
     if preexec_fn is not None:
         preexec_fn()
     sys.argv[:] = words[1:] if words[0] == "-m" else words
