@@ -20,7 +20,8 @@ from qdebug.decide.remedies.registry import REMEDIES
 from qdebug.decide.remedies.result import Answer, Outcome, Proof, RepairResult, Step
 from qdebug.decide.repair.checkpoint import Checkpoints, checkpoints, question_of
 from qdebug.decide.repair.judge import Judge, Judgement, holds
-from qdebug.decide.repair.pins import dropped_pins, fewest_pins, of_no_use, offered, why_dropped
+from qdebug.decide.repair.offer import offered
+from qdebug.decide.repair.pins import dropped_pins, fewest_pins, of_no_use, why_dropped
 from qdebug.decide.repair.setup import Setup, prepare
 from qdebug.decide.repair.steps import Alternative, Attempt, State, Trying
 from qdebug.decide.search.outcome import BisectResult

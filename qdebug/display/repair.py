@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from qdebug.decide.remedies.result import Figures, Mixed, Outcome, Proof, Reason, RepairResult, Step
+from qdebug.decide.remedies.result import (
+    Figures,
+    Mixed,
+    Offer,
+    Outcome,
+    Proof,
+    Reason,
+    RepairResult,
+    Step,
+)
 from qdebug.decide.search.find import Outcome as SearchOutcome
 from qdebug.display.bisect import checked_line, proves_nothing, value_of, whole_blocks
 from qdebug.display.blocks import (
@@ -402,15 +411,32 @@ def _improved(result: RepairResult) -> str:
 
 def _offer(result: RepairResult, mixed: Mixed) -> str:
     """What layers in higher precision give back, what they cost, and how to get them."""
+    low = result.precision.upper()
     alone = 100 * max(0.0, result.proof.recovered or 0.0)
-    took = ", which took part in the search" if mixed.used_in_search else ""
+    text = (
+        f"{low} alone gives back {alone:.0f}% of the loss; with "
+        f"{len(mixed.pinned)} of {mixed.candidates} layers in {mixed.to} it is "
+        f"{_given_back(result, mixed)}."
+    )
+    if mixed.hardly_worth:
+        text += f" With nearly all layers in {mixed.to}, {low} is hardly worth it here."
+    if mixed.trade_off is not None:
+        text += (
+            f" Most for its cost, of the sets tried: "
+            f"{counted(mixed.trade_off.pinned, 'layer')} in {mixed.trade_off.to}, for "
+            f"{_given_back(result, mixed.trade_off)}."
+        )
+    return text
+
+
+def _given_back(result: RepairResult, offer: Offer) -> str:
+    """Which part of the loss, at what cost, and what asks for that."""
+    took = ", which took part in the search" if offer.used_in_search else ""
     setting = "max_drop" if result.proof.higher_is_better else "max_rise"
     return (
-        f"{result.precision.upper()} alone gives back {alone:.0f}% of the loss; with "
-        f"{len(mixed.pinned)} of {mixed.candidates} layers in {mixed.to} it is "
-        f"{100 * mixed.recovered:.0f}% ({_name(result)} {score(mixed.metric)} on "
-        f"{counted(mixed.samples, 'held-out sample')}{took}), for {share(mixed.added_cost)} more "
-        f"cost. {option(setting, f'{mixed.allowed:.2g}')} asks for that."
+        f"{100 * offer.recovered:.0f}% ({_name(result)} {score(offer.metric)} on "
+        f"{counted(offer.samples, 'held-out sample')}{took}), for {share(offer.added_cost)} more "
+        f"cost: {option(setting, f'{offer.allowed:.2g}')} asks for that"
     )
 
 

@@ -249,12 +249,11 @@ class DroppedPins:
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """What layers in higher precision give back where the remedies alone do not: it is offered, and
-    is no part of the result.
+class Offer:
+    """Layers in higher precision beside the remedies.
 
     Attributes:
-        pinned: the layers, by name, of `candidates` that could be.
+        pinned: the layers, by name.
         to: what they run in, for people.
         added_cost: what the network costs more with these, as a share.
         samples: held-out samples that `metric` is of.
@@ -264,7 +263,6 @@ class Mixed:
     """
 
     pinned: tuple[str, ...]
-    candidates: int
     to: str
     added_cost: float
     samples: int
@@ -272,6 +270,27 @@ class Mixed:
     recovered: float
     used_in_search: bool
     allowed: float
+
+
+@dataclass(frozen=True)
+class Mixed(Offer):
+    """What layers in higher precision give back where the remedies alone do not: it is offered, and
+    is no part of the result: those that give back 90 % of the loss on the selection samples.
+
+    Attributes:
+        candidates: how many layers could be pinned.
+        trade_off: fewer of them, of the sets that were tried those that give back most of the loss
+            for what they cost; null where the offer does as well.
+    """
+
+    candidates: int
+    trade_off: Offer | None = None
+
+    @property
+    @in_json
+    def hardly_worth(self) -> bool:
+        """Nearly all layers would have to leave the low precision: three quarters, or more."""
+        return len(self.pinned) >= 0.75 * self.candidates
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

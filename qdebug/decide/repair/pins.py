@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from qdebug.decide.bisect.search import search_from
 from qdebug.decide.bisect.setup import Ratings, Start, rated
+from qdebug.decide.bisect.setup import Setup as BisectSetup
 from qdebug.decide.bisect.target import AccuracyTarget
 from qdebug.decide.remedies.quantized import Quantized
-from qdebug.decide.remedies.result import DroppedPins, Mixed, RepairResult, Step
+from qdebug.decide.remedies.result import DroppedPins, Step
 from qdebug.decide.repair.setup import RUNS_OF_A_SEARCH, Setup
 from qdebug.decide.search.find import Outcome
 from qdebug.decide.search.outcome import BisectResult
@@ -25,10 +26,6 @@ from qdebug.wording import counted
 _RATED_ANEW = 0.1
 """Of the time that is left: where rating the layers takes more, a search in the repaired network
 starts from what they do in the one before."""
-_WANTED = 0.9
-"""Of the metric's loss: what pins are offered to give back where the remedies do not."""
-_MOST_SETS = 16
-"""That are tried for an offer: the first halve it (see find), the rest look for a part of it."""
 
 
 class Fewest(NamedTuple):
@@ -83,47 +80,6 @@ def fewest_pins(
     if alone is not None and (_rank(alone) < _rank(found) or (no_use and alone.passed)):
         return Fewest(setup.start, alone, dropped=found, no_use=no_use)
     return Fewest(network, found)
-
-
-def offered(setup: Setup, result: RepairResult, ends_at: float) -> Mixed | None:
-    """Which layers in higher precision give back 90 % of what the metric lost on the selection
-    samples, where the repair does not; None where it does, nothing tells, there is no time, or the
-    held-out samples are no better with them.
-
-    Raises:
-        QdebugError: a runtime or a metric that failed.
-    """
-    proof, judge = result.proof, setup.judge
-    lost, error = proof.lost, proof.recovered_error
-    if lost is None or proof.recovered is None or error is None or error >= 1:
-        return None
-    before, after, full = result.baseline.metric, result.repaired.metric, judge.reference_metric
-    if before is None or after is None or full is None or proof.recovered >= _WANTED:
-        return None
-    allowed = (1 - _WANTED) * abs(full - before)
-    target = AccuracyTarget(None, setup.metric, allowed, setup.higher_is_better)
-    bound = target.condition_for(full).bound
-    if (after >= bound) if setup.higher_is_better else (after <= bound):
-        return None
-    found = _searched(setup, result.network, ends_at, most=_MOST_SETS, target=target)
-    check = found.verified_on if found and found.found else None
-    left = proof.worse(check.answer.value) if check else None
-    if found is None or check is None or check.answer.value is None or left is None:
-        return None
-    recovered = min(1.0, (lost - left) / lost)
-    if recovered <= proof.recovered:
-        return None
-    return Mixed(
-        pinned=found.pinned,
-        candidates=found.candidates,
-        to=found.raised_to,
-        added_cost=found.cost.plan / found.cost.base - 1,
-        samples=check.samples,
-        metric=check.answer.value,
-        recovered=recovered,
-        used_in_search=check.used_in_search,
-        allowed=allowed,
-    )
 
 
 def of_no_use(step: Step, pinned: Collection[str]) -> bool:
@@ -185,17 +141,29 @@ def _searched(
     ends_at: float,
     first: Sequence[Pins] = (),
     most: int | None = None,
-    target: AccuracyTarget | None = None,
 ) -> BisectResult | None:
     """What bisect's search finds; `first` are sets that it tries before, `most` how many it may
-    try, `target` what is to hold in place of the user's target. None where the time is over before
-    it begins."""
-    target = target or setup.target
-    assert target is not None
+    try. None where the time is over before it begins."""
+    assert setup.target is not None
     started = time.monotonic()
-    left = ends_at - started
-    if left <= 0:
+    try:
+        prepared = prepared_search(setup, network, ends_at, setup.target)
+        return searched(setup, prepared, ends_at, first, most, started)
+    except OutOfTimeError:
         return None
+
+
+def prepared_search(
+    setup: Setup, network: Quantized, ends_at: float, target: AccuracyTarget
+) -> BisectSetup:
+    """What bisect's search for a target in a network starts from.
+
+    Raises:
+        OutOfTimeError: the time is over.
+    """
+    left = ends_at - time.monotonic()
+    if left <= 0:
+        raise OutOfTimeError
     start = Start(
         context=setup.context,
         target=target,
@@ -204,14 +172,26 @@ def _searched(
         searched=setup.choosing,
         held_out=setup.proving,
     )
+    return rated(setup.search, start, ends_at, _known_ratings(setup, network, left))
+
+
+def searched(
+    setup: Setup,
+    prepared: BisectSetup,
+    ends_at: float,
+    first: Sequence[Pins],
+    most: int | None,
+    started: float,
+) -> BisectResult:
+    """What bisect's search finds; see _searched. The time counts from `started`.
+
+    Raises:
+        OutOfTimeError: the time is over before it begins.
+    """
+    left = ends_at - started
     time_limit = left if math.isfinite(left) else None
     settings = replace(setup.search, time_limit=time_limit, max_evaluations=most)
-    ratings = _known_ratings(setup, network, left)
-    try:
-        setup_of_pins = rated(settings, start, started + left, ratings)
-        return search_from(settings, setup_of_pins, started, first, tells_coarse=False)
-    except OutOfTimeError:
-        return None
+    return search_from(settings, prepared, started, first, tells_coarse=False)
 
 
 def _known_ratings(setup: Setup, network: Quantized, left: float) -> Ratings | None:
