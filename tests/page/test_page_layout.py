@@ -4,12 +4,13 @@ and the answer is seen first."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import missing, opened
+from browser import Watched, missing, opened
 
 import qdebug
 
@@ -111,35 +112,46 @@ BROKEN_WORDS = """() => {
         || (n.parentElement.offsetParent && !lines(n))).map(n => n.data); }"""
 
 
-@pytest.mark.parametrize("width", SCREENS)
-@pytest.mark.parametrize("name", MAKERS)
-def test_all_is_in_its_place(
-    chromium: Any, page_of: Callable[[str], Path], name: str, width: int
-) -> None:
+@pytest.fixture(scope="module")
+def screen(
+    request: pytest.FixtureRequest, chromium: Any, page_of: Callable[[str], Path]
+) -> Iterator[tuple[str, int, Watched]]:
+    """A page on a screen: its name, the width, and the page, for tests that only look at it."""
+    name, width = request.param
     with opened(chromium, page_of(name), width=width, height=SCREENS[width]) as watched:
-        watched.page.wait_for_timeout(300)
-        assert watched.page.evaluate(BEYOND) == []
-        assert watched.page.evaluate(OUTSIDE) == []
-        assert watched.page.evaluate(BROKEN_WORDS) == []
-        watched.quiet()
+        yield name, width, watched
 
 
-@pytest.mark.parametrize("width", SCREENS)
-@pytest.mark.parametrize("name", ANSWERS)
-def test_the_answer_is_on_the_first_screen(
-    chromium: Any, page_of: Callable[[str], Path], name: str, width: int
-) -> None:
+def on_screens(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Each page on each screen, which is opened once for all tests."""
+    each = list(product(names, SCREENS))
+    ids = [f"{name}-{width}" for name, width in each]
+    return pytest.mark.parametrize("screen", each, ids=ids, indirect=True, scope="module")
+
+
+@on_screens(MAKERS)
+def test_all_is_in_its_place(screen: tuple[str, int, Watched]) -> None:
+    _, _, watched = screen
+    watched.page.wait_for_timeout(300)
+    assert watched.page.evaluate(BEYOND) == []
+    assert watched.page.evaluate(OUTSIDE) == []
+    assert watched.page.evaluate(BROKEN_WORDS) == []
+    watched.quiet()
+
+
+@on_screens(ANSWERS)
+def test_the_answer_is_on_the_first_screen(screen: tuple[str, int, Watched]) -> None:
     """Whole on a laptop; on a phone the sentence, and where the rest begins."""
-    with opened(chromium, page_of(name), width=width, height=SCREENS[width]) as watched:
-        page = watched.page
-        sentence = page.locator(".verdict").first.bounding_box()
-        assert sentence["y"] + sentence["height"] <= SCREENS[width]
-        answer = page.locator(ANSWERS[name]).first.bounding_box()
-        if width > 390:
-            assert answer["y"] + answer["height"] <= SCREENS[width]
-        else:
-            assert answer["y"] + min(200, answer["height"]) <= SCREENS[width]
-        watched.quiet()
+    name, width, watched = screen
+    page = watched.page
+    sentence = page.locator(".verdict").first.bounding_box()
+    assert sentence["y"] + sentence["height"] <= SCREENS[width]
+    answer = page.locator(ANSWERS[name]).first.bounding_box()
+    if width > 390:
+        assert answer["y"] + answer["height"] <= SCREENS[width]
+    else:
+        assert answer["y"] + min(200, answer["height"]) <= SCREENS[width]
+    watched.quiet()
 
 
 def test_a_narrow_table_shows_figures_beside_whole_names(
