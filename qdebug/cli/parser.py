@@ -68,9 +68,9 @@ def _shows_help(arguments: list[str]) -> bool:
 
 
 def _app(arguments: list[str], run: Run, *, whole: bool) -> App:
-    """What parses a command line. It knows all flags of the command that is named, as help and
-    suggestions need; or, where it is not to be `whole`, those that occur: parsing takes a third of
-    the time then, and what it takes it understands alike."""
+    """What parses a command line. It knows all commands and all flags of the one that is named, as
+    help and suggestions need; or, where it is not to be `whole`, those that occur: parsing takes a
+    seventh of the time then, and what it takes it understands alike."""
     app = App(
         name="qdebug",
         help=f"{_ABOUT}\n\n{_MORE}\n\n{_EXIT_CODES}",
@@ -84,6 +84,8 @@ def _app(arguments: list[str], run: Run, *, whole: bool) -> App:
     )
     for place, command in enumerate(COMMANDS.values()):
         is_named = command.name in arguments
+        if not (whole or is_named):
+            continue
         folded = _folded(command) if is_named and whole and _EVERYTHING not in arguments else {}
 
         def is_needed(setting: Setting, is_named: bool = is_named) -> bool:
