@@ -28,6 +28,8 @@ DIGITS = [
     "per-tensor",
     "--metric",
     "top1",
+    "--batch-size",
+    "25",
 ]
 SMALL = ["net.onnx", "--inputs", "data.npz", "--calib-data", "calib.npz"]
 TARGET = ["--target", "output.sqnr_db>=55"]

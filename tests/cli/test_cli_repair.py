@@ -24,7 +24,7 @@ BUNDLED = Path(__file__).parents[2] / "calib_data"
 CNN = [
     *(str(BUNDLED / "digits_cnn.onnx"), "--calib-data", str(BUNDLED / "digits_calib.npz")),
     *("--inputs", str(BUNDLED / "digits_holdout.npz"), "--weights", "per-tensor"),
-    *("--metric", "top1"),
+    *("--batch-size", "25", "--metric", "top1"),
 ]
 SMALL = ["net.onnx", "--calib-data", "calib.npz", "--inputs", "data.npz"]
 QUICK = ["--only", "weight-ranges,bias-correction"]
@@ -40,6 +40,7 @@ def repaired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
         inputs=CNN[4],
         weights="per-tensor",
         metric="top1",
+        batch_size=25,
         max_drop=0.01,
         only="weight-ranges,rounding",
         output=str(folder / "model.int8.onnx"),
@@ -236,9 +237,9 @@ def test_a_quantized_model_was_not_made_from_another_network(desk: Any) -> None:
 def test_a_repair_of_a_quantized_model_starts_from_its_rounding_and_biases(desk: Any) -> None:
     with np.load(CNN[4]) as data:
         calib, holdout = CNN[2], desk.data("few.npz", **{k: a[:160] for k, a in data.items()})
-    samples = ["--calib-data", calib, "--inputs", holdout, "--metric", "top1"]
+    samples = ["--calib-data", calib, "--inputs", holdout, "--batch-size", "20", "--metric", "top1"]
     made = desk.run(
-        "repair", CNN[0], *samples[:4], "--only", "least-squares,rounding", "-o", "given.onnx"
+        "repair", CNN[0], *samples[:6], "--only", "least-squares,rounding", "-o", "given.onnx"
     )
     assert made.code == 0, made.err
     again = ["given.onnx", "--reference", CNN[0], *samples, "--json", "-"]

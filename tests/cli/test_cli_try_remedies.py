@@ -22,6 +22,7 @@ def tried() -> Any:
         calib_samples=32,
         weights="per-tensor",
         samples=64,
+        batch_size=16,
         metric="top1",
         try_remedies=True,
     )

@@ -24,6 +24,7 @@ WHAT: dict[str, Any] = {
     "weights": "per-tensor",
     "metric": "top1",
     "samples": 64,
+    "batch_size": 8,
 }
 
 
