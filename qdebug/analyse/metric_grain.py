@@ -105,6 +105,10 @@ def _noisy(outputs: Mapping[str, Array], noise: float) -> dict[str, Array]:
         found[name] = array
         if array.dtype.kind == "f":
             spread = noise * float(np.nanstd(array))
-            noisy = (array + spread * random.standard_normal(array.shape)).astype(array.dtype)
-            found[name] = noisy.clip(np.nanmin(array), np.nanmax(array)) if array.size else noisy
+            noisy = np.empty_like(array)
+            for row, values in enumerate(array):  # wide numbers take room
+                noisy[row] = values + spread * random.standard_normal(values.shape)
+            if array.size:
+                noisy.clip(np.nanmin(array), np.nanmax(array), out=noisy)
+            found[name] = noisy
     return found

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from concurrent.futures import wait
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
 from types import MappingProxyType
@@ -27,6 +35,7 @@ from qdebug.backends.stream import Threads, map_in_order
 from qdebug.errors import MetricError
 from qdebug.execute.context import Context
 from qdebug.execute.executor import shards_of
+from qdebug.execute.kept_batches import KeptBatches
 from qdebug.execute.timelimit import check_time
 from qdebug.metrics.accumulate import (
     REFERENCE,
@@ -49,6 +58,10 @@ Sink = Callable[[ExecutedBatch, Mapping[str, ErrorTotals]], None]
 
 _FEEDS_BYTES = 256 << 20
 """Samples beyond this are read again for every candidate."""
+_OUTPUTS_BYTES = 256 << 20
+"""Outputs of the reference beyond this are kept in a temporary file."""
+_RAW_BYTES = 512 << 20
+"""Of outputs that are joined as they are, where a metric was given less of them."""
 
 
 def run_of(session: Session | ResumedSession, names: Mapping[str, str] | None = None) -> Run:
@@ -293,7 +306,7 @@ class OutputKeeper:
     for_metric: bool = False
     reduce: Reducer | None = None
     raw_room: float = 0.0
-    by_batch: dict[Batch, Tensors] = field(default_factory=dict)
+    by_batch: MutableMapping[Batch, Tensors] = field(default_factory=dict)
     failure: MetricError | None = None
     _raw: dict[Batch, Tensors] | None = None
 
@@ -371,6 +384,36 @@ def joined_batches(by_batch: Mapping[Batch, Tensors]) -> dict[str, Array]:
         for name, array in tensors.items():
             parts.setdefault(name, []).append(array)
     return join_outputs(parts, [batch.count for batch in by_batch])
+
+
+class _Reduced:
+    """A sink that keeps what a metric needs of the reference's outputs, where that is less than
+    they are."""
+
+    def __init__(self, metric: TaskMetric, samples: Samples, outputs: Sequence[str]) -> None:
+        self._reduce = Reducer(metric, samples)
+        self._is_less = metric.reduced is not None
+        self._keeper = OutputKeeper(REFERENCE, outputs)
+
+    def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
+        """See Sink.
+
+        Raises:
+            MetricError: the metric does not take the outputs.
+        """
+        if not self._is_less:
+            return
+        found = self._reduce(executed, REFERENCE, self._keeper.outputs)
+        if found is None:
+            self._is_less = False
+            self._keeper.by_batch.clear()
+        else:
+            self._keeper.keep(executed.batch, found)
+
+    @property
+    def kept(self) -> OutputKeeper | None:
+        """None where it is no less."""
+        return self._keeper if self._is_less and self._keeper.by_batch else None
 
 
 @dataclass(frozen=True)
@@ -456,13 +499,14 @@ def sized(
 class KeptReference:
     """The reference, run once over some samples: any number of candidates are compared with it.
 
-    Its outputs are kept, and of the samples what fits a limit.
+    Its outputs are kept, beyond a limit in a temporary file, and of the samples what fits another
+    one.
 
     Attributes:
         subset: the samples, in the batches to use: where they are all samples, their size may
             have been chosen.
         outputs: what it gave.
-        task: the metric; None without one.
+        task: the metric, with what it needs of the outputs; None without one.
     """
 
     def __init__(
@@ -488,13 +532,38 @@ class KeptReference:
             subset = whole(probe(session, subset.samples, context.batch_size).samples)
         self.subset = subset
         outputs = [t for t in graph.outputs if t in session.dtypes]
-        self.outputs = OutputKeeper(REFERENCE, outputs, for_metric=metric is not None)
+        self.outputs = OutputKeeper(
+            REFERENCE,
+            outputs,
+            for_metric=metric is not None,
+            by_batch=KeptBatches(_OUTPUTS_BYTES),
+        )
         self._feeds: dict[int, Feeds] = {}
         self._room = _FEEDS_BYTES
-        sinks: list[Sink] = [self.outputs, self._keep_feeds]
+        self._bytes = 0
+        sinks: list[Sink] = [self.outputs, self._keep_feeds, self._count]
+        reduced = _Reduced(metric, subset.samples, outputs) if metric else None
+        sinks += [reduced] if reduced else []
         runs = {REFERENCE: reusing(known, outputs, run_of(session))}
         evaluate(subset, runs, {}, context, sinks=sinks, stage=stage)
-        self.task = MetricEvaluator.of(metric, subset.samples, self.outputs) if metric else None
+        self.task: MetricEvaluator | None = None
+        if metric is not None:
+            needed = (reduced.kept if reduced else None) or self.outputs
+            self.task = MetricEvaluator.of(metric, subset.samples, needed)
+
+    @property
+    def raw_task(self) -> MetricEvaluator | None:
+        """The metric with the outputs as they are, which are read for it; None without one, and
+        where they are more than half a GiB."""
+        task, of_any = self.task, next(iter(self.outputs.by_batch.values()), {})
+        if task is None or set(task.reference) <= set(of_any):
+            return task
+        if self._bytes > _RAW_BYTES:
+            return None
+        return replace(task, reference=joined_batches(self.outputs.by_batch))
+
+    def _count(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
+        self._bytes += sum(array.nbytes for array in executed.reference.values())
 
     def _keep_feeds(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         self._room -= sum(array.nbytes for array in executed.feeds.values())

@@ -76,7 +76,7 @@ class Tried:
         for name, batches in self.energies.items():
             batches += later.energies[name]
         for run, keeper in self.kept.items():
-            keeper.by_batch |= later.kept[run].by_batch
+            keeper.by_batch.update(later.kept[run].by_batch)
 
     def trials(
         self, subset: SampleSubset, metric: TaskMetric | None, grouping: Grouping | None
@@ -191,7 +191,8 @@ def open_trial(
         if metric is not None:
             reduce = Reducer(metric, subset.samples, losses=False)
             kept = {run: OutputKeeper(run, graph.outputs, reduce=reduce) for run in names}
-            kept[REFERENCE] = OutputKeeper(REFERENCE, graph.outputs)
+            whole = Reducer(metric, subset.samples)  # with what FP32's samples lose
+            kept[REFERENCE] = OutputKeeper(REFERENCE, graph.outputs, reduce=whole)
         by_batch = _ErrorsByBatch({name: [] for name in names})
         comparisons = {name: Comparison(candidate=name) for name in names}
         energies = _EnergiesBySample(graph, {name: [] for name in names if by_sample})

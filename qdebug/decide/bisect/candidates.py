@@ -172,6 +172,11 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         """The metric with the reference's outputs; None without one."""
         return self._reference.task
 
+    @property
+    def raw_task(self) -> MetricEvaluator | None:
+        """The same with the outputs as they are; see KeptReference."""
+        return self._reference.raw_task
+
     def __exit__(self, *error: object) -> None:
         self.close()
 
@@ -219,7 +224,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
     @property
     def reference_outputs(self) -> Mapping[Batch, Tensors]:
         """What FP32 gave, by batch."""
-        return self._reference.outputs.by_batch
+        return dict(self._reference.outputs.by_batch)
 
     def _overridden(self, overrides: PrecisionOverrides) -> BoundPlan:
         check_layers(self._bound, overrides)
@@ -442,7 +447,7 @@ def joined_parts(parts: Sequence[PartRun], task: MetricEvaluator | None) -> Cand
     for part in parts:
         for errors in part.errors:
             sums.add(errors)
-        outputs.by_batch |= part.outputs
+        outputs.by_batch.update(part.outputs)
     failures = (part.failure for part in parts if part.failure)
     seconds = max(part.seconds for part in parts)
     return _Run(sums.totals(), outputs, seconds, next(failures, "")).result(task)

@@ -205,7 +205,7 @@ def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> A
 def _step(setup: Setup, first: Evaluator) -> float | None:
     """In what steps the metric moves on the samples searched; None where the target is none of a
     metric, and as grain_of."""
-    task = first.runner.task
+    task = first.runner.raw_task
     if task is None or first.condition.scope != "metric":
         return None
     count, higher = first.runner.subset.count, setup.target.higher_is_better

@@ -399,7 +399,7 @@ class Judge:
     def grain(self, within_s: float) -> float | None:
         """The smallest step that the metric is seen to take within so many seconds; None without
         one."""
-        task = self._reference.task
+        task = self._reference.raw_task
         return grain_of(task, self.count, self._sign > 0, within_s) if task else None
 
     def guessing_note(self) -> str:
