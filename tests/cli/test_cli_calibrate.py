@@ -18,9 +18,9 @@ from qdebug.plan.trtcache import read_cache
 DATA = Path(__file__).parents[2] / "calib_data"
 CNN = str(DATA / "digits_cnn.onnx")
 CALIB = ["--calib-data", str(DATA / "digits_calib.npz")]
-HOLDOUT = ["--holdout", str(DATA / "digits_holdout.npz")]
+HOLDOUT = ["--holdout", str(DATA / "digits_holdout.npz"), "--batch-size", "25"]
 METHODS = ["minmax", "percentile:99.99", "entropy", "mse", "mean-max"]
-FIGURES = ["--effect", "none", "--json", "-"]
+FIGURES = ["--effect", "none", "--batch-size", "25", "--json", "-"]
 
 
 def calibrated(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:

@@ -102,7 +102,7 @@ ONE_CANDIDATE_S = 2 * METRIC_S
 )
 def test_repair_with_a_slow_metric(clock: Clock, limit: float, target: str | None) -> None:
     started = clock()
-    result = repaired(limit, target, metric=slow_metric(clock))
+    result = repaired(limit, target, metric=slow_metric(clock), batch_size=25)
     assert clock() - started <= limit + ONE_JUDGEMENT_S
     assert "time limit" in result.explanation
     assert result.proof.samples and result.proof.start.metric is not None
