@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -209,24 +211,33 @@ def test_flags_of_backends_that_are_not_installed_are_folded(
 def test_a_parser_of_what_occurs_understands_as_one_of_everything(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each flag alone, with its value apart or after "=", and all of them together."""
+    """All flags together, with their values apart or after "=", and each of them alone."""
     flags = [s for s in command.declared if not s.option.positional]
-    lines = [[s.flag] if s.is_switch or s.option.count else [s.flag, "7"] for s in flags]
-    lines += [[f"{s.flag}=7"] for s in flags if not (s.is_switch or s.option.count)]
-    lines += [[s.option.short] for s in flags if s.option.short and s.option.count]
-    lines.append([word for line in lines[: len(flags)] for word in line])
+    bare = {s.name for s in flags if s.is_switch or s.option.count}
+    apart = {s.name: [s.flag] if s.name in bare else [s.flag, "7"] for s in flags}
+    joined = {s.name: [s.flag] if s.name in bare else [f"{s.flag}=7"] for s in flags}
 
-    def understood(line: list[str]) -> Any:
-        found: list[Any] = []
+    def understood(lines: Iterable[list[str]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
 
-        def run(*given: Any) -> int:
-            found.append(given)
+        def run(_: Command, settings: Mapping[str, Any], shown: Mapping[str, Any]) -> int:
+            found.update({k: v for k, v in {**settings, **shown}.items() if v is not None})
             return 0
 
-        parser.parse_and_run([command.name, *line], run)
+        parser.parse_and_run([command.name, *chain.from_iterable(lines)], run)
         return found
 
-    briefly = [understood(line) for line in lines]
+    made, wholes = parser._app, list[bool]()
+
+    def watched(arguments: list[str], run: parser.Run, *, whole: bool) -> Any:
+        wholes.append(whole)
+        return made(arguments, run, whole=whole)
+
+    monkeypatch.setattr(parser, "_app", watched)
+    briefly = understood(apart.values())
+    assert briefly.keys() == apart.keys() and understood(joined.values()) == briefly
+    for name, line in joined.items():
+        assert understood([line]) == {name: briefly[name]}
+    assert not any(wholes), "everything was declared"
     monkeypatch.setattr(parser, "_occurs", lambda *_: True)
-    assert briefly == [understood(line) for line in lines]
-    assert all(len(found) == 1 for found in briefly)
+    assert understood(apart.values()) == briefly == understood(joined.values())
