@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 
@@ -25,12 +24,14 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_takes_no_time_and_no_library() -> None:
-    code = f"import qdebug, sys; print([m for m in {HEAVY!r} if m in sys.modules])"
-    done = _python("-X", "importtime", "-c", code)
-    assert done.stdout.strip() == "[]"
-    own = re.search(r"\|\s*(\d+) \| qdebug$", done.stderr, re.MULTILINE)
-    assert own is not None
-    assert int(own[1]) < 150_000  # microseconds
+    """Of the processor, whatever else the machine does."""
+    code = (
+        "import sys, time; began = time.process_time(); import qdebug; "
+        f"print(time.process_time() - began, [m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    seconds, heavy = _python("-c", code).stdout.split(maxsplit=1)
+    assert heavy.strip() == "[]"
+    assert float(seconds) < 0.1
 
 
 @pytest.mark.parametrize("name", qdebug.__all__)
