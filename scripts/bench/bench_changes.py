@@ -9,7 +9,7 @@ Beside them stands the difference to the repair as it is, with its standard erro
 differ is not run: a repair without a remedy of which nothing was kept is the same.
 
     python scripts/bench/bench_changes.py --strangers FOLDER --nets NAME [--ways WAY ...]
-        [--without REMEDY ...] [--never REMEDY ...] [--time-limit SECONDS] [--json FILE]
+        [--without REMEDY ...] [--never REMEDY ...] [--time-limit SECONDS [--of-cpu]] [--json FILE]
 
 `--never` leaves remedies out of every way, for shorter runs. Minutes for each network and way.
 """
@@ -30,7 +30,7 @@ from unittest.mock import patch
 import onnxruntime as ort
 import unseen_networks
 from bench_repair import executed
-from bench_unseen import LOSS, Judging, Result, metric_of
+from bench_unseen import LOSS, Asked, Judging, Result, metric_of
 from common import ASSETS, parser_of
 from unseen_networks import Unseen
 from yardstick_tasks import Arrays
@@ -109,12 +109,17 @@ class Repaired:
     seconds: tuple[float, float]
 
 
-def repaired(net: Unseen, how: Mapping[str, Any], folder: Path) -> Repaired:
-    """Repair a network."""
+def repaired(
+    net: Unseen,
+    how: Mapping[str, Any],
+    folder: Path,
+    clock: AbstractContextManager[object] | None = None,
+) -> Repaired:
+    """Repair a network; limits are measured by `clock`."""
     names = [i.name for i in ort.InferenceSession(str(net.model)).get_inputs()]
     made = folder / "made.onnx"
     began, worked = time.monotonic(), time.process_time()
-    with last_network() as networks:
+    with last_network() as networks, clock or nullcontext():
         found = qdebug.repair(
             str(net.model),
             calib_data={name: net.sets.fit[name] for name in names},
@@ -135,10 +140,9 @@ def repaired(net: Unseen, how: Mapping[str, Any], folder: Path) -> Repaired:
     return Repaired(outputs, last, ", ".join(found.applied), ", ".join(names_last), kept, seconds)
 
 
-def measured(
-    net: Unseen, ways: tuple[str, ...], never: tuple[str, ...], time_limit: float | None
-) -> list[Changed]:
-    """Minmax, the repair as it is, and each way."""
+def measured(net: Unseen, ways: tuple[str, ...], asked: Asked) -> list[Changed]:
+    """FP32, minmax, the repair as it is, and each way."""
+    never, time_limit = asked.never, asked.time_limit
     with TemporaryDirectory() as name:
         folder = Path(name)
         judging, base = judged_by_minmax(net, folder)
@@ -146,7 +150,7 @@ def measured(
         def run(how: Mapping[str, Any], change: AbstractContextManager[None]) -> Repaired:
             given = {"metric": metric_of(net), "never": never, "time_limit": time_limit, **how}
             with change:
-                return repaired(net, given, folder)
+                return repaired(net, given, folder, asked.clock)
 
         as_it_is = run({}, nullcontext())
 
@@ -249,7 +253,9 @@ def main() -> None:
     parser.add_argument("--never", nargs="+", default=[], metavar="REMEDY")
     parser.add_argument("--time-limit", type=float, metavar="SECONDS")
     parser.add_argument("--json", type=Path, help="keep the results")
+    parser.add_argument("--of-cpu", action="store_true", help="the limit is of processor time")
     arguments = parser.parse_args()
+    asked = Asked(arguments.time_limit, never=tuple(arguments.never), of_cpu=arguments.of_cpu)
     ort.set_default_logger_severity(3)
     kept: dict[str, list[Changed]] = {}
     if arguments.json and arguments.json.exists():
@@ -260,7 +266,7 @@ def main() -> None:
         wanted = not arguments.nets or any(n.lower() in net.name.lower() for n in arguments.nets)
         if wanted and net.name not in kept:
             some = net.with_samples(arguments.samples)
-            kept[net.name] = measured(some, ways, tuple(arguments.never), arguments.time_limit)
+            kept[net.name] = measured(some, ways, asked)
             if arguments.json:
                 every = {name: [asdict(one) for one in found] for name, found in kept.items()}
                 arguments.json.write_text(json.dumps(every, indent=1))
