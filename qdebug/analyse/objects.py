@@ -113,18 +113,24 @@ class _Pixels:
 
     def object_in(self, outputs: Mapping[str, Array]) -> bool:
         name, array = next(iter(outputs), ""), first_output(outputs)
-        self._low = min(self._low, float(array.min(initial=math.inf)))
-        self._high = max(self._high, float(array.max(initial=-math.inf)))
+        if array.dtype.hasobject:  # samples of unequal size
+            return any(self.object_in({name: one[np.newaxis]}) for one in array)
+        values = array[np.isfinite(array)].astype(np.float64)
+        self._low = min(self._low, float(values.min(initial=math.inf)))
+        self._high = max(self._high, float(values.max(initial=-math.inf)))
         seen = {name: np.array([self._low, self._high])}  # which tell shares from logits
         self._classes |= {*np.unique(masks_of(outputs, seen, self._facts).classes).tolist()}
         return len(self._classes) > 1
 
     def nothing(self, metric: TaskMetric, samples: int) -> MetricError:
         what = f"is of class {min(self._classes)}" if self._classes else "is missing"
+        held = f"are {self._low:.2g} to {self._high:.2g}"
+        if self._low > self._high:
+            held = "are NaN or Inf"
         return MetricError(
             f"{option('metric', metric.name)} takes FP32's masks as the truth, and every pixel of "
-            f"them {what} in {counted(samples, 'sample')}: values of the output are "
-            f"{self._low:.2g} to {self._high:.2g}",
+            f"them {what} in {counted(samples, 'sample')}: values of the output "
+            f"{held}",
             "Give samples with something to find, prepared as in training (`qdebug check` tries "
             "other ways), and see that the first output is the mask.",
             code="QD-METRIC-EMPTY-MASK",

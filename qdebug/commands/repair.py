@@ -17,7 +17,7 @@ from qdebug.decide.bisect.answer import hardly_worth
 from qdebug.decide.bisect.grain import Coarse, coarse, told
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.registry import REMEDIES
-from qdebug.decide.remedies.result import Answer, Outcome, Proof, RepairResult, Step
+from qdebug.decide.remedies.result import Answer, Figures, Outcome, Proof, RepairResult, Step
 from qdebug.decide.repair.checkpoint import Checkpoints, checkpoints, question_of
 from qdebug.decide.repair.judge import Judge, Judgement, holds
 from qdebug.decide.repair.offer import offered
@@ -40,8 +40,8 @@ _NOTHING_TO_PIN = (
     "The target holds and no layer needs pinning, so that the repair ended before its time limit."
 )
 _WENT_ON = (
-    "The target held on the selection samples, but not on the held-out samples: the remaining "
-    "remedies were tried, too."
+    "The target held on the selection samples, but not on the held-out samples: more remedies "
+    "were tried."
 )
 
 
@@ -143,13 +143,17 @@ def _tried(
     """The state after all remedies, what its network is worth, why it ended early, and that more
     were tried than the selection samples asked for; "" where that is not so."""
     state, found, explanation = trying.run(state)
-    went_on = ""
-    if trying.enough(found) and not proving.of(state).proof.passed:
-        # Few selection samples may lose nothing where others do.
-        trying = replace(trying, enough=lambda _: False)
-        steps = len(state.steps)
-        state, found, explanation = trying.run(state)
-        went_on = _WENT_ON if len(state.steps) > steps else ""
+    steps = len(state.steps)
+    # Few selection samples may lose nothing where others do.
+    while state.waiting and trying.enough(found) and not proving.of(state).proof.passed:
+
+        def enough(after: Judgement, before: Figures = found.figures) -> bool:
+            return after.figures != before and trying.enough(after)
+
+        state, found, explanation = replace(trying, enough=enough).run(state)
+        if explanation:
+            break
+    went_on = _WENT_ON if len(state.steps) > steps else ""
     if not trying.enough(found):
         state = trying.alone(state, start)
     return state, found, explanation, went_on
@@ -386,7 +390,7 @@ def _ended_early(why: str, kept: Checkpoints, state: State) -> str:
     if not why:
         kept.discard()
         return ""
-    if not state.steps and state.waiting:
+    if not state.steps and state.waiting and why != _NOTHING_TO_PIN:
         return f"{why} None was tried to its end: give more time ({option('time_limit')})."
     if kept.key is None:
         return why

@@ -97,8 +97,10 @@ def _not_tried(result: RepairResult) -> Iterator[str]:
     told = [f"{s.remedy}: {s.reason}" for s in result.skipped if "samples" in s.reason]
     if told:
         yield f"Not tried: {'; '.join(told)}."
-    if result.untried and result.holds and result.pinning is None:
-        yield f"The target holds; not tried: {', '.join(result.untried)}."
+    begun = {step.remedy for step in result.steps}
+    untried = [name for name in result.untried if name not in begun]
+    if untried and result.holds and result.pinning is None:
+        yield f"The target holds; not tried: {', '.join(untried)}."
 
 
 def plan_text(result: RepairResult) -> str:

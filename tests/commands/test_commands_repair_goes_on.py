@@ -31,10 +31,12 @@ def test_remedies_go_on_where_held_out_samples_lose() -> None:
         inputs=samples,
         weights="per-tensor",
         metric=right_where_it_counts,
-        only="channel-scales",
+        only="channel-scales,least-squares",
         max_drop=0.02,
         cache=False,
     )
     assert result.baseline.metric == 1.0 and result.proof.start.metric < 0.9
+    # And end once they hold there, too.
     assert [step.remedy for step in result.steps] == ["channel-scales"]
-    assert any("remaining remedies were tried" in note for note in result.notes)
+    assert result.passed and result.untried == ("least-squares",)
+    assert any("more remedies were tried" in note for note in result.notes)

@@ -117,4 +117,12 @@ def test_where_the_target_holds_the_time_for_pins_is_not_used(
     says = "The target holds and no layer needs pinning, so that the repair ended before its"
     assert result.explanation.startswith(says) is limited and bool(result.explanation) is limited
     page = result._repr_html_()
-    assert "The target holds; not tried: least-squares, weight-ranges, rounding." in page
+    # One group of layers had least-squares; the other still waits.
+    assert "The target holds; not tried: weight-ranges, rounding." in page
+
+
+def test_a_target_that_holds_asks_for_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though no remedy was tried."""
+    result = ended_after(0, monkeypatch, late_s=6e4, max_drop=0.26, samples=200)
+    assert result.holds and result.passed and not result.steps
+    assert "give more time" not in result.explanation

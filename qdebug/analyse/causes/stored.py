@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
+from onnx.external_data_helper import uses_external_data
 
 from qdebug.analyse.causes.overflow import FP16_OVERFLOW
 from qdebug.formats.registry import FP16
@@ -15,6 +16,8 @@ from qdebug.types import Array
 
 _MORE_THAN_ROUNDED = 0.01
 """Of the largest value of a constant: FP16 rounds each value by 1/2048 of it at most."""
+_SMALLEST = 2.0**-24
+"""The smallest number of FP16: values below are rounded to a multiple of it, or to 0."""
 _FOLD = (
     "Fold BatchNormalization into what it follows before the conversion (onnxsim, or ONNX "
     "Runtime's offline optimization)."
@@ -38,11 +41,8 @@ def changed_constants(pair: ModelPair, layer: Layer) -> Cause | None:
             "If that is intended, judge by the outputs; otherwise compare with the FP32 model that "
             "was converted.",
         )
-    node, constant, remedy = cut
-    evidence = (
-        f"'{constant}', which '{node}' reads, was cut to {FP16.largest:.0f}, the largest number of "
-        f"FP16, so that {differs}"
-    )
+    node, constant, became, remedy = cut
+    evidence = f"'{constant}', which '{node}' reads, {became}, so that {differs}"
     return Cause(FP16_OVERFLOW, 1.0, evidence, remedy, brief=evidence)
 
 
@@ -59,9 +59,14 @@ def _changed(pair: ModelPair, layer: Layer) -> tuple[str, float, float] | None:
             values, held = _wide(mine.value(tensor)), _wide(its.value(stored))
             if values is None or held is None or values.shape != held.shape or not values.size:
                 continue
-            reach = float(np.abs(values).max())
-            if not float(np.abs(values - held).max()) <= _MORE_THAN_ROUNDED * reach:
-                return tensor, reach, float(np.abs(held).max())
+            finite = np.isfinite(values)  # infinities of FP32, as of a mask, are no size
+            if not finite.any():
+                continue
+            own, read = values[finite], held[finite]
+            reach = float(np.abs(own).max())
+            bound = max(_MORE_THAN_ROUNDED * reach, _SMALLEST)
+            if not float(np.abs(own - read).max()) <= bound:
+                return tensor, reach, float(np.abs(read).max())
     return None
 
 
@@ -70,22 +75,42 @@ def _wide(values: Array | None) -> Array | None:
     return None if values is None or values.dtype.kind != "f" else values.astype(np.float64)
 
 
-def _cut(pair: ModelPair, layer: Layer) -> tuple[str, str, str] | None:
-    """The first node of the file that a layer stands for which reads a constant in FP16 of the
-    largest size there is; the constant, and what to do."""
+def _cut(pair: ModelPair, layer: Layer) -> tuple[str, str, str, str] | None:
+    """The first node of the file that a layer stands for which reads a constant in FP16 that FP16
+    cannot hold; the constant, what became of it, and what to do."""
     origins = {user for name in layer.nodes for user in pair.model.origins.get(name, (name,))}
     graph = pair.model.file.proto.graph
-    constants = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT16}
+    constants = {
+        t.name: t
+        for t in graph.initializer
+        if t.data_type == TensorProto.FLOAT16 and not uses_external_data(t)
+    }
     for node in graph.node:
         if node.name not in origins:
             continue
         for tensor in node.input:
-            if tensor not in constants or not constants[tensor].raw_data:
+            if tensor not in constants or not _exceeds(pair, tensor):
                 continue
             values = np.abs(numpy_helper.to_array(constants[tensor]).astype(np.float64))
             if values.max(initial=0) >= FP16.largest:
+                finite = bool(np.isfinite(values).all())
+                limit = f"{FP16.largest:.0f}, the largest number of FP16"
+                became = f"was cut to {limit}" if finite else f"is Inf: it is beyond {limit}"
                 keep = "keep the layer in FP32."
                 normalizes = node.op_type == "BatchNormalization"
                 remedy = f"{_FOLD} Otherwise {keep}" if normalizes else f"K{keep[1:]}"
-                return node.name, tensor, remedy
+                return node.name, tensor, became, remedy
     return None
+
+
+def _exceeds(pair: ModelPair, tensor: str) -> bool:
+    """Whether the FP32 model has values there that FP16 cannot hold, as far as it has a constant of
+    this name."""
+    own = pair.reference.initializers.get(tensor)
+    if own is None or uses_external_data(own):
+        return True
+    values = _wide(numpy_helper.to_array(own))
+    if values is None:
+        return False
+    sizes = np.abs(values[np.isfinite(values)])
+    return bool(sizes.max(initial=0) > FP16.largest)

@@ -219,8 +219,9 @@ def _steps_apart(values: ConstantValues, tensor: str, value: Array, other: Array
     """By how many steps of its quantization a constant differs from the FP32 one, at most; values
     beyond the range of the codes do not count, nor those whose scale is no positive number. inf for
     one that is not quantized and differs."""
-    difference = np.abs(value.astype(np.float64) - other.astype(np.float64))
-    least = _SAME * float(np.abs(value).max(initial=0.0))
+    wide, own = value.astype(np.float64), other.astype(np.float64)
+    difference = np.abs(np.subtract(wide, own, out=np.zeros_like(wide), where=wide != own))
+    least = _SAME * float(np.abs(value).max(initial=0.0, where=np.isfinite(value)))
     if difference.max(initial=0.0) <= least:
         return 0.0
     step, low, high = _grid(values.graph, tensor, other)
