@@ -19,11 +19,8 @@ from qdebug.engine_info.tensors import FLOATS
 from qdebug.errors import UsageError
 from qdebug.formats.registry import WEIGHT_FORMAT_OF, WEIGHT_ONLY
 from qdebug.network.layers import QUANTIZABLE_OPS
-from qdebug.result import MaybeText, in_json
+from qdebug.result import Hidden, MaybeText, in_json
 from qdebug.types import Precision
-
-DYNAMIC = "built as its Q/DQ equivalent, and not as the file has it"
-"""Of an integer operator that quantizes what it reads dynamically."""
 
 
 class AuditVerdict(StrEnum):
@@ -60,6 +57,8 @@ class AuditedLayer:
         advice: what to do about a mismatch, where something is known.
         engine_layer: the engine's layer that does its work, or "".
         nodes: of a plan's layer, where each of its ONNX nodes went.
+        as_equivalent: built from the Q/DQ equivalent of an integer operator that quantizes
+            dynamically, so that the engine computes it otherwise than the file's own operator.
     """
 
     name: str
@@ -71,6 +70,7 @@ class AuditedLayer:
     advice: MaybeText = ""
     engine_layer: MaybeText = ""
     nodes: tuple[NodePlacement, ...] = ()
+    as_equivalent: Hidden[bool] = False
 
 
 @dataclass(frozen=True)
@@ -160,17 +160,20 @@ def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) ->
     else:
         built = layer.precision
         verdict, note = _judged(op_type, want, layer)
-    advice = ""
+    advice, as_equivalent = "", False
     if verdict is AuditVerdict.MISMATCH and summed_in_fp32(node, want, layer, info):
         verdict, note = (
             AuditVerdict.FUSED,
             "FP16 data, summed in FP32: the casts around it are folded",
         )
     elif verdict is AuditVerdict.MISMATCH and quantizes_dynamically(node, want, info):
-        verdict, note = AuditVerdict.UNKNOWN, DYNAMIC
+        verdict, as_equivalent = AuditVerdict.UNKNOWN, True
+        note = "built as its Q/DQ equivalent, and not as the file has it"
     elif verdict is AuditVerdict.MISMATCH:
         note, advice = explain_mismatch(node, want, built, layer, info)
-    return AuditedLayer(name, op_type, want, built, verdict, note, advice, layer.name)
+    return AuditedLayer(
+        name, op_type, want, built, verdict, note, advice, layer.name, as_equivalent=as_equivalent
+    )
 
 
 def _absent(op_type: str, node: OnnxNode | None, info: EngineInfo) -> tuple[AuditVerdict, str]:

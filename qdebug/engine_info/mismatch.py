@@ -89,8 +89,9 @@ def quantizes_dynamically(node: OnnxNode | None, want: Precision, info: EngineIn
     the operator itself ONNX Runtime runs in INT8."""
     if node is None or want is not Precision.INT8 or not info.provider.startswith("CPU"):
         return False
-    dequantizers = [info.makers.get(t) for t in node.inputs[:2]]
-    quantizers = [info.makers.get(d.inputs[0]) for d in dequantizers if d is not None and d.inputs]
+    makers = [info.makers.get(t) for t in node.inputs[:2]]
+    dequantizers = [m for m in makers if m is not None and m.op_type == "DequantizeLinear"]
+    quantizers = [info.makers.get(d.inputs[0]) for d in dequantizers if d.inputs]
     return any(q is not None and q.op_type == "DynamicQuantizeLinear" for q in quantizers)
 
 

@@ -11,7 +11,6 @@ from qdebug.backends.host import as_runtime
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.backends.registry import spec_of
 from qdebug.config.engine import EngineSettings
-from qdebug.engine_info.audit import DYNAMIC
 from qdebug.engine_info.files.onnx_file import with_nodes
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.plan_audit import audit_plan
@@ -117,7 +116,7 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
 def _of_dynamic(report: EngineReport) -> tuple[str, ...]:
     """That an engine is not what the file itself would be, where it quantizes dynamically."""
     layers = report.audit.layers if report.audit else ()
-    count = sum(layer.note == DYNAMIC for layer in layers)
+    count = sum(layer.as_equivalent for layer in layers)
     if not count:
         return ()
     return (

@@ -252,6 +252,22 @@ def test_pinning_is_no_advice_for_an_engine_of_another_model() -> None:
     assert row.advice.startswith("Pin it to fp16")
 
 
+@pytest.mark.parametrize("between", ["DequantizeLinear", "Transpose"])
+def test_only_dequantized_codes_are_those_of_an_integer_operator(between: str) -> None:
+    """A product that reads such codes through another node was built as the file has it."""
+    nodes = (
+        OnnxNode("q", "DynamicQuantizeLinear", ("x",), ("codes", "s", "z")),
+        OnnxNode("between", between, ("codes",), ("a",)),
+        OnnxNode("n", "MatMul", ("a", "w"), ("b",)),
+    )
+    layer = _layer("n", "gemm", "a:fp32", "b:fp32", "n")
+    info = EngineInfo((layer,), InfoSource.RUNTIME, nodes=nodes, provider="CPUExecutionProvider")
+    (row,) = audit({"n": INT8}, info).layers
+    is_equivalent = between == "DequantizeLinear"
+    assert row.as_equivalent is is_equivalent
+    assert (row.verdict is AuditVerdict.UNKNOWN) is is_equivalent
+
+
 def test_tf32_counts_as_fp32_and_is_noted() -> None:
     layer = replace(_layer("n", "gemm", "a:fp32", "b:fp32"), tactic="sm80_gemm_tf32f32")
     (row,) = audit({"n": FP32}, _info(layer)).layers
