@@ -12,9 +12,9 @@ from qdebug.wording import option
 
 _OF_SAMPLES = ("check", "init", "compare", "calibrate", "ranges", "bisect", "repair", "sweep")
 """Commands that run a model on samples: for others a setting of these makes no sense."""
-_SEARCHED = ("never_pin", "pin_to", "time_limit")
-_LIMITS = ("target", "max_drop", "max_rise", "worst_group")
-_SETS = ("calib_data", "holdout", "inputs", "calib_samples", "holdout_share", "samples")
+_SEARCHED = ("never_pin", "pin_to")
+_LIMITS = ("target", "max_drop", "max_rise")
+_SETS = ("calib_data", "holdout", "inputs", "calib_samples", "holdout_share")
 
 
 def instead(command: Command, name: str) -> str:
@@ -86,7 +86,7 @@ _ADVICE: Mapping[tuple[str, str], str] = {
     ("sweep", "holdout_share"): "sweep judges by all of {inputs}; ranges are those of "
     "{calib_data}.",
     ("repair", "holdout"): "Give them as {inputs}: one half decides which remedies are kept, the "
-    "other checks the result.",
+    "other chooses between the networks that these lead to, and checks the answer.",
     ("check", "holdout"): "Give them as {inputs}: check looks at one set, and at {calib_data}.",
     ("bisect", "fail_on"): "What must hold is {target=metric>=0.97}: bisect ends with 1 where no "
     "answer meets it.",
@@ -97,13 +97,25 @@ _ADVICE: Mapping[tuple[str, str], str] = {
     "`qdebug compare` lists groups.",
     ("repair", "group"): "{worst_group=NAME} makes a target hold for each group of samples; "
     "`qdebug compare` lists groups.",
+    ("compare", "worst_group"): "{group=NAME} lists the metric by groups; `qdebug bisect` and "
+    "`qdebug repair` make a target hold for the worst of them.",
+    ("", "worst_group"): "`qdebug bisect` and `qdebug repair` make a target hold for the worst "
+    "group of samples; `qdebug compare` lists groups.",
+    ("init", "time_limit"): "init runs no search. `qdebug bisect` and `qdebug repair` stop after a "
+    "time.",
+    ("", "time_limit"): "This command runs to its end; fewer samples ({samples=N}) take less time. "
+    "`qdebug bisect` and `qdebug repair` stop after a time.",
+    (
+        "init",
+        "samples",
+    ): "init divides all of them. The commands that read the file it makes can be given fewer.",
     ("", "group"): "`qdebug compare` lists the metric by groups of samples.",
     ("repair", "pin"): "Pin it in a plan: `qdebug compare MODEL` with {pin=NAME} and "
     "{save_plan=plan.yaml}; then `qdebug repair MODEL` with {plan=plan.yaml}.",
     ("sweep", "pin"): "Pin it in a plan: `qdebug compare MODEL` with {pin=NAME} and "
     "{save_plan=plan.yaml}; then `qdebug sweep MODEL` with {plan=plan.yaml}.",
     ("bisect", "save_plan"): "bisect writes its plan with {output=precision.yaml}.",
-    ("", "save_plan"): "`qdebug compare` and `qdebug repair` write plans.",
+    ("", "save_plan"): "`qdebug compare`, `qdebug repair` and `qdebug bisect` write plans.",
     ("", "trt_cache"): "`qdebug calibrate` writes one, and `qdebug export PLAN` with "
     "{to=trt-cache}.",
     ("", "top"): "All are in the JSON: {json_to=-}.",

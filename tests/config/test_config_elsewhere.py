@@ -46,3 +46,31 @@ def test_python_callers_are_told_the_same() -> None:
         "QD-USAGE-KEYWORD", "bisect() has no keyword", "`qdebug repair", "reference='FP32'"
     ):
         qdebug.bisect("a.onnx", inputs="x.npz", reference="b.onnx")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "says", "not_so"),
+    [
+        ("compare", "time_limit", "runs to its end; fewer samples (--samples N)", "search for"),
+        ("init", "time_limit", "init runs no search", "--samples"),
+        ("compare", "worst_group", "--group NAME lists the metric by groups", "--fail-on"),
+        ("check", "worst_group", "the worst group of samples", "search for what holds"),
+        ("init", "samples", "can be given fewer", "other sets"),
+        ("repair", "holdout", "the other chooses between", "the other checks"),
+        ("check", "save_plan", "`qdebug bisect` write plans", ""),
+    ],
+)
+def test_the_advice_is_about_what_was_asked(
+    command: str, name: str, says: str, not_so: str
+) -> None:
+    with spelled_by(as_flags(COMMANDS[command])):
+        advice = instead(COMMANDS[command], name)
+    assert says in advice and not (not_so and not_so in advice)
+
+
+def test_what_an_advice_says_of_a_limit_of_time_a_command_can_do() -> None:
+    for command in COMMANDS.values():
+        with spelled_by(as_flags(command)):
+            advice = instead(command, "time_limit")
+        own = {setting.flag for setting in command.declared}
+        assert "--samples" not in advice or "--samples" in own, command.name
