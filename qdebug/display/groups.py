@@ -88,9 +88,9 @@ def _alike(cluster: SampleCluster, clusters: SampleClusters, worst: str) -> str:
     which = f"All {clusters.worst}" if all_of else f"{cluster.of_worst} of the {clusters.worst}"
     return (
         f"{which} {worst} fail alike: they are among {len(cluster.samples)} of the "
-        f"{counted(clusters.samples, 'sample')} whose SQNR is {in_decibels(cluster.sqnr_db)} after "
-        f"{printable(cluster.layer)}, and {in_decibels(cluster.others_sqnr_db)} that of the others "
-        f"(medians). These {len(cluster.samples)} are {numbers}{more or '.'}"
+        f"{counted(clusters.samples, 'sample')} whose SQNR after {printable(cluster.layer)} is "
+        f"{in_decibels(cluster.sqnr_db)}; that of the others is "
+        f"{in_decibels(cluster.others_sqnr_db)} (medians). These {len(cluster.samples)} are {numbers}{more or '.'}"
     )
 
 

@@ -273,7 +273,7 @@ def half_causes(
                 "fp16-underflow",
                 # Counted over the reference's values; beside an overflow it has no measured part.
                 None if overflows else min(tiny, 1.0 - sums),
-                f"{100 * tiny:.2g}% of the non-zero values are below "
+                f"{words.share(tiny)} of the non-zero values are below "
                 f"{FP16.smallest_normal:.1g}, where FP16 loses digits",
                 "Keep the layer in FP32, or scale up what it reads.",
                 VALUES,
@@ -315,7 +315,7 @@ def bf16_causes(largest: float, tiny: float) -> tuple[Cause, ...]:
         remedy = "Keep the layer in FP32."
     elif tiny > _FEWEST_TINY:
         beyond = (
-            f"FP16 would lose digits too: {100 * tiny:.2g}% of the non-zero values are below "
+            f"FP16 would lose digits too: {words.share(tiny)} of the non-zero values are below "
             f"{FP16.smallest_normal:.1g}"
         )
         remedy = "Keep the layer in FP32, or try FP16."

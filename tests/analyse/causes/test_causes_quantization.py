@@ -64,6 +64,13 @@ def test_one_cause_of_an_fp16_layer(
     assert labels(largest, tiny, sums, 60.0 if sums else math.inf) == expected
 
 
+def test_a_share_of_all_values_is_written_as_one() -> None:
+    (cause,) = half_causes(1e-6, 0.999, 0.0, math.inf)
+    assert cause.evidence.startswith("100% of the non-zero values are below")
+    (of_bf16,) = bf16_causes(1e-6, 1.0)
+    assert "100% of the non-zero values are below" in of_bf16.evidence
+
+
 @pytest.mark.parametrize(
     ("sums", "expected"),
     [
