@@ -105,10 +105,8 @@ _ADVICE: Mapping[tuple[str, str], str] = {
     "time.",
     ("", "time_limit"): "This command runs to its end; fewer samples ({samples=N}) take less time. "
     "`qdebug bisect` and `qdebug repair` stop after a time.",
-    (
-        "init",
-        "samples",
-    ): "init divides all of them. The commands that read the file it makes can be given fewer.",
+    ("init", "samples"): "init divides all of them. Commands that read the file it makes can be "
+    "given fewer.",
     ("", "group"): "`qdebug compare` lists the metric by groups of samples.",
     ("repair", "pin"): "Pin it in a plan: `qdebug compare MODEL` with {pin=NAME} and "
     "{save_plan=plan.yaml}; then `qdebug repair MODEL` with {plan=plan.yaml}.",

@@ -90,7 +90,8 @@ def _alike(cluster: SampleCluster, clusters: SampleClusters, worst: str) -> str:
         f"{which} {worst} fail alike: they are among {len(cluster.samples)} of the "
         f"{counted(clusters.samples, 'sample')} whose SQNR after {printable(cluster.layer)} is "
         f"{in_decibels(cluster.sqnr_db)}; that of the others is "
-        f"{in_decibels(cluster.others_sqnr_db)} (medians). These {len(cluster.samples)} are {numbers}{more or '.'}"
+        f"{in_decibels(cluster.others_sqnr_db)} (medians). These {len(cluster.samples)} "
+        f"are {numbers}{more or '.'}"
     )
 
 
