@@ -412,6 +412,31 @@ def test_the_metrics_loss_decides_and_noise_only_where_that_does_not_tell() -> N
     assert verdict_on(before, found(-20, 0.21, 0.3, 0.19, 0.3)).reason is Reason.NO_GAIN
 
 
+def test_proposals_rank_by_noise_where_the_loss_does_not_tell() -> None:
+    """A classifier that was sure of all samples lost 1e-9, and mean-max half of that with 20 dB."""
+
+    def rank(noise_db: float, scale: float, *losses: float) -> tuple[float, ...]:
+        sure = judgement([-31.0, -31.1] * 2, 1.0, [1.0] * 4, [scale * x for x in (2, 3, 2, 3)])
+        lost = [scale * x for x in losses]
+        after = judgement([noise_db, noise_db + 0.1] * 2, 1.0, [1.0] * 4, lost)
+        before, after = (replace(one, least_loss=1e-6) for one in (sure, after))
+        verdict = verdict_on(before, after)
+        assert verdict.reason in (Reason.NO_GAIN, Reason.LESS_NOISE, Reason.LESS_LOSS)
+        return (verdict.better, *verdict.rank)
+
+    assert rank(-32.0, 1e-9, 2, 3, 2, 3) > rank(-11.0, 1e-9, 1, 1.5, 1, 1.6)  # next to nothing
+    assert rank(-31.0, 0.1, 2, 3, 2, 3) > rank(-11.0, 0.1, 1.5, 3.4, 1, 3.4)  # within its error
+    assert rank(-31.0, 0.1, 2, 3, 2, 3) < rank(-11.0, 0.1, 1, 1.5, 1, 1.6)  # it tells
+
+
+def test_a_loss_next_to_nothing_chooses_no_answer() -> None:
+    quiet = judgement([-31.0, -31.1] * 2, 1.0, [1.0] * 4, [2e-9, 3e-9] * 2)
+    noisy = judgement([-11.0, -11.1] * 2, 1.0, [1.0] * 4, [1e-9, 1e-9] * 2)
+    assert answer_of([quiet, noisy]) == 1
+    assert answer_of([replace(one, least_loss=1e-6) for one in (quiet, noisy)]) == 0
+    assert answer_of([replace(one, least_loss=1e-6) for one in (noisy, quiet)]) == 1
+
+
 def test_the_answer_is_the_best_by_score_and_of_those_within_its_error_by_loss() -> None:
     final = judgement([-30.0, -31.0] * 2, 0.66, [0.66] * 4)
     alone = judgement([-20.0, -21.0] * 2, 0.82, [0.82] * 4)

@@ -64,6 +64,9 @@ _WORTH_DB = 0.2
 """A gain of less is not worth more samples to find out whether it is one."""
 _MOST_TIMES = 100.0
 """A gain that only so many times as many samples could tell is none."""
+_LEAST_OF_DECISIONS = 1e-6
+"""Of losses from 0 to 1, by how sure decisions are: next to nothing. A classifier that is sure of
+all samples loses 1e-9, of which one calibrator took half and 20 dB of SQNR."""
 _EXACT_DB = -200.0
 """The noise of a sample without any error."""
 _NONE_OF = 1.5
@@ -83,6 +86,7 @@ class Judgement:
         left_out: the metric without each group of samples, float64 [groups]; empty where that
             cannot be said.
         losses: what each sample loses by the metric's loss, float64 [samples]; empty without one.
+        least_loss: a mean difference of `losses` of no more than that is none.
         noise: Σerr²/Σref² of an output, averaged over the float outputs.
         failure: why it cannot be run; then there is nothing else.
         worst_group: of samples, which decides the metric; "" where it has no groups.
@@ -94,6 +98,7 @@ class Judgement:
     noise_db: Float64
     left_out: Float64
     losses: Float64 = field(default_factory=lambda: np.zeros(0))
+    least_loss: float = 0.0
     noise: float = math.nan
     failure: str = ""
     worst_group: str = ""
@@ -132,14 +137,15 @@ class Verdict:
     """Whether a changed network is better than the one before, and by what.
 
     Attributes:
-        rank: to choose among several that are better, the larger the better.
+        rank: to choose among several that are better, the larger the better: what the metric gained
+            and what its loss did, each 0 where that is no more than chance, and the noise.
         times: how many times as many samples would tell a gain from chance; inf where nothing
             says it.
     """
 
     better: bool
     reason: Reason
-    rank: tuple[float, float] = (0.0, 0.0)
+    rank: tuple[float, float, float] = (0.0, 0.0, 0.0)
     times: float = math.inf
 
 
@@ -330,7 +336,11 @@ class Judge:
             worst_group=judged.worst_group,
             interval=interval_of(reference.task.metric, judged),
         )
-        return found if judged.loss is None else replace(found, losses=judged.loss)
+        if judged.loss is None:
+            return found
+        of_decisions = reference.task.metric.takes in ("scores", "boxes")
+        least = _LEAST_OF_DECISIONS if of_decisions else 0.0
+        return replace(found, losses=judged.loss, least_loss=least)
 
     def reference_interval(self, within_s: float) -> Interval | None:
         """Of FP32's metric, 95 %; None where nothing says it, FP32 is the truth, or computing the
@@ -459,7 +469,8 @@ def verdict_on(
     neither the metric nor its loss is worse. (Two, because many changes are judged on
     the same samples, and one sample more or less is one.) But it is not where the metric fell below
     that of the `best` network so far by more than a quarter of what that gained over the `start`,
-    and by more than one or two samples where these surely lose less.
+    and by more than one or two samples where these surely lose less. Several that are better, or
+    none of which is, rank by the same, in the same order.
 
     The standard error of the losses is that of the mean of their differences; that of the metric
     is the jackknife's over groups of samples (Efron and Tibshirani 1993, An Introduction to the
@@ -468,14 +479,14 @@ def verdict_on(
     if after.failure:
         return Verdict(False, Reason.FAILS)
     noise = _change_of(before.noise_db, after.noise_db)
-    loss = _change_of(before.losses, after.losses) if len(after.losses) else None
-    gain = noise.gain if loss is None else loss.gain
-    rank = 0.0, gain
+    loss = _change_of_loss(before, after) if len(after.losses) else None
+    told = loss.gain if loss is not None and (loss.sure or loss.gain < -loss.error) else 0.0
+    rank = 0.0, told, noise.gain
     if after.metric is not None and before.metric is not None:
         sign = 1.0 if higher_is_better else -1.0
         risen = sign * (after.metric - before.metric)
         error = _ERRORS * _jackknife(after.left_out - before.left_out, abs(risen))
-        rank = (risen if risen > error else 0.0), gain
+        rank = (risen if risen > error else 0.0), told, noise.gain
         top = best if best is not None and best.metric is not None else before
         allowed = _may_fall(top, start, sign)
         if loss is not None and loss.sure:
@@ -540,7 +551,7 @@ def answer_of(found: Sequence[Judgement], higher_is_better: bool = True) -> int:
     best = running[0]
     for i in running[1:]:
         pair = found[best], found[i]
-        loss = _change_of(*(one.losses for one in pair))
+        loss = _change_of_loss(*pair)
         noise = _change_of(*(one.noise_db for one in pair))
         if loss.sure or (noise.sure and loss.gain >= -loss.error):
             best = i
@@ -646,6 +657,12 @@ def _change_of(before: Float64, after: Float64) -> _Change:
     count = len(gain)
     error = float(gain.std(ddof=1) / math.sqrt(count)) if count > 1 else math.inf
     return _Change(float(gain.mean()), error)
+
+
+def _change_of_loss(before: Judgement, after: Judgement) -> _Change:
+    """See _change_of, of the metric's losses: none where it is next to nothing."""
+    change = _change_of(before.losses, after.losses)
+    return _Change() if abs(change.gain) <= after.least_loss else change
 
 
 def _jackknife(differences: Float64, change: float) -> float:
