@@ -314,6 +314,7 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
             yield "found", text
         if count:
             yield "cost", _cost(result)
+    yield from _metric_rows(result)
     yield "evaluated", _evaluations(result)
     if result.fp16_kernels is not None:
         yield "FP16 layers", FP16_KERNELS[result.fp16_kernels]
@@ -330,11 +331,31 @@ def _asked(result: BisectResult) -> Iterator[tuple[str, str]]:
         worst = in_decibels(result.framework.worst.sqnr_db)
         how = "agrees" if result.framework.agrees else "cannot be told to agree"
         yield "export", f"{how} with {printable(result.framework.data)}, SQNR {worst}"
-    if result.reference_metric is not None:
+    if result.reference_metric is not None and result.condition.scope == "metric":
         within = interval(result.reference_interval)
         yield "FP32", f"{value_of(result, result.reference_metric)}{within}"
     if result.pinned_by_plan:
         yield "pinned by the plan", _by_plan(result)
+
+
+def _metric_rows(result: BisectResult) -> Iterator[tuple[str, str]]:
+    """The metric, of each set of samples, where the target is about something else."""
+    name, full = shorten(printable(result.metric), _LONGEST_FIGURE), result.reference_metric
+    if full is None or result.condition.scope == "metric":
+        return
+    if not result.checks:
+        yield name, f"{score(full)} in FP32{interval(result.reference_interval)}"
+    for check in result.checks:
+        within = interval(check.reference_interval)
+        figures = [f"{score(check.reference_metric)} in FP32{within}"]
+        if result.layers:
+            figures.append(f"{_score_of(check.answer)} with the answer")
+        figures.append(f"{_score_of(check.baseline)} with {_base(result)}")
+        yield name, f"{', '.join(figures)}: {check.samples} {check.on}"
+
+
+def _score_of(measurement: Measurement) -> str:
+    return "no value" if measurement.metric is None else score(measurement.metric)
 
 
 def _otherwise(result: BisectResult) -> str:
@@ -439,7 +460,7 @@ def checked_line(result: BisectResult, check: Check, base: str) -> str:
     of_drop = result.condition.expression != result.condition.words and "FP32" in result.target_text
     if of_drop and check.bound is not None:
         text += f", needs {condition.operator} {value_of(result, check.bound, condition)}"
-    if check.reference_metric is not None:
+    if check.reference_metric is not None and condition.scope == "metric":
         within = interval(check.reference_interval)
         text += f", FP32 {value_of(result, check.reference_metric, condition)}{within}"
     text += _beside_fp32(result, check.answer.value, check.reference_metric, check.samples)

@@ -72,6 +72,7 @@ def test_the_contract_and_the_plan(desk: Any, found: Any) -> None:
                 "to",
                 "replayed",
                 "value",
+                "metric",
                 "passed",
                 "seconds",
                 "noise",

@@ -48,6 +48,27 @@ def test_the_figures_of_the_search_and_of_the_simulation_are_told_apart(result: 
         assert (f"({figures[0]} on the INT8 kernels" in line) == differs
 
 
+def test_a_metric_beside_the_target_has_lines_of_its_own() -> None:
+    """FP32's top1 stood among decibels without its name, and that of the answer nowhere."""
+    found = qdebug.bisect(
+        DATA / "digits_cnn.onnx", inputs=DATA / "digits_holdout.npz", samples=60, batch_size=6,
+        weights="per-tensor", target="output.sqnr_db>=10", metric="top1", cache=False,
+    )  # fmt: skip
+    (rows,) = [b.rows for b in view(found) if isinstance(b, Facts)]
+    assert "FP32" not in dict(rows)
+    told = [text for name, text in rows if name == "top1"]
+    assert len(told) == len(found.checks) == 2
+    for check, text in zip(found.checks, told, strict=True):
+        assert check.answer.metric is not None and check.baseline.metric is not None
+        assert text.startswith(f"{check.reference_metric:.4f} in FP32 (95%")
+        assert f", {check.answer.metric:.4f} with the answer, " in text
+        assert f" {check.baseline.metric:.4f} with nothing pinned" in text
+        assert f"{check.samples} {check.on}" in text
+        line = checked_line(found, check, "nothing pinned")
+        assert "FP32" not in line and f"{check.answer.value:.1f}" in line
+    assert found.checks[0].baseline.metric != found.checks[0].answer.metric
+
+
 @pytest.mark.parametrize("times", [1, 5])
 def test_that_every_layer_is_pinned_is_a_sentence_where_these_are_many(
     result: Any, times: int

@@ -89,7 +89,7 @@ class Evaluator(AbstractContextManager["Evaluator"]):
             slack = checked.value - self.condition.bound
             slack = slack if self.condition.operator.startswith(">") else -slack
         found = checked.value, checked.passed, result.noise, result.seconds, slack
-        return Measurement(*found, worst_group=result.worst_group)
+        return Measurement(*found, worst_group=result.worst_group, metric=result.task)
 
 
 def open_evaluator(

@@ -129,6 +129,8 @@ class Measurement:
             journal held.
         failure: why the candidate could not be built or run; such a candidate has not passed.
         held_out: `value` is that of the held-out samples, which decided.
+        metric: the end-to-end metric, whatever the target is about; null without one, and of a set
+            that the journal held.
     """
 
     value: float | None
@@ -139,6 +141,7 @@ class Measurement:
     failure: MaybeText = ""
     worst_group: MaybeText = ""
     held_out: bool = False
+    metric: float | None = None
 
     @property
     @in_json
