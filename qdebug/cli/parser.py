@@ -239,7 +239,11 @@ def as_flags(command: Command) -> Spelling:
 
     def as_flag(name: str, value: str | None) -> str:
         flag = flags.get(name, "--" + name.replace("_", "-"))
-        return flag if value is None or flag.startswith("--no-") else f"{flag} {shlex.quote(value)}"
+        if value is None or (flag.startswith("--no-") and value.lower() in ("false", "off")):
+            return flag
+        # A switch takes no value: a setting of that name with one is another command's.
+        named = "--" + name.replace("_", "-") if flag.startswith("--no-") else flag
+        return f"{named} {shlex.quote(value)}"
 
     return as_flag
 

@@ -20,7 +20,7 @@ from qdebug.decide.remedies.registry import REMEDIES
 from qdebug.decide.remedies.result import Answer, Figures, Outcome, Proof, RepairResult, Step
 from qdebug.decide.repair.checkpoint import Checkpoints, checkpoints, question_of
 from qdebug.decide.repair.judge import Judge, Judgement, holds
-from qdebug.decide.repair.offer import offered
+from qdebug.decide.repair.offer import offered, offered_before
 from qdebug.decide.repair.pins import dropped_pins, fewest_pins, of_no_use, why_dropped
 from qdebug.decide.repair.setup import Setup, prepare
 from qdebug.decide.repair.steps import Alternative, Attempt, State, Trying
@@ -106,10 +106,11 @@ def _repair(
     if explanation and setup.target is not None and settings.pin and not needs_pins:
         explanation = _NOTHING_TO_PIN
     if setup.target is None and settings.pin:
-        result = replace(result, mixed=offered(setup, result, ends_at))
+        result = replace(result, mixed=offered(setup, result, ends_at, cached=settings.cache))
     fewest = None
     if needs_pins and settings.pin:
-        fewest = fewest_pins(setup, result.network, ends_at, state.steps)
+        before = offered_before(setup, cached=settings.cache)
+        fewest = fewest_pins(setup, result.network, ends_at, state.steps, before)
         explanation = explanation or ("" if fewest else _NOT_PINNED)
     if fewest is not None:
         if fewest.network is not result.network:  # then the figures are those of the start, too

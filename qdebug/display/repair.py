@@ -418,27 +418,39 @@ def _offer(result: RepairResult, mixed: Mixed) -> str:
     text = (
         f"{low} alone gives back {alone:.0f}% of the loss; with "
         f"{len(mixed.pinned)} of {mixed.candidates} layers in {mixed.to} it is "
-        f"{_given_back(result, mixed)}."
+        f"{_given_back(result, mixed, '')}."
     )
     if mixed.hardly_worth:
-        text += f" With nearly all layers in {mixed.to}, {low} is hardly worth it here."
-    if mixed.trade_off is not None:
+        saved = f"{share(mixed.saved_share)} of" if mixed.saved_share > 0 else "nothing of"
         text += (
-            f" Most for its cost, of the sets tried: "
-            f"{counted(mixed.trade_off.pinned, 'layer')} in {mixed.trade_off.to}, for "
-            f"{_given_back(result, mixed.trade_off)}."
+            f" {low} is hardly worth it here: with these layers it saves {saved} what every layer "
+            f"in {mixed.to} costs."
         )
-    return text
+    fewer = mixed.trade_off
+    if fewer is not None:
+        gives = "gives" if len(fewer.pinned) == 1 else "give"
+        text += (
+            f" Most for the cost, of the sets tried: {counted(fewer.pinned, 'layer')} in "
+            f"{fewer.to}, which {gives} back {_given_back(result, fewer, ' of the loss')}."
+        )
+    if mixed.tried_first:
+        return f"{text} With that setting these layers are tried first."
+    return (
+        f"{text} For just these layers pin them in a plan: `qdebug compare MODEL` with "
+        f"{option('pin', 'NAME')} (the JSON names them under mixed) and "
+        f"{option('save_plan', 'plan.yaml')}, then `qdebug repair MODEL` with "
+        f"{option('plan', 'plan.yaml')}."
+    )
 
 
-def _given_back(result: RepairResult, offer: Offer) -> str:
-    """Which part of the loss, at what cost, and what asks for that."""
+def _given_back(result: RepairResult, offer: Offer, of: str) -> str:
+    """Which part of the loss, at what cost, and which setting allows that."""
     took = ", which took part in the search" if offer.used_in_search else ""
     setting = "max_drop" if result.proof.higher_is_better else "max_rise"
     return (
-        f"{100 * offer.recovered:.0f}% ({_name(result)} {score(offer.metric)} on "
-        f"{counted(offer.samples, 'held-out sample')}{took}), for {share(offer.added_cost)} more "
-        f"cost: {option(setting, f'{offer.allowed:.2g}')} asks for that"
+        f"{100 * offer.recovered:.0f}%{of} ({_name(result)} {score(offer.metric)} on "
+        f"{counted(offer.samples, 'held-out sample')}{took}) at {share(offer.added_cost)} more "
+        f"cost: {option(setting, f'{offer.allowed:.2g}')} allows that"
     )
 
 

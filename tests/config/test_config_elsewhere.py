@@ -58,6 +58,7 @@ def test_python_callers_are_told_the_same() -> None:
         ("init", "samples", "can be given fewer", "other sets"),
         ("repair", "holdout", "the other chooses between", "the other checks"),
         ("check", "save_plan", "`qdebug bisect` write plans", ""),
+        ("repair", "pin", "`qdebug compare MODEL` with --pin NAME and", "--no-pin"),
     ],
 )
 def test_the_advice_is_about_what_was_asked(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from qdebug.analyse.diagnose import diagnosed
 from qdebug.decide.bisect.setup import Setup
 from qdebug.decide.search.find import Outcome, SearchResult
-from qdebug.decide.search.outcome import CostSummary, PinnedBlock, PinnedLayer
+from qdebug.decide.search.outcome import CostSummary, PinnedBlock, PinnedLayer, saves_little
 from qdebug.decide.search.problem import Pins
 from qdebug.formats.registry import order_of
 from qdebug.plan.pair import planned_pair
@@ -17,10 +17,6 @@ from qdebug.results.conditions import Condition, check_condition
 from qdebug.results.words import score, share
 from qdebug.types import Precision
 from qdebug.wording import counted, option
-
-_LEAST_SAVED = 0.1
-"""Of the cost. An engine pays for each change of precision, which the cost does not count: of an
-encoder one small operator more took 13 % of the time (docs/validation/repair.md, `split`)."""
 
 
 def plan_with(setup: Setup, pins: Pins) -> PrecisionPlan:
@@ -59,12 +55,14 @@ def hardly_worth(cost: CostSummary, precision: Precision) -> str:
     pinned, costs nearly as much as with every layer in the precision with which the target holds.
     "" where it saves more, and where that is not known."""
     saved, at_most = cost.saved_share, cost.saved_by(cost.base)
-    if saved is None or at_most is None or saved >= _LEAST_SAVED:
+    if saved is None or at_most is None or not cost.hardly_worth:
         return ""
     low, high = precision.upper(), str(cost.alternative_to).upper()
     unit = "time by the profile" if cost.unit == "ms" else cost.unit
     saves = f"{share(saved)} of" if saved > 0 else "nothing of"
-    bare = f" (with nothing pinned {share(at_most)})" if 0 < at_most < _LEAST_SAVED else ""
+    bare = (
+        f" (with nothing pinned {share(at_most)})" if at_most > 0 and saves_little(at_most) else ""
+    )
     return (
         f"{low} is hardly worth it here: with these pins it saves {saves} what every layer in "
         f"{high} costs{bare}, in {unit}, with which the target holds, too. An engine may lose more "

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
 import onnx
 
 from qdebug.decide.remedies.quantized import Quantized
-from qdebug.decide.search.outcome import BisectResult
+from qdebug.decide.search.outcome import BisectResult, saves_little
+from qdebug.decide.search.problem import Pins
 from qdebug.metrics.uncertainty import Interval
 from qdebug.network.weights import serialized, write_model
 from qdebug.outputfiles import check_new
@@ -259,7 +260,9 @@ class Offer:
         samples: held-out samples that `metric` is of.
         recovered: the part of the metric's loss that is given back with them.
         used_in_search: these samples took part in the search.
-        allowed: the largest drop or rise of the metric that was searched for.
+        allowed: a largest drop or rise of the metric that these layers meet, on the selection
+            samples and on these: rounded up to two digits.
+        pins: the layers, and what each runs in.
     """
 
     pinned: tuple[str, ...]
@@ -270,27 +273,34 @@ class Offer:
     recovered: float
     used_in_search: bool
     allowed: float
+    pins: Hidden[Pins] = field(default=frozenset(), kw_only=True)
 
 
 @dataclass(frozen=True)
 class Mixed(Offer):
-    """What layers in higher precision give back where the remedies alone do not: it is offered, and
-    is no part of the result: those that give back 90 % of the loss on the selection samples.
+    """Layers that give back 90 % of the loss on the selection samples, where the remedies alone do
+    not. They are offered, and are not pinned in the result.
 
     Attributes:
         candidates: how many layers could be pinned.
+        saved_share: what the network with these saves, of what it costs with every layer that could
+            be pinned raised as far.
         trade_off: fewer of them, of the sets that were tried those that give back most of the loss
             for what they cost; null where the offer does as well.
+        tried_first: a later repair of the same network on the same samples, with a target, tries
+            these sets before others.
     """
 
     candidates: int
+    saved_share: float
     trade_off: Offer | None = None
+    tried_first: Hidden[bool] = False
 
     @property
     @in_json
     def hardly_worth(self) -> bool:
-        """Nearly all layers would have to leave the low precision: three quarters, or more."""
-        return len(self.pinned) >= 0.75 * self.candidates
+        """The network with these layers saves less than a tenth of that."""
+        return saves_little(self.saved_share)
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -44,7 +44,11 @@ class Fewest(NamedTuple):
 
 
 def fewest_pins(
-    setup: Setup, network: Quantized, ends_at: float, steps: Sequence[Step] = ()
+    setup: Setup,
+    network: Quantized,
+    ends_at: float,
+    steps: Sequence[Step] = (),
+    before: Sequence[Pins] = (),
 ) -> Fewest | None:
     """The repaired network or the one before the repair, whichever reaches the target with the
     cheaper pins; None where there is no time to search.
@@ -57,18 +61,19 @@ def fewest_pins(
     Args:
         network: the repaired one, by `steps`.
         ends_at: on the clock of `time.monotonic`.
+        before: sets that are likely to pass, and are tried first.
 
     Raises:
         QdebugError: a runtime or a metric that failed.
     """
     if network is setup.start:
-        only = _searched(setup, network, ends_at)
+        only = _searched(setup, network, ends_at, before)
         return Fewest(network, only) if only else None
     now = time.monotonic()
     alone, both = None, 2 * RUNS_OF_A_SEARCH * setup.judge.judged_s
     if ends_at - now > both:
-        alone = _searched(setup, setup.start, now + (ends_at - now) / 2)
-    first = [alone.search.pins] if alone and alone.found else []
+        alone = _searched(setup, setup.start, now + (ends_at - now) / 2, before)
+    first = [*before, *([alone.search.pins] if alone and alone.found else [])]
     found = _searched(setup, network, ends_at, first)
     if found is None:  # then only what pins alone reach is better than the repaired network
         return Fewest(setup.start, alone) if alone and alone.passed else None
