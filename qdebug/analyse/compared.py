@@ -167,6 +167,7 @@ def explained(compared: Compared) -> Compared:
         result.tensors,
         trusted=trusted,
         fed=fed,
+        noise_of=compared.sinks.noise.noise,
     )
     flips = compared.sinks.flips
     result = with_flips(replace(result, layers=layers), pair, flips.found)

@@ -32,7 +32,7 @@ from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
 from qdebug.plan.rewrite.tail import tail_of
 from qdebug.results.compare import Cause, LayerResult, TensorResult
 from qdebug.results.summary import MOST_LEADERS
-from qdebug.types import Fp16Kernels, Precision
+from qdebug.types import Array, Fp16Kernels, Precision
 
 MOST_LAYERS = 16
 """How many layers are examined: a reader looks at no more."""
@@ -63,17 +63,19 @@ def diagnosed(
     *,
     trusted: bool | None = None,
     fed: Mapping[str, float] | None = None,
+    noise_of: Array | None = None,
 ) -> tuple[LayerResult, ...]:
     """`layers`, worst first, with the causes of their errors.
 
     The `most` worst ones are run isolated on a few samples, fed with reference activations, with
     and without each Q/DQ pair; of the leading ones whose effects are known, what follows from that
     is taken to the outputs. `trusted`: see RangeFit. `fed`: see `input_amax`; found here where it
-    is not known.
+    is not known. `noise_of`: of the outputs, float64 [samples]: the sample that makes most of it
+    is among the few.
     """
     wanted = [pair.layers.by_name[r.name] for r in layers if _needs_reason(r)][:most]
     few = max(1, _MOST_SAMPLES // samples.batch_size)
-    chosen = _spread(batches[:: max(1, len(batches) // few)][:few])
+    chosen = _spread(_examined(batches, few, noise_of))
     largest = {r.tensor: r.metrics.ref_amax for r in layers}
     largest |= {t.name: t.metrics.ref_amax for t in tensors}
     own = {}
@@ -258,6 +260,17 @@ def _variants(
             chosen = {name: [p[k]] for name, p in pairs.items() if len(p) > k}
             variants[without(k)] = bypass(local, chosen)
     return variants
+
+
+def _examined(batches: Sequence[Batch], few: int, noise_of: Array | None) -> Sequence[Batch]:
+    """At most `few` batches, evenly spread, and the one that makes most noise at the outputs first:
+    it may hold what no other does, such as values beyond a range."""
+    spread = batches[:: max(1, len(batches) // few)][:few]
+    if noise_of is None or len(noise_of) != sum(b.count for b in batches):
+        return spread
+    noise = [noise_of[b.start : b.start + b.count].sum() for b in batches]
+    worst = batches[int(np.argmax(noise))]  # NaN is the worst
+    return [worst, *(b for b in spread if b is not worst)][:few]
 
 
 def _spread(batches: Sequence[Batch]) -> list[Batch]:

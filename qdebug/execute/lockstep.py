@@ -91,7 +91,7 @@ def due_of(pair: ModelPair, subset: SampleSubset, local_samples: int | None) -> 
     """What a comparison measures where: on `local_samples`, or as many as their work allows."""
     macs = max(1.0, macs_per_sample(pair.layers, subset))
     local = local_samples or affordable_samples(macs)
-    parts = max(_LEAST_SAMPLES, min(MOST_SAMPLES, int(_PARTS_MACS / macs)))
+    parts = local_samples or max(_LEAST_SAMPLES, min(MOST_SAMPLES, int(_PARTS_MACS / macs)))
     return Due.of(subset, local, parts)
 
 
