@@ -21,15 +21,24 @@ def share_outputs(graph: Graph) -> frozenset[str]:
     return frozenset(t for t in graph.outputs if _is_share(graph, t))
 
 
-def _is_share(graph: Graph, tensor: str) -> bool:
-    node = graph.producers.get(tensor)
-    while node is not None and not node.domain and _keeps(graph, node):
-        node = graph.producers.get(node.inputs[0])
-    if node is None or node.domain:
-        return False
-    if node.op_type in ("Concat", "Mul"):
-        return all(_is_share(graph, t) for t in node.inputs)
-    return node.op_type in _GIVING or (node.op_type == "Clip" and _clips(graph, node))
+def _is_share(graph: Graph, output: str) -> bool:
+    waiting, seen = [(output, False)], set[tuple[str, bool]]()
+    while waiting:
+        tensor, are_codes = at = waiting.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        node = graph.producers.get(tensor)
+        if node is None or node.domain or (node.op_type == "QuantizeLinear" and not are_codes):
+            return False  # codes of 0 to 255, say
+        if _keeps(graph, node):
+            is_between = are_codes and node.op_type != "QuantizeLinear"
+            waiting.append((node.inputs[0], is_between or node.op_type == "DequantizeLinear"))
+        elif node.op_type in ("Concat", "Mul"):
+            waiting += [(t, are_codes) for t in node.inputs]
+        elif node.op_type not in _GIVING and not (node.op_type == "Clip" and _clips(graph, node)):
+            return False
+    return True
 
 
 def _keeps(graph: Graph, node: Node) -> bool:

@@ -119,3 +119,29 @@ def test_what_a_graph_says_of_its_output(name: str) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     onnx.checker.check_model(model)
     assert share_outputs(Graph(model)) == ({"y"} if name in SHARES else frozenset())
+
+
+def _graph(nodes: list[onnx.NodeProto], output: str) -> Graph:
+    ends = [helper.make_tensor_value_info(t, TensorProto.FLOAT, [1, 4]) for t in ("x", output)]
+    scale = numpy_helper.from_array(np.array(1 / 255, np.float32), "s")
+    zero = numpy_helper.from_array(np.array(0, np.uint8), "z")
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [scale, zero])
+    return Graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+
+
+def test_each_tensor_is_looked_at_once() -> None:
+    """Sixty products of a tensor with itself: it took time that doubled with each."""
+    nodes = [helper.make_node("Sigmoid", ["x"], ["t0"])]
+    nodes += [helper.make_node("Mul", [f"t{k}", f"t{k}"], [f"t{k + 1}"]) for k in range(60)]
+    assert share_outputs(_graph(nodes, "t60")) == {"t60"}
+
+
+@pytest.mark.parametrize(("output", "is_share"), [("q", False), ("moved", False), ("d", True)])
+def test_codes_are_no_shares(output: str, is_share: bool) -> None:
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["t"]),
+        helper.make_node("QuantizeLinear", ["t", "s", "z"], ["q"]),
+        helper.make_node("Identity", ["q"], ["moved"]),
+        helper.make_node("DequantizeLinear", ["moved", "s", "z"], ["d"]),
+    ]
+    assert (output in share_outputs(_graph(nodes, output))) is is_share
