@@ -63,7 +63,8 @@ class Effect:
             samples of the gain, where these are all, else that of the first layers on those of the
             curve; null where it was not measured.
         loss_share: the part of what the metric's loss rises by that pinning it takes away, as
-            `output_share` is of the noise; null where the metric has no loss.
+            `output_share` is of the noise; null where the metric has no loss, or next to
+            nothing is lost by it.
         worst_part_share: the same of the noise of the noisiest part of the outputs; null where they
             are of one piece, or that part holds NaN or Inf.
     """

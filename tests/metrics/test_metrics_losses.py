@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, log_softmax, softmax
 
-from qdebug.metrics.tasks.losses import MARGIN_SLOPE, margin_losses
+from qdebug.metrics.tasks.losses import MARGIN_SLOPE, margin_losses, tells_apart
 
 
 def scores(seed: int, classes: int = 4) -> Any:
@@ -61,3 +62,23 @@ def test_margins_of_probabilities_are_those_of_their_logarithms(seed: int) -> No
     expected = margin_losses(log_softmax(changed, axis=1), right, log_softmax(reference, axis=1))
     found = margin_losses(softmax(changed, axis=1), right, softmax(reference, axis=1))
     np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lost", "before", "scores", "tells"),
+    [
+        (2e-20, 1.8e-19, (1.0, 1.0), False),  # of a classifier that is sure of every sample
+        (2e-20, 1.8e-19, (None, None), False),
+        (2e-20, 0.0, (-2e-20, 0.0), True),  # the score is the loss, in small units
+        (1e-4, 0.01, (1.0, 1.0), True),
+        (-1e-4, 0.01, (1.0, 1.0), True),  # better is not the same
+        (1e-4, 1e3, (0.5, 0.5), False),  # of FP32's loss it is next to nothing
+        (math.inf, 0.01, (1.0, 1.0), True),
+        (math.nan, 0.01, (1.0, 1.0), True),
+    ],
+)
+def test_a_loss_that_moves_with_the_last_bits_tells_nothing_apart(
+    lost: float, before: float, scores: tuple[float | None, float | None], tells: bool
+) -> None:
+    losses = np.full(4, before)
+    assert tells_apart(losses + lost, losses, *scores) is tells

@@ -36,6 +36,7 @@ from qdebug.execute.evaluator import KeptReference, joined_batches
 from qdebug.execute.timelimit import OutOfTimeError
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tasks.base import Float64, is_share
+from qdebug.metrics.tasks.losses import tells_apart
 from qdebug.metrics.tensor import noise_db
 from qdebug.network.macs import macs_per_sample
 from qdebug.results.compare import CompareResult, LayerResult, TaskResult
@@ -400,7 +401,9 @@ def _yardstick(trials: _Trials, task: TaskResult | None) -> _Yardstick | None:
         return None
     if planned.losses is not None and reference.losses is not None:
         lost = planned.losses - reference.losses
-        if np.isfinite(lost).all() and lost.mean() > _SURE * lost.std() / math.sqrt(len(lost)):
+        scores = planned.score, reference.score
+        tells = np.isfinite(lost).all() and tells_apart(planned.losses, reference.losses, *scores)
+        if tells and lost.mean() > _SURE * lost.std() / math.sqrt(len(lost)):
             means = float(planned.losses.mean()), float(reference.losses.mean())
             return _Yardstick(Figure.LOSS, *means)
     score = reference.score

@@ -522,9 +522,12 @@ class _Found:
         return {name: one.score for name, one in each.items() if one.score is not None}
 
     def losses(self) -> EffectRuns | None:
-        """The same of the metric's losses; None where there are none, or nothing is lost."""
+        """The same of the metric's losses; None where there are none, or nothing is lost, or next
+        to nothing."""
         every = [self.whole, self.whole_alone, *self.pinned.values(), *self.alone.energies.values()]
         if any(one.losses is None for one in every):
+            return None
+        if not (self.whole.tells and self.whole_alone.tells):
             return None
         runs = self.runs(lambda one: np.asarray(one.losses))
         return runs if min(runs.whole.sum(), runs.whole_alone.sum()) > 0 else None

@@ -38,6 +38,7 @@ from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals, ExecutedBatch
 from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tasks.losses import tells_apart
 from qdebug.network.macs import macs_per_sample
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
@@ -75,6 +76,7 @@ class Energies(NamedTuple):
         score: the metric; None without one, or where it cannot judge these outputs.
         losses: by how much each sample loses more than in FP32, divided by its chance, float64
             [samples]; None without a loss.
+        tells: the losses, or the score, are others than FP32's by more than the last bits.
     """
 
     outputs: Array
@@ -82,6 +84,7 @@ class Energies(NamedTuple):
     kept: Mapping[Batch, Tensors]
     score: float | None = None
     losses: Array | None = None
+    tells: bool = False
 
     @classmethod
     def joined(cls, parts: Sequence[Energies]) -> Energies:
@@ -324,7 +327,7 @@ class Runs:
             return energies
         each = [chances if isinstance(chances, float) else chances[b.index] for b in kept]
         counts = [batch.count for batch in kept]
-        score = losses = None
+        score, losses, tells = None, None, False
         with suppress(MetricError):  # broken outputs, or too few samples
             task = self._reference.task
             assert task is not None
@@ -333,7 +336,8 @@ class Runs:
             found, before = task.losses(outputs), task.losses(task.reference)
             if found is not None and before is not None:
                 losses = (found - before) / np.repeat(each, counts)
-        return energies._replace(kept={}, score=score, losses=losses)
+                tells = tells_apart(found, before, score, task.of_reference())
+        return energies._replace(kept={}, score=score, losses=losses, tells=tells)
 
     def _run(self, high: High, workers: int, sinks: Sequence[Sink], *, keep: bool) -> None:
         with self._opened(high, keep=keep) as run:

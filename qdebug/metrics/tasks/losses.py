@@ -7,6 +7,8 @@ samples. Scores are [samples, …]; all that is behind the first axis are classe
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from qdebug.metrics.tasks.base import Float64
@@ -19,6 +21,30 @@ Measured by scripts/bench/bench_yardsticks.py: of three classifiers more pairs o
 told apart with 1 than with 4, and none is surely ordered wrongly."""
 LEAST_PROBABILITY = 1e-7
 """A softmax in INT8 has zeros, of which the logarithm says nothing."""
+
+LEAST_LOST = 1e-6
+"""Of a loss of about 1, as these are, or of FP32's where that is larger: by less a mean loss moves
+with the last bits. Of a classifier that is sure of every sample it was 2e-20."""
+
+
+def tells_apart(
+    losses: Float64, before: Float64, score: float | None, reference: float | None
+) -> bool:
+    """Whether `losses` are others than FP32's, which are `before`, so that they may order what was
+    done to the network: where the score stays too, their mean must move by LEAST_LOST.
+
+    Args:
+        losses, before: float64 [samples].
+        score, reference: the metric, and that of FP32; None where it cannot judge these samples.
+    """
+    both = math.nan if score is None else score, math.nan if reference is None else reference
+    if not (any(map(math.isnan, both)) or math.isclose(*both, rel_tol=LEAST_LOST)):
+        return True
+    with np.errstate(invalid="ignore"):  # Inf − Inf
+        lost = float(np.mean(losses - before))
+    finite = before[np.isfinite(before)]
+    scale = max(1.0, float(np.abs(finite).mean()) if finite.size else 0.0)
+    return not abs(lost) < LEAST_LOST * scale
 
 
 def margin_losses(scores: Array, right: Array, reference: Array, *, place: int = 1) -> Float64:

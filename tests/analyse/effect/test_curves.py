@@ -231,6 +231,31 @@ def nearness(outputs: Any, reference: Any) -> float:
 nearness.loss = distances  # type: ignore[attr-defined]
 
 
+def sureness(outputs: Any, reference: Any) -> float:
+    """Of a classifier that is sure of every sample: the score stays, the loss moves by nothing."""
+    return 1.0
+
+
+def next_to_nothing(outputs: Any, reference: Any) -> Any:
+    return 1e-19 * distances(outputs, reference)
+
+
+sureness.loss = next_to_nothing  # type: ignore[attr-defined]
+
+
+def test_a_loss_of_next_to_nothing_decides_nothing() -> None:
+    """All is as without the metric: the order, the curve, and the layers that are named."""
+    result, without = compared(metric=sureness), compared()
+    assert {x.effect.loss_share for x in result.layers if x.effect} == {None}
+    curve = curve_of(result)
+    assert curve.figure is Figure.SQNR and "loss" not in curve.rises
+    assert curve == curve_of(without)
+    assert [x.name for x in result.layers] == [x.name for x in without.layers]
+    assert result.summary is not None and without.summary is not None
+    assert result.summary.layers == without.summary.layers
+    assert result.summary.restored == without.summary.restored
+
+
 @pytest.mark.parametrize("cluster", [None, "local:2"])
 def test_a_loss_ranks_layers_as_brute_force_does(cluster: str | None) -> None:
     """What pinning a layer takes off the loss; the same with workers."""
