@@ -28,6 +28,7 @@ from qdebug.analyse.effect.effects import (
     sized,
     spread,
 )
+from qdebug.analyse.effect.leader import leader_first, leader_of, shares_of
 from qdebug.analyse.effect.leave_out import High, candidates_of
 from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned, pinned_work
 from qdebug.analyse.layer_results import ranked_by_effect
@@ -309,18 +310,22 @@ def _curved(compared: Compared, trials: _Trials, orders: Mapping[Order, Sequence
         value = trials([names])[0]
         return math.nan if value is None else yardstick.restored(value)
 
+    shares = shares_of(compared.result.layers, yardstick.figure)
     count = len(orders[Order.EFFECT])
     trials([names[:k] for k in _DECIDING if k < count for names in orders.values()])
     rises = {order: _rise(names, restored) for order, names in orders.items()}
     if max(rises.values()) < 1 - _FASTER:
         first = sorted(orders, key=lambda order: -rises[order])
-        orders = {**orders, Order.MERGED: _merged([orders[x] for x in first], trials, restored)}
+        merged = _merged([orders[x] for x in first], trials, restored, shares)
+        orders = {**orders, Order.MERGED: merged}
         rises[Order.MERGED] = _rise(orders[Order.MERGED], restored)
     order = _fastest(rises, _margin(trials, yardstick))
     names = orders[order]
     trials([names[:k] for k in _SHOWN if k < count])
     choice = _chosen(compared, names, restored)
-    choice = replace(choice, restored=restored(choice.names))
+    choice = replace(
+        choice, restored=restored(choice.names), names=leader_first(choice.names, shares)
+    )
     firsts = {k: frozenset(names[:k]) for k in range(1, count)}
     points = yardstick.points({k: trials.known[x] for k, x in firsts.items() if x in trials.known})
     shown = names[: max((p.layers for p in points if p.rises), default=0)]
@@ -425,17 +430,25 @@ def _rise(names: Sequence[str], restored: Callable[[Sequence[str]], float]) -> f
 
 
 def _merged(
-    orders: Sequence[Sequence[str]], trials: _Trials, restored: Callable[[Sequence[str]], float]
+    orders: Sequence[Sequence[str]],
+    trials: _Trials,
+    restored: Callable[[Sequence[str]], float],
+    shares: Mapping[str, float],
 ) -> list[str]:
     """The few first layers, one after the other: each time the next of that order that gives back
-    most with those before; then the rest of the first order."""
+    most with those before; then the rest of the first order.
+
+    Args:
+        shares: see `shares_of`.
+    """
     merged: list[str] = []
     for _ in range(min(MOST_LEADERS, len(orders[0]) - 1)):
         nexts = [next(n for n in names if n not in merged) for names in orders]
         sets = {n: (*merged, n) for n in nexts}
         trials([*sets.values()])
         known = {n: x for n in sets if not math.isnan(x := restored(sets[n]))}
-        merged.append(max(known, key=lambda n: known[n]) if known else nexts[0])
+        best = max(known, key=lambda n: known[n]) if known else nexts[0]
+        merged.append(leader_of(nexts, best, shares))
     return [*merged, *(n for n in orders[0] if n not in merged)]
 
 

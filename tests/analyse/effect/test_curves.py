@@ -16,6 +16,7 @@ from half_networks import Builder
 import qdebug
 from qdebug.analyse.compared import Choice, Compared, ranked
 from qdebug.analyse.effect import curves
+from qdebug.analyse.effect.leader import leader_first
 from qdebug.analyse.summary import _off_db, _uncertain
 from qdebug.commands.compare import command
 from qdebug.display.blocks import Facts, Table
@@ -254,6 +255,42 @@ def test_a_loss_of_next_to_nothing_decides_nothing() -> None:
     assert result.summary is not None and without.summary is not None
     assert result.summary.layers == without.summary.layers
     assert result.summary.restored == without.summary.restored
+
+
+def test_a_layer_that_gains_nothing_does_not_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the samples of the curve it gives back most; on all of them another one gives back nearly
+    everything."""
+    monkeypatch.setattr(curves, "_ENOUGH_SAMPLES", 0)
+    monkeypatch.setattr(curves, "_fastest", lambda rises, margin: Order.MERGED)
+    monkeypatch.setattr(curves, "_rise", lambda names, restored: 0.5)
+    before = compared()
+    first, second = (x.name for x in before.layers[:2])
+    gains = {first: -0.04, second: 0.95}
+
+    def other(compared: Compared, mode: EffectMode) -> Compared:
+        found = ranked(compared, mode)
+        layers = [
+            replace(x, effect=replace(x.effect, output_share=gains.get(x.name, 0.01)))
+            if x.effect
+            else x
+            for x in found.result.layers
+        ]
+        return found.found(layers=tuple(layers))
+
+    monkeypatch.setattr(command, "ranked", other)
+    after = compared()
+    assert curve_of(after).samples < after.samples and curve_of(after).order is Order.MERGED
+    assert [x.name for x in after.layers[:2]] == [second, first]
+    assert after.summary is not None and after.summary.layers[0] == second
+
+
+def test_a_leader_gives_back_something_where_another_gives_back_half() -> None:
+    shares = {"a": -0.1, "b": 0.6, "c": 0.0}
+    assert leader_first(("a", "c", "b"), shares) == ("b", "a", "c")
+    assert leader_first(("c", "a"), shares) == ("c", "a")
+    assert leader_first(("a", "b"), {"a": 0.1, "b": 0.6}) == ("a", "b")
+    assert leader_first(("x", "b"), shares) == ("x", "b")  # it has no share
+    assert leader_first((), shares) == ()
 
 
 @pytest.mark.parametrize("cluster", [None, "local:2"])
