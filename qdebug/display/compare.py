@@ -74,6 +74,10 @@ _LEAST_GAIN = 0.05
 """Smaller ones are shown as 0.0."""
 _LEAST_LOSS = 2.0**-23
 """Of a metric, the mean of the samples: one rounding of 1 in FP32, such as of a probability."""
+_OF_KERNELS = (
+    "gain dB is of ONNX Runtime's INT8 kernels, not of the simulation: it may differ by a few "
+    "hundredths of the noise."
+)
 _LEAST_UNEXPLAINED = 0.001
 """A smaller part of an error has no column."""
 
@@ -193,6 +197,8 @@ def _ordering_column(
         Order.ALONE: ("alone dB", alone),
     }
     head, cell = cells.get(curve.order if curve else Order.EFFECT, ("", metric))
+    if curve and curve.order is Order.MERGED and not curve.shown:
+        return []
     shown = head and head not in (m.column for m in _columns(result, detailed))
     return [(Column(head, "number"), cell)] if shown else []
 
@@ -410,8 +416,11 @@ def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool)
             fewer = effect.samples < result.samples
             said.append(f"≈: estimated{f' from {effect.samples} {of}' if fewer else ''}.")
         order = result.curve.order if result.curve else None
-        if order is Order.MERGED:
+        heads = [column.head for column, _ in _ordering_column(result, detailed)]
+        if "together" in heads:
             said.append("together: the part of what was lost that it and all above give back.")
+        if effect.on_kernels:
+            said.append(_OF_KERNELS)
         if (detailed or order is Order.ALONE) and effect.alone_samples < result.samples:
             said.append(f"alone dB: from {effect.alone_samples} {of}.")
     if effect is not None and any(o.parts for o in result.outputs):
@@ -421,7 +430,8 @@ def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool)
     if 0 < result.local_samples < result.samples:
         said.append(f"local dB: from {result.local_samples} {of}.")
     if negative := {x.name for x in shown if (x.gain_db or 0.0) <= -_LEAST_GAIN}:
-        named = negative.intersection(result.summary.layers if result.summary else ())
+        summary = result.summary  # where the loss comes from elsewhere, it names no layers
+        named = summary and summary.elsewhere is None and negative.intersection(summary.layers)
         helps = ", and those that the first sentence names help only together" if named else ""
         said.append(f"A negative gain: the error of the layer offsets that of others{helps}.")
     said += _of_first(result, shown)

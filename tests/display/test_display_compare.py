@@ -14,7 +14,7 @@ from qdebug.display.compare import view
 from qdebug.display.summary import sentence
 from qdebug.results.compare import AT_OUTPUTS, Cause, CompareResult, TaskResult
 from qdebug.results.curve import CurvePoint, Order
-from qdebug.results.summary import Finding, RestoredMetric
+from qdebug.results.summary import Elsewhere, Finding, Origin, RestoredMetric
 
 DATA = Path(__file__).parents[2] / "calib_data"
 
@@ -63,6 +63,21 @@ def test_a_column_shows_what_the_rows_are_ordered_by(
             assert [row[heads.index(head)] for row in table.rows[:3]] == ["40%", "–", "–"]
 
 
+def test_a_curve_that_does_not_fit_has_no_column(result: CompareResult) -> None:
+    assert result.curve is not None
+    curve = replace(result.curve, order=Order.MERGED, fits=False)
+    text = str(view(replace(result, curve=curve)))
+    assert "'together'" not in text and "together: the part" not in text
+    assert "together: the part" in str(view(replace(result, curve=replace(curve, fits=True))))
+
+
+def test_gains_of_other_kernels_are_told(result: CompareResult) -> None:
+    assert result.effect is not None
+    told = "gain dB is of ONNX Runtime's INT8 kernels"
+    assert told not in str(view(result))
+    assert told in str(view(replace(result, effect=replace(result.effect, on_kernels=True))))
+
+
 def test_the_layers_that_the_opening_names_are_explained_first(result: CompareResult) -> None:
     assert result.summary is not None
     many = {k: [cause(f"cause-{k}", 0.9)] for k in range(14)}
@@ -92,8 +107,13 @@ def test_layers_named_in_spite_of_a_negative_gain(result: CompareResult) -> None
     effect: Any = result.layers[1].effect
     lower = replace(result.layers[1], effect=replace(effect, output_share=-0.3))
     layers = (result.layers[0], lower, *result.layers[2:])
-    for named, told in ((layers[1:2], True), (layers[:1], False)):
-        other = replace(summary, layers=tuple(x.name for x in named))
+    data = Elsewhere(Origin.DATA, None, "its labels are not those of the network")
+    for named, elsewhere, told in (
+        (layers[1:2], None, True),
+        (layers[:1], None, False),
+        (layers[1:2], data, False),  # then the first sentence names no layers
+    ):
+        other = replace(summary, layers=tuple(x.name for x in named), elsewhere=elsewhere)
         legend = str(view(replace(result, layers=layers, summary=other)))
         assert "A negative gain: " in legend and ("help only together" in legend) is told
 
