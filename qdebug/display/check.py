@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from qdebug.display.blocks import Block, Column, Facts, Line, Style, table_of
+from qdebug.network.macs import listed_work
 from qdebug.results.check import CheckedTensor, CheckResult, Finding, Severity
 from qdebug.results.words import number
 from qdebug.wording import counted, printable
@@ -51,6 +52,8 @@ def _facts(result: CheckResult) -> Iterator[tuple[str, str]]:
             yield f"{kind}s", f"and {len(tensors) - _MOST_TENSORS} more"
     by = f", by {printable(result.producer)}" if result.producer else ""
     work = "MACs unknown: an axis is free" if result.macs is None else _macs(result.macs)
+    if result.uncounted:
+        work += f"; without {listed_work(result.uncounted)}"
     yield "model", f"opset {result.opset}{by}; {counted(result.layers, 'layer')} for INT8; {work}"
     for one in result.ranges:
         text = (

@@ -25,6 +25,7 @@ from qdebug.engine_info.files.timing import ExecutionTimes
 from qdebug.engine_info.layers import EngineLayer, EventKind, InfoSource, Role
 from qdebug.engine_info.summary import Summary
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED, EngineTensor
+from qdebug.network.macs import OTHER_WORK, listed_work
 from qdebug.results.inspect import EngineDiff, InspectResult
 from qdebug.results.words import first_names, number
 from qdebug.wording import counted, option, printable
@@ -38,8 +39,6 @@ _SOURCES = {
 _FEW = 5
 _TOP = 20
 _BATCH = ("batch", "batch_size", "N", "n", "B", "bs")
-_OTHER_WORK = ("LSTM", "GRU", "RNN", "Einsum", "Attention", "If", "Loop", "Scan")
-"""Operators that multiply too, and whose work is not counted."""
 _MINOR = (EventKind.FUSION, EventKind.TACTIC)
 
 
@@ -272,8 +271,8 @@ def _by_precision(counts: Mapping[str, int]) -> str:
 def _macs(result: InspectResult) -> Iterator[tuple[str, str]]:
     """The work of the products, and what it does not include."""
     shares, info = result.summary.shares, result.info
-    others = Counter(x.layer_type for x in info.layers if x.layer_type in _OTHER_WORK)
-    without = f"; without {', '.join(f'{n} {op}' for op, n in others.items())}" if others else ""
+    others = Counter(x.layer_type for x in info.layers if x.layer_type in OTHER_WORK)
+    without = f"; without {listed_work(others)}" if others else ""
     macs = sum(s.macs or 0 for s in shares)
     if macs and all(s.macs is not None for s in shares):
         parts = [f"{_percent((s.macs or 0) / macs)} {s.precision}" for s in shares]

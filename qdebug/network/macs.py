@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
 
-from qdebug.network.graph import Graph
+from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import QUANTIZABLE_OPS, Layer, Layers
 from qdebug.network.samples.subset import SampleSubset
 
 Shape = Sequence[int | str | None]
 Shapes = Mapping[str, Shape]
+_RECURRENT = ("LSTM", "GRU", "RNN")
+OTHER_WORK = (*_RECURRENT, "Einsum", "Attention", "If", "Loop", "Scan")
+"""Operators that multiply too, and whose work is not that of quantizable layers."""
+_NEVER_QUANTIZED = frozenset((*_RECURRENT, "Einsum", "Attention"))
+"""Of these, those that are one layer each and get no Q/DQ pairs."""
+_MUCH = 0.1
+"""A share of the multiply-accumulates that is worth a sentence."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +57,18 @@ def elements_per_batch(layers: Layers, subset: SampleSubset) -> float:
 
 
 def _of_first(layers: Layers, subset: SampleSubset) -> Collection[Work]:
+    return work_of(layers, _first_inputs(subset)).values()
+
+
+def _first_inputs(subset: SampleSubset) -> Mapping[str, Sequence[int]]:
     batch = subset.batches[0]
     feeds = subset.samples.feeds(batch.start, batch.count)
-    return work_of(layers, {name: array.shape for name, array in feeds.items()}).values()
+    return {name: array.shape for name, array in feeds.items()}
+
+
+def shapes_of_first(graph: Graph, subset: SampleSubset) -> Shapes:
+    """Shapes in the first execution."""
+    return shapes_of_inputs(graph, _first_inputs(subset))
 
 
 def shapes_per_sample(graph: Graph) -> Shapes:
@@ -123,6 +140,84 @@ def known_macs(
     ):
         return None
     return product_macs(op_type, left, right, out)
+
+
+@dataclass(frozen=True)
+class UnquantizedWork:
+    """Layers that multiply, and that stay in FP32 since there are no Q/DQ pairs for them.
+
+    Attributes:
+        counts: how many there are, by operator.
+        share: their part of the multiply-accumulates, 0 to 1; None where a shape is not known or an
+            operator's work is not counted.
+    """
+
+    counts: Mapping[str, int]
+    share: float | None
+
+    @property
+    def sentence(self) -> str:
+        """What to say of it; "" where there is none, or little."""
+        if not self.counts or (self.share is not None and self.share < _MUCH):
+            return ""
+        many = sum(self.counts.values()) > 1
+        told = (
+            f"{listed_work(self.counts)} {'stay' if many else 'stays'} in FP32: "
+            f"{'such layers get' if many else 'such a layer gets'} no Q/DQ pairs."
+        )
+        if self.share is None:
+            return f"{told} {'Their' if many else 'Its'} part of the work is not known."
+        part = f"{100 * self.share:.3g}%"
+        return (
+            f"{told} {'They do' if many else 'It does'} {part} of the multiply-accumulates, "
+            "and quantization speeds up only the rest."
+        )
+
+
+def listed_work(counts: Mapping[str, int]) -> str:
+    """Operators with their numbers, for people: "2 GRU, 1 Einsum"."""
+    return ", ".join(f"{n} {op}" for op, n in counts.items())
+
+
+def unquantized_work(
+    graph: Graph, shapes: Shapes, among: Collection[str] | None = None
+) -> UnquantizedWork:
+    """The work of the nodes that nothing quantizes.
+
+    Args:
+        shapes: of the tensors of `graph`, such as those of `shapes_of_inputs`.
+        among: the names of the nodes that may count; None for all.
+    """
+    nodes = [n for n in graph.by_name.values() if not n.domain]
+    left = [
+        n for n in nodes if n.op_type in _NEVER_QUANTIZED and (among is None or n.name in among)
+    ]
+    counts = Counter(n.op_type for n in left)
+    if not left:
+        return UnquantizedWork(counts, None)
+    products = [n for n in nodes if n.op_type in QUANTIZABLE_OPS]
+    own, others = [_recurrent_macs(n, shapes) for n in left], [_macs(n, shapes) for n in products]
+    if any(macs is None for macs in (*own, *others)):
+        return UnquantizedWork(counts, None)
+    work = sum(filter(None, own))
+    total = work + sum(filter(None, others))
+    return UnquantizedWork(counts, work / total if total else None)
+
+
+def _macs(node: Node, shapes: Shapes) -> float | None:
+    return known_macs(node.op_type, *(shapes.get(t) for t in (*node.inputs[:2], node.outputs[0])))
+
+
+def _recurrent_macs(node: Node, shapes: Shapes) -> float | None:
+    """Multiply-accumulates of a recurrent layer: each step of each sequence multiplies its input
+    and its state with the weights of all gates and directions. None where they are not known."""
+    if node.op_type not in _RECURRENT:
+        return None
+    given = [shapes.get(t) for t in node.inputs[:3]]
+    if any(not shape or not all(isinstance(n, int) and n > 0 for n in shape) for shape in given):
+        return None
+    sequences, weight, recurrence = (shape or () for shape in given)
+    return _size(sequences[:-1]) * (_size(weight) + _size(recurrence))
 
 
 def _size(shape: Shape) -> float:

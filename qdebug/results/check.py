@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from qdebug.result import ModelRef, ReadData, Result, in_json
@@ -79,6 +80,8 @@ class CheckResult(Result):
         producer: the exporter, as the file names it.
         layers: how many there are that can be quantized.
         macs: multiply-accumulates of one sample; null where an axis is free, or nothing multiplies.
+        uncounted: operators that multiply too and stay in FP32, by type: their number. `macs` is
+            without them.
         samples: that FP32 was run on; 0 without data.
         score: what `variants` are judged by: a metric, or FP32's confidence where there are no
             labels; "" where there is neither.
@@ -104,6 +107,7 @@ class CheckResult(Result):
     findings: tuple[Finding, ...]
     data: tuple[ReadData, ...] = ()
     framework: FrameworkResult | None = None
+    uncounted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     @in_json

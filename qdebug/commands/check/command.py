@@ -17,7 +17,12 @@ from qdebug.commands.check.samples import (
     try_variants,
     uncomputed,
 )
-from qdebug.commands.check.structure import findings_of, macs_of, tensors_of
+from qdebug.commands.check.structure import (
+    findings_of,
+    macs_of,
+    tensors_of,
+    unquantized_findings,
+)
 from qdebug.commands.framework.framework_check import framework_result
 from qdebug.commands.reading import read_data, require_samples
 from qdebug.config.check import CheckSettings
@@ -27,6 +32,7 @@ from qdebug.execute.control_flow import open_model
 from qdebug.network.graph import opset_of
 from qdebug.network.inputshapes import InputShapes, parse_shapes
 from qdebug.network.load import read_model
+from qdebug.network.macs import shapes_of_first, shapes_per_sample, unquantized_work
 from qdebug.network.prepare import QDQ_OPSET, Model, prepare_model
 from qdebug.network.preprocessing import fixed_size, layout_of, picture_input
 from qdebug.network.sampleaxis import sample_inputs
@@ -70,11 +76,16 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
     inputs, outputs = tensors_of(model.graph, names)
     findings = list(findings_of(file.proto, model))
     tried, samples, framework = _NOTHING, 0, None
+    shapes = shapes_per_sample(model.graph)
     if settings.compared is not None:
         tried, found, samples = _with_samples(settings, model, len(names), progress)
         findings += [*tried.findings, *found]
+        compared = settings.compared.open(sample_inputs(model.graph))
+        shapes = shapes_of_first(model.graph, whole(compared))
         framework = _framework(settings, model, settings.compared, progress)
         findings += [] if framework is None else [_of_export(framework)]
+    work = unquantized_work(model.graph, shapes)
+    findings += unquantized_findings(work)
     findings.sort(key=lambda finding: _ORDER[finding.severity])
     return CheckResult(
         model=ModelRef(settings.model, file.sha256),
@@ -91,6 +102,7 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
         findings=tuple(findings),
         data=read_data(*sources),
         framework=framework,
+        uncounted=work.counts,
     )
 
 

@@ -12,7 +12,7 @@ from qdebug.errors import QdebugError
 from qdebug.network.graph import Graph
 from qdebug.network.inline import is_control_flow
 from qdebug.network.layers import QUANTIZABLE_OPS, find_layers
-from qdebug.network.macs import known_macs, shapes_per_sample
+from qdebug.network.macs import UnquantizedWork, known_macs, shapes_per_sample
 from qdebug.network.prepare import Model
 from qdebug.network.preprocessing import picture_input, size_input
 from qdebug.network.subgraphs import bodies, size_of
@@ -48,6 +48,12 @@ def findings_of(proto: onnx.ModelProto, model: Model) -> Iterator[Finding]:
     yield from _initializers(proto.graph)
     if model.quantized:
         yield from _quantization(model)
+
+
+def unquantized_findings(work: UnquantizedWork) -> Iterator[Finding]:
+    """That layers which multiply stay in FP32, where they hold much of the work."""
+    if work.sentence:
+        yield Finding("note", "unquantized-work", work.sentence)
 
 
 def macs_of(graph: Graph) -> float | None:

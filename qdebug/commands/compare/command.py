@@ -76,9 +76,10 @@ from qdebug.execute.model_pair import (
     plan_from,
     share_pair,
 )
-from qdebug.formats.registry import WEIGHT_ONLY
+from qdebug.formats.registry import SCALED, WEIGHT_ONLY
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.metrics.effect import EffectMode
+from qdebug.network.macs import shapes_of_first, unquantized_work
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
@@ -497,6 +498,17 @@ def _unseen_notes(settings: CompareSettings, pair: ModelPair) -> tuple[str, ...]
     return tuple(notes)
 
 
+def _unquantized_notes(pair: ModelPair, samples: Samples) -> tuple[str, ...]:
+    """That layers which multiply stay in FP32 beside quantized ones, where they hold much of the
+    work."""
+    graph, precisions = pair.reference, pair.precisions
+    left = {n for n, p in precisions.items() if p is Precision.FP32}
+    if pair.precision not in SCALED or not unquantized_work(graph, {}, left).counts:
+        return ()
+    work = unquantized_work(graph, shapes_of_first(graph, whole(samples)), left)
+    return (work.sentence,) if work.sentence else ()
+
+
 def _result(
     settings: CompareSettings,
     pair: ModelPair,
@@ -530,6 +542,7 @@ def _result(
             *pair.notes,
             *overflow_notes(finals, layers),
             *unpredicted,
+            *_unquantized_notes(pair, samples),
             *_unseen_notes(settings, pair),
         ),
         fp16_kernels=Fp16Kernels(kernels) if half else None,
