@@ -20,6 +20,7 @@ OTHER_WORK = (*_RECURRENT, "Einsum", "Attention", "If", "Loop", "Scan")
 """Operators that multiply too, and whose work is not that of quantizable layers."""
 _NEVER_QUANTIZED = frozenset((*_RECURRENT, "Einsum", "Attention"))
 """Of these, those that are one layer each and get no Q/DQ pairs."""
+_DEQUANTIZES = "DequantizeLinear"
 _MUCH = 0.1
 """A share of the multiply-accumulates that is worth a sentence."""
 
@@ -190,7 +191,13 @@ def unquantized_work(
     """
     nodes = [n for n in graph.by_name.values() if not n.domain]
     left = [
-        n for n in nodes if n.op_type in _NEVER_QUANTIZED and (among is None or n.name in among)
+        n
+        for n in nodes
+        if n.op_type in _NEVER_QUANTIZED
+        and (among is None or n.name in among)
+        and not any(
+            graph.producers[t].op_type == _DEQUANTIZES for t in n.reads if t in graph.producers
+        )
     ]
     counts = Counter(n.op_type for n in left)
     if not left:
