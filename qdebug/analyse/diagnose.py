@@ -13,6 +13,7 @@ import onnx
 from qdebug.analyse.causes.at_outputs import AtOutputs
 from qdebug.analyse.causes.calibration import Fitted, RangeFit
 from qdebug.analyse.causes.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer, without
+from qdebug.analyse.causes.masked import LEAST_MASK, feeds_softmax
 from qdebug.analyse.causes.overflow import pinned_together
 from qdebug.analyse.causes.quantization import harmless_cause, inherited_cause
 from qdebug.calibrators.registry import NEVER_CLIPPING
@@ -73,7 +74,7 @@ def diagnosed(
     is not known. `noise_of`: of the outputs, float64 [samples]: the sample that makes most of it
     is among the few.
     """
-    wanted = [pair.layers.by_name[r.name] for r in layers if _needs_reason(r)][:most]
+    wanted = [pair.layers.by_name[r.name] for r in layers if _needs_reason(pair, r)][:most]
     few = max(1, _MOST_SAMPLES // samples.batch_size)
     chosen = _spread(_examined(batches, few, noise_of))
     largest = {r.tensor: r.metrics.ref_amax for r in layers}
@@ -95,9 +96,14 @@ def diagnosed(
     )
 
 
-def _needs_reason(result: LayerResult) -> bool:
+def _needs_reason(pair: ModelPair, result: LayerResult) -> bool:
     local = result.local_sqnr_db
-    return local is not None and not local > _GOOD_DB and not result.harmless
+    if local is None or result.harmless:
+        return False
+    # Beside a mask that is passed on, the loss of all scores is a small error.
+    huge = result.metrics.ref_amax >= LEAST_MASK and result.precision in RANGED
+    masked = huge and feeds_softmax(pair.reference, pair.layers.by_name[result.name])
+    return masked or not local > _GOOD_DB
 
 
 def _inherited(

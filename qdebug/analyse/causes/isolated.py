@@ -11,6 +11,12 @@ import numpy as np
 
 from qdebug.analyse.causes.at_outputs import AtOutputs
 from qdebug.analyse.causes.calibration import RangeFit
+from qdebug.analyse.causes.masked import (
+    LEAST_MASK,
+    MaskedScores,
+    feeds_softmax,
+    masked_scores,
+)
 from qdebug.analyse.causes.mixed_scales import MixedScale, PartSums, is_mixed
 from qdebug.analyse.causes.quantization import (
     BIAS_SATURATION,
@@ -77,6 +83,8 @@ class _Values:
     nonzero: int = 0
     tiny: int = 0
     inside: int = 0
+    scores: float = 0.0
+    lowest_score: float = 0.0
     channels: FloatArray | None = None
 
     def add(self, values: Array, grid: Grid | None, axis: int | None = None) -> None:
@@ -119,7 +127,11 @@ class _Values:
         np.abs(exact, out=work)
         self.nonzero += int(np.count_nonzero(work))
         eighth = np.float32(max(-low, high) / 8)
-        self.inside += int(np.count_nonzero((work > 0) & (work <= eighth)))
+        inside = (work > 0) & (work <= eighth)
+        self.inside += int(np.count_nonzero(inside))
+        if -low >= LEAST_MASK:
+            self.scores = max(self.scores, float(work.max(where=inside, initial=0.0)))
+            self.lowest_score = min(self.lowest_score, float(exact.min(where=inside, initial=0.0)))
         if largest > min(-low, high):
             np.clip(exact, np.float32(low), np.float32(high), out=work)
             work -= exact
@@ -389,7 +401,18 @@ class IsolatedLayer:
             local_db=sqnr_db(self.signal, self.energies.get(WHOLE, math.nan)),
         )
 
-    def _mixed(self, pair: Pair) -> MixedScale | None:
+    def _masked(self, pair: Pair) -> MaskedScores | None:
+        """What the pair of scores behind a mask makes of them, where its range is the mask's."""
+        grid, found = self.subject.grids.get(pair.source), self.values.get(pair.source)
+        if grid is None or found is None or pair.inner or grid.format.kind is Kind.FLOAT:
+            return None
+        if grid.scale.size != 1 or not feeds_softmax(self.subject.reference, self.layer):
+            return None
+        return masked_scores((found.low, found.high), found.scores, found.lowest_score, grid.step)
+
+    def _mixed(self, pair: Pair) -> MixedScale | MaskedScores | None:
+        if (masked := self._masked(pair)) is not None:
+            return masked
         parts = self.parts.get(pair.source)
         found = (parts.found() if parts else None) or self._beside(pair)
         return replace(found, planned=self.subject.plan is not None) if found else None

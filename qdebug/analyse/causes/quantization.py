@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.analyse.causes.calibration import WIDE, RangeFit
+from qdebug.analyse.causes.masked import MaskedScores
 from qdebug.analyse.causes.mixed_scales import MixedScale, is_mixed
 from qdebug.analyse.causes.overflow import FP16_OVERFLOW
 from qdebug.calibrators.registry import NEVER_CLIPPING
@@ -70,7 +71,8 @@ class OperandPart:
         other_db: how much less noise the other format of 8 bits, FP8 for INT8 and INT8 for FP8,
             makes of the same values with the same range; negative where it makes more, 0 where that
             was not measured.
-        mixed: a part of the tensor that the scale does not suit, or None.
+        mixed: a part of the tensor that the scale does not suit, such as what a mask leaves, or
+            None.
         largest, rms: of the values, on the samples looked at.
         clipped: share of the values beyond the bounds.
         clipped_energy: share of the pair's own error that clipping makes; rounding makes the rest.
@@ -108,7 +110,7 @@ class OperandPart:
     full_digits: float = 0.0
     tiny_energy: float = 0.0
     other_db: float = 0.0
-    mixed: MixedScale | None = None
+    mixed: MixedScale | MaskedScores | None = None
     taken_from: str = ""
     planned: bool = True
     local_db: float = -math.inf
