@@ -49,6 +49,19 @@ def output_results(pair: ModelPair, sums: Mapping[str, ErrorSums]) -> tuple[Outp
     return tuple(OutputResult(t, metrics_of(sums[t]), _parts_of(pair, t, sums[t])) for t in outputs)
 
 
+def with_worst_files(
+    outputs: Sequence[OutputResult], files: Sequence[str]
+) -> tuple[OutputResult, ...]:
+    """The same with the file of each worst sample; `files` are those of the samples, in order, none
+    where samples are no files."""
+    found = []
+    for output in outputs:
+        worst = output.metrics.worst_sample
+        named = worst is not None and worst < len(files)
+        found.append(replace(output, worst_file=files[worst or 0]) if named else output)
+    return tuple(found)
+
+
 def _parts_of(pair: ModelPair, tensor: str, sums: ErrorSums) -> tuple[OutputPart, ...]:
     found = part_sqnrs(sums)
     if not found:

@@ -223,7 +223,7 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
     broken_first = sorted(result.outputs, key=lambda o: (o.metrics.is_finite, o.metrics.sqnr_db))
     listed = broken_first[:_MOST_OUTPUTS]
     for output in (o for o in result.outputs if o in listed):
-        yield f"output {printable(output.name)}", _metrics_text(output.metrics)
+        yield f"output {printable(output.name)}", _metrics_text(output.metrics, output.worst_file)
         if output.shift is not None:
             yield "its sign", _shift_text(output.shift)
         for part in output.parts:
@@ -377,13 +377,14 @@ def _unlike(result: CompareResult) -> Iterator[str]:
             yield f"{what}: '{tensor}'{why}{more}."
 
 
-def _metrics_text(metrics: Metrics) -> str:
+def _metrics_text(metrics: Metrics, worst_file: str) -> str:
     if not metrics.is_finite:
         return f"{metrics.nan_count} NaN, {metrics.inf_count} Inf"
     return (
         f"SQNR {in_decibels(metrics.sqnr_db)}, cosine {metrics.cosine:.5f}, "
         f"largest error {number(metrics.max_abs_err, 3)} of {number(metrics.ref_amax, 3)}, "
-        f"worst sample {metrics.worst_sample} ({in_decibels(metrics.worst_sample_sqnr_db)})"
+        f"worst sample {metrics.worst_sample}{f', {printable(worst_file)}' if worst_file else ''} "
+        f"({in_decibels(metrics.worst_sample_sqnr_db)})"
     )
 
 

@@ -131,10 +131,13 @@ class OutputResult(TensorResult):
             counts as an output where layers are ranked; the headline is about the worst.
         shift: the part of its error that has a sign; null where none stands out of chance, where it
             has parts, for values that are not finite, and of fewer than 8 samples.
+        worst_file: that `worst_sample` was read from, below the folder that was given; "" where
+            samples are no files.
     """
 
     parts: tuple[OutputPart, ...] = ()
     shift: Shift | None = None
+    worst_file: str = ""
 
     @property
     def part_sqnrs_db(self) -> tuple[float, ...]:

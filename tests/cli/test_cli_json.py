@@ -115,7 +115,8 @@ def test_keys_and_types(desk: Any) -> None:
         },
     )
     for output in result["outputs"]:
-        typed(output, {"name": str, **METRICS, "parts": list, "shift": type(None)})
+        known = {"parts": list, "shift": type(None), "worst_file": str}
+        typed(output, {"name": str, **METRICS, **known})
     for tensor in result["tensors"]:
         typed(tensor, {"name": str, **METRICS})
     layer = {

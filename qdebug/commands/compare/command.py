@@ -36,6 +36,7 @@ from qdebug.analyse.layer_results import (
     overflow_notes,
     tensor_results,
     with_predictions,
+    with_worst_files,
 )
 from qdebug.analyse.objects import check_objects
 from qdebug.analyse.run_file import (
@@ -523,7 +524,10 @@ def _result(
         pair, layer_results(pair, errors), kernels, samples.count
     )
     computed = {t.name for t in tensors}
-    finals = output_results(pair, {t: x for t, x in errors.tensors.items() if t in computed})
+    finals = with_worst_files(
+        output_results(pair, {t: x for t, x in errors.tensors.items() if t in computed}),
+        samples.origin.files,
+    )
     half = Precision.FP16 in pair.precisions.values()
     return CompareResult(
         model=ModelRef(settings.model, pair.model.file.sha256),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import compress, starmap
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -29,6 +30,7 @@ from qdebug.network.samples.groups import folders_of
 from qdebug.network.samples.outlines import Outline, counts_in_input
 from qdebug.network.samples.pictures import (
     Encoded,
+    EncodedFile,
     Placement,
     Resized,
     UnreadablePictureError,
@@ -177,7 +179,23 @@ class PictureSet:
         if spec.group == FOLDER and FOLDER not in arrays:
             folders = folders_of([picture.name for picture in used.pictures])
             arrays[FOLDER] = ArrayInMemory(np.array(folders))
-        return PreparedSamples(arrays, replace(spec, preprocessing=how), Origin(told))
+        return PreparedSamples(
+            arrays,
+            replace(spec, preprocessing=how),
+            Origin(told, files=_files(used.pictures, spec.data)),
+        )
+
+
+def _files(pictures: Sequence[Encoded], data: str) -> tuple[str, ...]:
+    """Their paths, below the folder `data` where they are in it; none where one is no file."""
+    paths = [picture.path for picture in pictures if isinstance(picture, EncodedFile)]
+    if len(paths) < len(pictures):
+        return ()
+    inside = [path != Path(data) and path.is_relative_to(data) for path in paths]
+    return tuple(
+        str(path.relative_to(data) if below else path)
+        for path, below in zip(paths, inside, strict=True)
+    )
 
 
 def _filled_in(

@@ -52,11 +52,14 @@ class Origin:
         told: what they were and what was done to them, for people.
         texts: of each sample, as people read it; none where they were no texts.
         rate: of recordings, in values per second; None where they were none.
+        files: that each sample was read from, below the folder that was given; none where samples
+            are no files.
     """
 
     told: str = ""
     texts: Sequence[str] = ()
     rate: int | None = None
+    files: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
