@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
 from qdebug.backends.options import DEFAULT_SESSIONS
 from qdebug.backends.sizing import parallelism
-from qdebug.commands.check.samples import Judged, execute, judge_of, judged_by
+from qdebug.commands.check.samples import Judged, execute, judge_of, judged_by, score_findings
 from qdebug.commands.reading import read_data, require_samples
 from qdebug.config.check import CheckSettings
 from qdebug.config.init import InitSettings
@@ -33,6 +35,7 @@ from qdebug.network.samples.parts import split_part
 from qdebug.network.samples.subset import SampleSubset, finely, first, whole
 from qdebug.network.samplespec import given_specs
 from qdebug.result import ModelRef
+from qdebug.results.check import Finding
 from qdebug.results.init import ChosenSetting, InitResult
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import counted
@@ -48,6 +51,8 @@ than _ALL_S seconds. The gate is of all."""
 _ALL_S = 60.0
 """As long as somebody waits for a configuration; compare runs them all again anyhow."""
 _DROP = 0.01
+_WIDTH = 96
+"""Of the lines of a comment."""
 _COSINE = "output.cosine>=0.99"
 _TO_REFERENCE = ("map50-to-reference", "agreement")
 """Metrics without labels, in the order in which they are tried."""
@@ -74,14 +79,15 @@ def init(settings: InitSettings, progress: ProgressCallback = ignore_progress) -
             )
         )
     further: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     if settings.inputs is None:
         chosen.append(
             ChosenSetting("# inputs", "photos/", "The samples: remove the # and give their path.")
         )
     else:
         model = open_model(settings.model, QDQ_OPSET, sources, DEFAULT_SESSIONS, progress)
-        found, further = _with_samples(settings, model, settings.inputs, bool(narrow), progress)
-        chosen += found
+        found = _with_samples(settings, model, settings.inputs, bool(narrow), progress)
+        chosen, further, findings = [*chosen, *found.settings], found.further, found.findings
     if not narrow:
         chosen.append(ChosenSetting("precision", "int8", "What is compared with FP32."))
     chosen += [
@@ -99,6 +105,7 @@ def init(settings: InitSettings, progress: ProgressCallback = ignore_progress) -
         settings=tuple(chosen),
         further=further,
         data=read_data(*sources),
+        findings=findings,
     )
 
 
@@ -115,9 +122,18 @@ def _text(value: str) -> str:
     return value if plain and not value[0].isdigit() else json.dumps(value, ensure_ascii=False)
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What follows from the samples; see InitResult."""
+
+    settings: tuple[ChosenSetting, ...]
+    further: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
 def _with_samples(
     settings: InitSettings, model: Model, data: str, narrow: bool, progress: ProgressCallback
-) -> tuple[list[ChosenSetting], tuple[str, ...]]:
+) -> _Found:
     assert settings.compared is not None
     samples = settings.compared.open(sample_inputs(model.graph))
     count = samples.count
@@ -141,7 +157,7 @@ def _with_samples(
     chosen.append(ChosenSetting("inputs", _text(compared), f"What is compared on: {why}"))
     chosen += _about_pictures(settings, samples)
     start = calibration if divided else 0
-    scored, metric = _gate(settings, model, samples, start, progress)
+    scored, metric, findings = _gate(settings, model, samples, start, progress)
     if narrow and metric:  # its score is not FP32's
         why = (
             "What must hold, or the command ends with exit code 1: the score of the FP32 model, "
@@ -152,7 +168,8 @@ def _with_samples(
             ChosenSetting("# fail-on", '["metric>=0.9"]', why),
         ]
     chosen += scored
-    return chosen, tuple(_further(settings, metric, compared, calib))
+    further = tuple(_further(settings, metric, compared, calib))
+    return _Found(tuple(chosen), further, findings)
 
 
 def _about_pictures(settings: InitSettings, samples: Samples) -> Iterator[ChosenSetting]:
@@ -173,8 +190,13 @@ def _about_pictures(settings: InitSettings, samples: Samples) -> Iterator[Chosen
 
 def _gate(
     settings: InitSettings, model: Model, samples: Samples, start: int, progress: ProgressCallback
-) -> tuple[list[ChosenSetting], str]:
-    """The metric and what must hold; "" where the outputs alone are compared."""
+) -> tuple[list[ChosenSetting], str, tuple[Finding, ...]]:
+    """The metric and what must hold, and what is wrong with its labels or its score; "" where the
+    outputs alone are compared.
+
+    Raises:
+        MetricError: the metric that was asked for cannot be computed.
+    """
     names = class_names(read_metadata(settings.model))
     subset = _from(whole(finely(samples, _SCORED)), start)
     scored = first(subset, _SCORED)
@@ -191,24 +213,32 @@ def _gate(
             run = execute(context, model.graph, scored, None)
             took_each = (time.monotonic() - began) / scored.count
             value = judge.value(run)
+            if value is None:
+                continue
             if scored.count < subset.count and took_each * subset.count <= _ALL_S:
                 scored = subset
-                value = judge.value(execute(context, model.graph, scored, None))
+                run = execute(context, model.graph, scored, None)
+                value = judge.value(run)
         except MetricError:
             if settings.metric is not None:
                 raise
             continue
         if value is not None:
-            return _gated(judge, value, scored.count, subset.count), judge.name
+            wrong = score_findings(scored.samples, run, judge, value, scored.count)
+            chosen = _gated(judge, value, scored.count, subset.count, wrong)
+            return chosen, judge.name, wrong
     why = (
         "What must hold, or the command ends with exit code 1. No metric was found that fits: "
         "`metric: file.py:function`\nadds one of your own."
     )
-    return [ChosenSetting("fail-on", f"[{json.dumps(_COSINE)}]", why)], ""
+    return [ChosenSetting("fail-on", f"[{json.dumps(_COSINE)}]", why)], "", ()
 
 
-def _gated(judge: Judged, value: float, samples: int, count: int) -> list[ChosenSetting]:
-    """The metric, and what must hold by FP32's value on so many of `count` samples."""
+def _gated(
+    judge: Judged, value: float, samples: int, count: int, wrong: Sequence[Finding]
+) -> list[ChosenSetting]:
+    """The metric, and what must hold by FP32's value on so many of `count` samples: a comment where
+    something is `wrong` with that."""
     assert judge.metric is not None
     drop = max(_DROP, 1 / samples)
     worse = value - drop if judge.metric.higher_is_better else value + drop
@@ -219,13 +249,17 @@ def _gated(judge: Judged, value: float, samples: int, count: int) -> list[Chosen
     told = "1 by definition" if to_itself else f"{value:.4f} in FP32 on {samples} samples"
     if samples < count and not to_itself:
         told += f" of {count}:\nput in what `qdebug compare` says of all, less what may be lost"
+    why = (
+        f"What must hold, or the command ends with exit code 1: {drop:.2g} less than FP32 at most."
+    )
+    if wrong:
+        said = " ".join(f"{one.message} {one.remedy}" for one in wrong)
+        again = "The gate is of that score: mend this first, and run `qdebug init` again."
+        why = textwrap.fill(f"{said} {again} {why}", _WIDTH)
     return [
         ChosenSetting("metric", _text(judge.name), f"The accuracy of the task: {told}."),
         ChosenSetting(
-            "fail-on",
-            f"[{json.dumps(f'metric{sign}{bound:g}')}]",
-            f"What must hold, or the command ends with exit code 1: {drop:.2g} less than FP32 at "
-            "most.",
+            "# fail-on" if wrong else "fail-on", f"[{json.dumps(f'metric{sign}{bound:g}')}]", why
         ),
     ]
 

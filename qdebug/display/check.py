@@ -39,7 +39,7 @@ def view(result: CheckResult) -> list[Block]:
             Line(),
         ]
     for finding in result.findings:
-        blocks += _finding(finding)
+        blocks += finding_lines(finding)
     blocks.append(Line(_verdict(result), "good" if result.passed else "bad"))
     return blocks
 
@@ -80,7 +80,8 @@ def _axis(axis: int | str | None) -> str:
     return text if named else "?"
 
 
-def _finding(finding: Finding) -> Iterator[Block]:
+def finding_lines(finding: Finding) -> Iterator[Block]:
+    """What was seen, and what to do about it."""
     yield Line(
         f"{_WORDS[finding.severity]}: {printable(finding.message)}", _STYLES[finding.severity]
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from qdebug.result import ModelRef, ReadData, Result
+from qdebug.results.check import Finding
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class InitResult(Result):
         file: where it is written.
         settings: in their order.
         further: commands that go on from there.
+        findings: what is wrong with the labels, or that FP32 is no better than chance: then the
+            gate is a comment.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.init/1"
@@ -36,6 +39,7 @@ class InitResult(Result):
     settings: tuple[ChosenSetting, ...]
     further: tuple[str, ...]
     data: tuple[ReadData, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     def headline(self) -> str:
         """What to run next."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,31 @@ def test_the_bound_is_of_all_samples_where_there_is_time(
     drop = max(0.01, 1 / int(told.split()[1]))
     bound = float(of["fail-on"].value.partition(">=")[2].rstrip('"]'))
     assert bound == pytest.approx(value - drop, abs=2e-4)
+
+
+@pytest.mark.parametrize(("folders", "wrong"), [("0 90 180 270 360", 0), ("0 90 180", 2)])
+def test_folders_that_are_no_classes_of_the_network(desk: Any, folders: str, wrong: int) -> None:
+    """A gate at chance level, of labels that check calls certainly wrong, was written silently."""
+    rng = np.random.default_rng(0)
+    for name in folders.split():
+        Path("pics", name).mkdir(parents=True)
+        for number in range(4):
+            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(f"pics/{name}/{number}.png")
+    done = desk.run("init", "net.onnx", "pics", "--metric", "top1", "--json", "init.json")
+    assert done.code == 0
+    kinds = {finding["kind"] for finding in json.loads(Path("init.json").read_text())["findings"]}
+    text, shown = Path("qdebug.yaml").read_text(), " ".join(done.out.split())
+    written = yaml.safe_load(text)
+    assert ("label-range" in kinds) == bool(wrong)
+    assert ("fail-on" in written) == (not kinds) and written["metric"] == "top1"
+    assert ("Wrong: 8 of 12 labels are no class of the network" in shown) == bool(wrong)
+    advice = "The names of the 3 folders were taken for class numbers: name the folders by"
+    checked = desk.run("check", "net.onnx", "--inputs", "pics")
+    for said in (shown, " ".join(checked.out.split())):
+        assert (advice in said) == bool(wrong)
+    assert (checked.code == 1) == bool(wrong)
+    if wrong:
+        assert "mend this first, and run `qdebug init` again" in " ".join(text.split("\n# "))
+    else:
+        assert "numbered from 0 in the order 0, 90, 180, 270, 360" in text

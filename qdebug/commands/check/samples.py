@@ -503,9 +503,7 @@ def _label_findings(samples: Samples, given: Executed, judge: Judged) -> Iterato
             "label-range",
             f"{int(wrong.sum())} of {counted(len(labels), 'label')} are no class of the network, "
             f"which has {classes}, numbered from 0: the first of them is {value}.",
-            "Number the classes from 0, as the network does."
-            if value == classes
-            else "Give the labels of this network.",
+            _label_remedy(samples.origin.numbered_folders, classes, value == classes),
         )
     before = judge.metric(given.outputs, given.labels, given.outputs)
     for shift in (-1, 1):
@@ -524,6 +522,29 @@ def _label_findings(samples: Samples, given: Executed, judge: Judged) -> Iterato
                 f"{'1 less' if shift < 0 else '1 more'} each: they are off by one.",
                 "Number the classes from 0, as the network does.",
             )
+
+
+def _label_remedy(folders: int, classes: int, is_next: bool) -> str:
+    """What to do about a label that is no class of the network; the one after the last one counts
+    from 1. `folders`: whose names are the labels, 0 for none."""
+    if folders:
+        return (
+            f"The names of the {folders} folders were taken for class numbers: name the folders by "
+            f"the network's classes, 0 to {classes - 1}, or give a .csv with the columns file and "
+            "label in their place."
+        )
+    if is_next:
+        return "Number the classes from 0, as the network does."
+    return "Give the labels of this network."
+
+
+def score_findings(
+    samples: Samples, given: Executed, judge: Judged, value: float, count: int
+) -> tuple[Finding, ...]:
+    """What is wrong with the labels; else that FP32 is useless on `count` samples that it was
+    executed on, where its score is `value`."""
+    wrong = tuple(_label_findings(samples, given, judge))
+    return wrong or tuple(_guessing(judge, value, count, _chance_level(given, judge)))
 
 
 def sample_findings(

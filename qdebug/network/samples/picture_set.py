@@ -20,6 +20,7 @@ import numpy as np
 from qdebug.errors import SampleError
 from qdebug.network.preprocessing import Preprocessing, size_input
 from qdebug.network.samples.arrays import ArrayInMemory
+from qdebug.network.samples.class_folders import numbering
 from qdebug.network.samples.found_preprocessing import (
     class_names,
     fitted_preprocessing,
@@ -88,6 +89,8 @@ class PictureSet:
         masks: of each picture, for segmentation; None where there are none.
         classes: the names of the classes that labels and boxes have, by number; () where only
             numbers are known.
+        folders: the names of the folders whose numbers are the labels, in their order; () where
+            none are.
     """
 
     pictures: tuple[Encoded, ...]
@@ -96,6 +99,7 @@ class PictureSet:
     boxes: tuple[Boxes, ...] | None = None
     masks: tuple[Encoded, ...] | None = None
     classes: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
 
     @property
     def objects_without_outline(self) -> int | None:
@@ -117,6 +121,22 @@ class PictureSet:
         if boxes is not None:
             boxes = tuple(replace(one, classes=table[one.classes]) for one in boxes)
         return replace(self, labels=labels, boxes=boxes, classes=())
+
+    def numbered_as(self, model: str) -> tuple[PictureSet, str]:
+        """With the numbers that a model has for its classes, as far as it says them, and what to
+        say of classes that it does not have."""
+        own = numbering(self.folders, model)
+        if own is not None:
+            holds = self.holds + own.told
+            return replace(self, labels=own.of(self.labels), holds=holds, folders=()), ""
+        if not self.classes or not model:
+            return self, ""
+        names = class_names(read_metadata(model))
+        unknown = [name for name in self.classes if name not in names.values()]
+        told = ""
+        if names and unknown:
+            told = f"; the model has no class '{unknown[0]}': the data's numbers are kept"
+        return self.numbered_by(names), told
 
     def kept(self, numbers: Sequence[int]) -> PictureSet:
         """Some of them."""
@@ -149,13 +169,7 @@ class PictureSet:
         sizes = _sizes(used.pictures, spec.data)
         how = fitted_preprocessing(spec, taken, sizes)
         _check_sizes(how, used.pictures, sizes, spec.data)
-        others = ""
-        if used.classes and spec.model:
-            names = class_names(read_metadata(spec.model))
-            unknown = [name for name in used.classes if name not in names.values()]
-            if names and unknown:
-                others = f"; the model has no class '{unknown[0]}': the data's numbers are kept"
-            used = used.numbered_by(names)
+        used, others = used.numbered_as(spec.model)
         arrays: dict[str, SampleArray] = {
             taken.name: DecodedPictures(used.pictures, how, taken.dtype, spec.data),
             **{name: ArrayInMemory(array) for name, array in used.labels.items()},
@@ -175,15 +189,13 @@ class PictureSet:
         source = (
             f"a guess {how.source}: `qdebug check` tests it" if how.guess else f"from {how.source}"
         )
-        told = f"{self.holds}{left_out}; {how.told()} ({source}){others}"
+        told = f"{used.holds}{left_out}; {how.told()} ({source}){others}"
         if spec.group == FOLDER and FOLDER not in arrays:
             folders = folders_of([picture.name for picture in used.pictures])
             arrays[FOLDER] = ArrayInMemory(np.array(folders))
-        return PreparedSamples(
-            arrays,
-            replace(spec, preprocessing=how),
-            Origin(told, files=_files(used.pictures, spec.data)),
-        )
+        files = _files(used.pictures, spec.data)
+        origin = Origin(told, files=files, numbered_folders=len(used.folders))
+        return PreparedSamples(arrays, replace(spec, preprocessing=how), origin)
 
 
 def _files(pictures: Sequence[Encoded], data: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from qdebug.errors import SampleError, is_about_memory, required
 from qdebug.inputfiles import read_text
 from qdebug.network.dataformats import FORMATS
 from qdebug.network.samples.arrays import ArrayInMemory
+from qdebug.network.samples.class_folders import numbering
 from qdebug.network.samples.found_preprocessing import folders_beside
 from qdebug.network.samples.groups import folders_of
 from qdebug.network.samples.matching import inputs_text
@@ -65,11 +66,14 @@ class Recordings:
         files: of them.
         holds: what they are and how they are labelled, for people.
         labels: arrays by name, a row for each.
+        folders: the names of the folders whose numbers are the labels, in their order; () where
+            none are.
     """
 
     files: tuple[Path, ...]
     holds: str
     labels: Mapping[str, Array] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
 
     def kept(self, numbers: Sequence[int]) -> Recordings:
         """Some of them."""
@@ -108,8 +112,13 @@ class Recordings:
         sizes = [math.ceil(n * rate / own) for n, own in zip(lengths, rates, strict=True)]
         wanted = taken.shape[_axis_of_values(taken)]
         length = wanted if isinstance(wanted, int) else None
-        told = f"{self.holds}{left_out}; {_told(how, rates, length, sizes)}"
-        origin = Origin(told, rate=rate)
+        own = numbering(used.folders, spec.model)
+        if own is not None:
+            used = replace(
+                used, labels=own.of(used.labels), holds=used.holds + own.told, folders=()
+            )
+        told = f"{used.holds}{left_out}; {_told(how, rates, length, sizes)}"
+        origin = Origin(told, rate=rate, numbered_folders=len(used.folders))
         if length is None and len(set(sizes)) > 1:
             return PreparedSamples(_RecordingFeeds(used, taken, how), spec, origin)
         arrays: dict[str, SampleArray] = {

@@ -54,12 +54,15 @@ class Origin:
         rate: of recordings, in values per second; None where they were none.
         files: that each sample was read from, below the folder that was given; none where samples
             are no files.
+        numbered_folders: in which they are, where their labels are the numbers that these are named
+            by, whether or not a network has such classes; else 0.
     """
 
     told: str = ""
     texts: Sequence[str] = ()
     rate: int | None = None
     files: Sequence[str] = ()
+    numbered_folders: int = 0
 
 
 @dataclass(frozen=True)

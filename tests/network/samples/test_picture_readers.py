@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 from refusals import refused
@@ -83,6 +84,43 @@ def test_folders_called_by_a_number_are_that_class(save: Any, tmp_path: Path) ->
     save("7/a.png", 1)
     save("10/a.png", 2)
     assert sorted(opened(tmp_path).extras["labels"].tolist()) == [7, 10]
+
+
+@pytest.mark.parametrize(
+    ("folders", "classes", "metadata", "labels", "told"),
+    [
+        ("0 90 180", 3, "", [0, 1, 2], ", numbered from 0 in the order 0, 90, 180: the network"),
+        ("1 2 3", 3, "", [0, 1, 2], ", numbered from 0 in the order 1, 2, 3: the network"),
+        ("0 90 180", 4, "", [0, 90, 180], " by folder;"),
+        ("1 2", 3, "", [1, 2], " by folder;"),
+        ("0 90 180", None, "", [0, 90, 180], " by folder;"),
+        ("0 90 180", 3, "{0: '0', 1: '180', 2: '90'}", [0, 2, 1], ", numbered as the model's"),
+        ("0 1 2", 3, "{0: '0', 1: '1', 2: '2'}", [0, 1, 2], " by folder;"),
+        ("0 90 180", 3, "{0: 'up', 1: 'left', 2: 'down'}", [0, 1, 2], ", numbered from 0 in"),
+        ("01 1", 2, "", [1, 1], " by folder;"),  # two of one number
+    ],
+)
+def test_folders_called_by_numbers_that_are_no_classes(
+    save: Any, tmp_path: Path, folders: str, classes: int | None, metadata: str, labels: list[int],
+    told: str,
+) -> None:  # fmt: skip
+    """Folders of 0, 90, 180 and 270 degrees were classes that no network has."""
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [], "g", [], [onnx.helper.make_tensor_value_info("y", 1, ["N", classes])]
+        )
+    )
+    onnx.helper.set_model_props(model, {"names": metadata} if metadata else {})
+    onnx.save(model, tmp_path / "net.onnx")
+    for value, name in enumerate(folders.split()):
+        save(f"test/{name}/a.png", value)
+    samples = opened(tmp_path / "test", model=str(tmp_path / "net.onnx"))
+    by_value = dict(zip(values(samples), samples.extras["labels"].tolist(), strict=True))
+    assert [by_value[value] for value in range(len(labels))] == labels
+    assert told in samples.origin.told
+    assert (samples.origin.numbered_folders > 0) == (told == " by folder;" and not metadata)
+    part = opened(f"{tmp_path / 'test'}[0:1]", model=str(tmp_path / "net.onnx"))
+    assert part.extras["labels"].tolist() == samples.extras["labels"][:1].tolist()
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from refusals import refused
 from scipy.io import wavfile
@@ -73,6 +74,20 @@ def test_where_any_length_is_taken_each_has_its_own(tmp_path: Path, make_spec: A
         assert samples.feeds(k, 1)["x"].tolist() == [[wave.tolist()]]
     assert samples.extras["labels"].tolist() == [0, 1]
     assert "2 recordings in 2 classes by folder" in samples.origin.told
+
+
+def test_folders_called_by_numbers_that_are_no_classes(tmp_path: Path, make_spec: Any) -> None:
+    for name in ("5", "10"):
+        write(tmp_path / "data" / name / "a.wav", ramp(3))
+    output = onnx.helper.make_tensor_value_info("y", 1, ["N", 2])
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [output]))
+    onnx.save(model, tmp_path / "net.onnx")
+    spec = SampleSpec(str(tmp_path / "data"), model=str(tmp_path / "net.onnx"))
+    samples = spec.open([make_spec("x", None, 1, 3)])
+    assert sorted(samples.extras["labels"].tolist()) == [0, 1]
+    assert "numbered from 0 in the order 5, 10" in samples.origin.told
+    bare = open_samples(str(tmp_path / "data"), [make_spec("x", None, 1, 3)])
+    assert sorted(bare.extras["labels"].tolist()) == [5, 10] and bare.origin.numbered_folders == 2
 
 
 @pytest.mark.parametrize("length", [3, None])

@@ -31,6 +31,7 @@ def read_folder(path: Path, _: Sequence[TensorSpec]) -> Source | None:
         f"{counted(len(pictures), 'picture')} in {found.count} classes by folder",
         {"labels": found.labels},
         classes=found.names,
+        folders=found.numbered,
     )
 
 

@@ -26,4 +26,4 @@ def read_folder(path: Path, _: Sequence[TensorSpec]) -> Source | None:
     if found.labels is None:
         return Recordings(found.files, holds)
     holds += f" in {found.count} classes by folder"
-    return Recordings(found.files, holds, {"labels": found.labels})
+    return Recordings(found.files, holds, {"labels": found.labels}, found.numbered)
