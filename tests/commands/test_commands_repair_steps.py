@@ -287,8 +287,9 @@ def judgement(
     metric: float | None = None,
     left_out: Sequence[float] = (),
     losses: Sequence[float] = (),
+    sqnr_db: float = 0.0,
 ) -> Judgement:
-    outputs: Any = {"y": Sqnr(0.0)}
+    outputs: Any = {"y": Sqnr(sqnr_db)}
     return Judgement(outputs, metric, *map(np.array, (noise_db, left_out, losses)))
 
 
@@ -314,6 +315,16 @@ def test_one_noisy_sample_does_not_decide() -> None:
     louder_on_most = judgement([-20.0] * 7 + [-3.0])
     assert not verdict_on(before, louder_on_most).better
     assert verdict_on(louder_on_most, before).better
+
+
+def test_most_samples_do_not_gain_by_what_ruins_the_rest() -> None:
+    """A shift of a range that clips one sample of forty: the noise of all together doubles, or is
+    20 times as large."""
+    before = judgement([-30.0] * 40, sqnr_db=30.0)
+    most_gain = [-32.0] * 39 + [-8.0]
+    assert verdict_on(before, judgement(most_gain, sqnr_db=27.1)).better
+    found = verdict_on(before, judgement(most_gain, sqnr_db=17.0))
+    assert not found.better and found.reason is Reason.NO_GAIN
 
 
 def test_the_standard_error_is_the_jackknifes() -> None:

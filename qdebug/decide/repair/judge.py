@@ -54,6 +54,8 @@ difference between two networks is worth."""
 
 _ERRORS = 2.0
 """Standard errors by which a network must be better than another."""
+_MOST_RUINED_DB = 3.0
+"""Noise of all samples together that doubles is not less error, though most samples have less."""
 _MAY_FALL = 0.25
 """Of what the metric gained so far: a step that loses more is not kept, whatever else it gives. On
 a SiLU detector steps that lowered the noise by 1.7 dB took F1 from 0.815 to 0.667."""
@@ -466,7 +468,8 @@ def verdict_on(
     It is where the metric is better by more than two standard errors of the difference, or where
     the samples lose less by so much, sample by sample; where that is within two standard errors,
     and not higher by one, the noise decides in its place: by two standard errors, or by one where
-    neither the metric nor its loss is worse. (Two, because many changes are judged on
+    neither the metric nor its loss is worse, and not where the noise of all samples together is
+    twice as large: most may gain by what ruins a few. (Two, because many changes are judged on
     the same samples, and one sample more or less is one.) But it is not where the metric fell below
     that of the `best` network so far by more than a quarter of what that gained over the `start`,
     and by more than one or two samples where these surely lose less. Several that are better, or
@@ -500,7 +503,19 @@ def verdict_on(
         return Verdict(True, Reason.LESS_LOSS, rank)
     if loss is not None and loss.gain < -loss.error:
         return Verdict(False, Reason.MORE_LOSS, rank)
-    if noise.sure or (noise.gain > noise.error and _as_good(before, after, loss, higher_is_better)):
+    as_good = _as_good(before, after, loss, higher_is_better)
+    ruins = after.sqnr_db < before.sqnr_db - _MOST_RUINED_DB
+    return _by_noise(noise, rank, as_good=as_good, ruins=ruins)
+
+
+def _by_noise(
+    noise: _Change, rank: tuple[float, float, float], *, as_good: bool, ruins: bool
+) -> Verdict:
+    """Where nothing else decides. `as_good`: see _as_good; `ruins`: of all samples together there
+    is much more noise, whatever most of them have."""
+    if ruins:
+        return Verdict(False, Reason.NO_GAIN, rank)
+    if noise.sure or (noise.gain > noise.error and as_good):
         return Verdict(True, Reason.LESS_NOISE, rank)
     if noise.gain >= _WORTH_DB and (noise.times <= _MOST_TIMES or math.isinf(noise.times)):
         return Verdict(False, Reason.UNDECIDED, rank, noise.times)
