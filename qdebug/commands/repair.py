@@ -19,11 +19,12 @@ from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.registry import REMEDIES
 from qdebug.decide.remedies.result import Answer, Figures, Outcome, Proof, RepairResult, Step
 from qdebug.decide.repair.checkpoint import Checkpoints, checkpoints, question_of
-from qdebug.decide.repair.judge import Judge, Judgement, holds
+from qdebug.decide.repair.judge import Judge
 from qdebug.decide.repair.offer import offered, offered_before
 from qdebug.decide.repair.pins import dropped_pins, fewest_pins, of_no_use, why_dropped
 from qdebug.decide.repair.setup import Setup, prepare
 from qdebug.decide.repair.steps import Alternative, Attempt, State, Trying
+from qdebug.decide.repair.verdict import Judgement, holds
 from qdebug.decide.search.outcome import BisectResult
 from qdebug.errors import UsageError
 from qdebug.execute.context import time_limit_told

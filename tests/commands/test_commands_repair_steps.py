@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from qdebug.decide.remedies.remedy import Proposal, Remedy
 from qdebug.decide.remedies.result import Reason
-from qdebug.decide.repair.judge import (
+from qdebug.decide.repair.steps import Attempt, State, Trying, _proposals
+from qdebug.decide.repair.verdict import (
     Judgement,
     answer_of,
     choices_of,
@@ -24,7 +25,6 @@ from qdebug.decide.repair.judge import (
     standard_error,
     verdict_on,
 )
-from qdebug.decide.repair.steps import Attempt, State, Trying, _proposals
 from qdebug.results.conditions import Condition
 
 LAYERS = tuple("abcdefgh")

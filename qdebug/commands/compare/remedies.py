@@ -8,8 +8,9 @@ from qdebug.analyse.compared import Compared
 from qdebug.decide.remedies.quantized import Quantized, quantized
 from qdebug.decide.remedies.registry import REMEDIES
 from qdebug.decide.remedies.remedy import Remedy, Study
-from qdebug.decide.repair.judge import Judge, Judgement
+from qdebug.decide.repair.judge import Judge
 from qdebug.decide.repair.study import study_of
+from qdebug.decide.repair.verdict import Judgement
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.subset import finely, halves, spread, whole
 from qdebug.network.samplespec import SampleSpec

@@ -15,9 +15,9 @@ import onnx
 from qdebug import __version__
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.result import SkippedRemedy, Step
-from qdebug.decide.repair.judge import Judgement
 from qdebug.decide.repair.setup import Setup
 from qdebug.decide.repair.steps import Alternative, Attempt, State
+from qdebug.decide.repair.verdict import Judgement
 from qdebug.network.graph import Graph
 from qdebug.network.layers import find_layers
 from qdebug.network.samples.subset import SampleSubset

@@ -28,9 +28,10 @@ from qdebug.decide.bisect.target import AccuracyTarget, read_target, seen_direct
 from qdebug.decide.remedies.quantized import Quantized, quantized
 from qdebug.decide.remedies.remedy import Study
 from qdebug.decide.repair.findings import Findings, FindingsOnDemand, findings_of
-from qdebug.decide.repair.judge import Judge, Judgement
+from qdebug.decide.repair.judge import Judge
 from qdebug.decide.repair.origin import origin_of
 from qdebug.decide.repair.study import study_of
+from qdebug.decide.repair.verdict import Judgement
 from qdebug.errors import UsageError
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
 from qdebug.decide.remedies.result import Reason, SkippedRemedy, Step
-from qdebug.decide.repair.judge import Judge, Judgement, Verdict
+from qdebug.decide.repair.judge import Judge
+from qdebug.decide.repair.verdict import Judgement, Verdict
 from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.types import Progress
 from qdebug.wording import counted
