@@ -284,6 +284,8 @@ def _done(step: Step) -> str:
     reason = _REASONS[step.reason]
     if step.reason is Reason.NO_GAIN and (step.gain_db or 0.0) <= -_SEEN:
         reason = "more error"
+    if step.reason is Reason.LESS_NOISE and (step.gain_db or 0.0) <= -_SEEN:
+        reason = "less error in most samples"  # and more in all together
     if step.samples_needed is not None:
         reason += f": about {step.samples_needed} would do"
     alone = "by itself: " if step.alone else ""

@@ -51,8 +51,6 @@ from qdebug.types import Array, Precision, Tensors
 WHOLE, NO_PAIRS, EXACT = "whole", "no pairs", "exact sums"
 _SQUARE_SAFE = 1e15
 """Squares of larger values, such as a mask's, leave float32."""
-
-
 _TAKING_OUT = (MOVING_OPS - {"Concat"}) | {"Cast", "ReduceMax", "TopK"}
 """What passes values of its first input on, perhaps some only."""
 _SAME_RANGE = 0.01

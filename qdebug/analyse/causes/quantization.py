@@ -390,7 +390,7 @@ def less_noise(what: str, *, repairable: bool = True) -> str:
 def _clipping(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     evidence = (
         f"'{part.tensor}' is clipped {part.where}: {words.share(part.clipped)} of its values "
-        f"are beyond, up to {part.largest:.3g}"
+        f"are beyond in the samples examined, up to {part.largest:.3g}"
     )
     never = part.method in NEVER_CLIPPING
     if fit.stale or (never and not part.calibrated and part.too_wide < 1 / WIDE):
