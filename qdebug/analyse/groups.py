@@ -1,4 +1,4 @@
-"""Groups of samples: what each loses, and what of its values is clipped.
+"""Groups of samples: what each loses.
 
 Accuracy is rarely lost evenly: ranges of a calibration set of pictures by day clip those by night,
 and a score of all samples hides that.
@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.analyse.compared import Compared
-from qdebug.analyse.group_clipping import Counts
 from qdebug.analyse.metric_samples import judged_pair
 from qdebug.errors import MetricError, SampleError
 from qdebug.execute.evaluator import MetricEvaluator
@@ -22,25 +21,24 @@ from qdebug.metrics.uncertainty import of_noise
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.groups import Grouping, grouping_of
 from qdebug.network.samplespec import SampleSpec
-from qdebug.results.groups import GroupClipping, GroupResult, Groups, GroupScore
+from qdebug.results.groups import GroupResult, Groups, GroupScore
 from qdebug.types import Array
 from qdebug.wording import option
 
 Rows = npt.NDArray[np.int64]
 
-_LEAST_CLIPPED = 1e-3
-"""Of a tensor's values: methods such as percentile:99.9 clip as much on purpose."""
-_MORE = 1.5
-"""So many times as much as in the other samples is clearly more."""
-_MOST_TENSORS = 3
-
 
 def grouped(
-    compared: Compared, *, calibrates_on: SampleSpec | None, calibrated: Rows | None
+    compared: Compared,
+    *,
+    grouping: Grouping | None,
+    calibrates_on: SampleSpec | None,
+    calibrated: Rows | None,
 ) -> Compared:
     """With each group of samples by itself; without groups as it is.
 
     Args:
+        grouping: of the samples; None without groups.
         calibrates_on: what the ranges were gathered on; None for the samples that are compared.
         calibrated: the numbers of those samples; None where the ranges come from elsewhere.
 
@@ -48,12 +46,11 @@ def grouped(
         SampleError: the calibration samples cannot be read any more.
         MetricError: an output has another shape for some samples.
     """
-    sink = compared.sinks.clipping
-    if sink is None:
+    if grouping is None:
         return compared
-    grouping, notes = sink.grouping, list[str]()
+    notes = list[str]()
     calibration = _calibration(compared, calibrates_on, calibrated, grouping, notes)
-    measured = _Measured.of(compared, sink.counts, calibration)
+    measured = _Measured.of(compared, grouping, calibration)
     each = [measured.result(name, [k]) for k, name in enumerate(grouping.groups)]
     yardsticks = (True, False) if measured.has_scores else (False,)
     rankings = [measured.ranked(each, by_score=by_score) for by_score in yardsticks]
@@ -129,8 +126,6 @@ class _Measured:
     """
 
     grouping: Grouping
-    clipped: Mapping[str, Counts]
-    layers: Mapping[str, str]
     calibration: Mapping[str, int] | None
     energies: Array | None
     task: MetricEvaluator | None
@@ -141,7 +136,7 @@ class _Measured:
     def of(
         cls,
         compared: Compared,
-        clipped: Mapping[str, Counts],
+        grouping: Grouping,
         calibration: Mapping[str, int] | None,
     ) -> _Measured:
         """Of a comparison with groups.
@@ -160,11 +155,8 @@ class _Measured:
             count = compared.samples.count
             if any(len(x) != count for x in (*task.reference.values(), *outputs.values())):
                 task = None
-        assert sinks.clipping is not None
         return cls(
-            sinks.clipping.grouping,
-            clipped,
-            {layer.output: layer.name for layer in compared.pair.layers},
+            grouping,
             calibration,
             sinks.noise.energies,
             task,
@@ -182,10 +174,7 @@ class _Measured:
         if self.energies is not None:
             noise = float(noise_by_sample(self.energies[:, :, rows]).sum())
             interval = of_noise(self.energies[:, :, rows])
-        clipping = self._clipping(groups)
-        return GroupResult(
-            name, len(rows), calibrated, noise, interval, self._score(rows), clipping
-        )
+        return GroupResult(name, len(rows), calibrated, noise, interval, self._score(rows))
 
     def _score(self, rows: Rows) -> GroupScore | None:
         if self.task is None:
@@ -201,19 +190,6 @@ class _Measured:
         except MetricError:  # such as a curve of samples that are all of one class
             return None
         return GroupScore(found.reference.score, found.candidate.score, found.uncertainty(metric))
-
-    def _clipping(self, groups: Sequence[int]) -> tuple[GroupClipping, ...]:
-        found: list[tuple[float, GroupClipping]] = []
-        for tensor, counts in self.clipped.items():
-            size, clipped = counts[:, groups].sum(axis=1)
-            rest, others = np.delete(counts, groups, axis=1).sum(axis=1)
-            share, elsewhere = clipped / max(1, size), others / max(1, rest)
-            if share >= max(_LEAST_CLIPPED, _MORE * elsewhere):
-                layer = self.layers.get(tensor)
-                one = GroupClipping(tensor, layer, float(share), float(elsewhere))
-                found.append((share - elsewhere, one))
-        found.sort(key=lambda pair: -pair[0])
-        return tuple(one for _, one in found[:_MOST_TENSORS])
 
     @property
     def has_scores(self) -> bool:

@@ -11,10 +11,7 @@ from functools import partial
 
 from qdebug.analyse.effect.effects import NoiseSink
 from qdebug.analyse.flips import Counted, FlipSink
-from qdebug.analyse.group_clipping import ClippingSink, Counts
 from qdebug.analyse.run_file import EvidenceSink, KeptRow, Ratings, RowKeeper
-from qdebug.analyse.sample_profiles import KeptProfiles, ProfileSink
-from qdebug.analyse.shift import KeptShifts, ShiftSink
 from qdebug.backends.sizing import Sizing, capture_groups, probe
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import OutputKeeper, Sink
@@ -22,7 +19,6 @@ from qdebug.execute.executor import Shard, over_shards, part_of
 from qdebug.execute.lockstep import Due, due_of, open_lockstep
 from qdebug.metrics.accumulate import ErrorTotals, ExecutedBatch
 from qdebug.network.samples import Batch, Samples
-from qdebug.network.samples.groups import Grouping
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.store.schema import Keep
@@ -38,11 +34,8 @@ class Sinks:
 
     flips: FlipSink
     noise: NoiseSink
-    shifts: ShiftSink
     evidence: EvidenceSink | None
     keepers: tuple[OutputKeeper, ...]
-    profiles: ProfileSink
-    clipping: ClippingSink | None = None
     sized: Callable[[Mapping[str, float]], None] = lambda _: None
 
     @property
@@ -51,11 +44,8 @@ class Sinks:
         return [
             self.flips,
             self.noise,
-            self.shifts,
             *([self.evidence] if self.evidence else []),
             *self.keepers,
-            self.profiles,
-            *([self.clipping] if self.clipping else []),
         ]
 
 
@@ -65,24 +55,20 @@ class ShardFound:
 
     Attributes:
         not_float: see Lockstep.
-        flips, noise, shifts, profiles: what their sinks found.
+        flips, noise: what their sinks found.
         ratings: how bad the outputs of each sample are, where they are rated.
         rows: of the samples, where all are kept; `unsplit` is as of EvidenceSink.
         outputs: what each keeper kept, by batch.
-        clipped: what was counted by group, where there are groups.
     """
 
     errors: ErrorTotals
     not_float: tuple[str, ...]
     flips: Counted
     noise: Mapping[int, Array] | None
-    shifts: KeptShifts
-    profiles: KeptProfiles
     ratings: Mapping[int, float]
     rows: Sequence[KeptRow] = ()
     unsplit: frozenset[str] = frozenset()
     outputs: Sequence[Mapping[Batch, Tensors]] = ()
-    clipped: Mapping[str, Counts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,7 +90,6 @@ def open_pass(
     due: Due,
     every_row: bool,
     kept: Sequence[tuple[str, Sequence[str]]],
-    grouping: Grouping | None,
 ) -> Callable[[Shard | RowsOf], ShardFound]:
     """The lockstep pass over one group of tensors, for an executor.
 
@@ -112,20 +97,17 @@ def open_pass(
         rated: samples are rated by the errors of their outputs.
         every_row: the activations of all samples are wanted.
         kept: the run and the outputs of each keeper.
-        grouping: of the samples, where there are groups.
     """
     one = open_lockstep(stack, context, pair, tensors, rated=rated, decomposed=True)
 
     def run(part: Shard | RowsOf) -> ShardFound:
         keeper, ratings = RowKeeper(), Ratings()
         rows = EvidenceSink(keeper, Keep("all"), pair.tensors)
-        flips, noise, shifts = FlipSink(context, pair), NoiseSink(pair), ShiftSink(pair)
+        flips, noise = FlipSink(context, pair), NoiseSink(pair)
         keepers = [OutputKeeper(run, outputs) for run, outputs in kept]
-        profiles = ProfileSink(pair, subset.count)
-        clipping = [ClippingSink.of(pair, grouping)] if grouping else []
         if isinstance(part, Shard):
             chosen, measured = part_of(subset, part), due
-            sinks: list[Sink] = [flips, noise, shifts, profiles, *keepers, *clipping]
+            sinks: list[Sink] = [flips, noise, *keepers]
             sinks += [ratings] if rated else []
             sinks += [rows] if every_row else []
         else:
@@ -139,13 +121,10 @@ def open_pass(
             one.not_float,
             flips.counted,
             noise.kept,
-            shifts.kept,
-            profiles.kept,
             ratings.badness,
             found,
             frozenset(rows.unsplit),
             [keeper.by_batch if keeper.outputs else {} for keeper in keepers],
-            clipping[0].counts if clipping else {},
         )
 
     return run
@@ -198,7 +177,6 @@ def run_on_workers(
             due=due,
             every_row=every_row,
             kept=kept,
-            grouping=sinks.clipping.grouping if sinks.clipping else None,
         )
         merged = _Merged(sinks)
         for found in over_shards(context, work, subset, "compare"):
@@ -233,10 +211,6 @@ class _Merged:
         self.not_float = found.not_float
         self.sinks.flips.merge(found.flips)
         self.sinks.noise.merge(found.noise)
-        self.sinks.shifts.merge(found.shifts)
-        self.sinks.profiles.merge(found.profiles)
-        if self.sinks.clipping:
-            self.sinks.clipping.merge(found.clipped)
         self.badness |= found.ratings
         self.take(found)
         keepers = self.sinks.keepers

@@ -22,7 +22,7 @@ from qdebug.display.blocks import (
 from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.framework import framework_blocks
 from qdebug.display.groups import group_blocks
-from qdebug.display.summary import change, is_certain, precisions, sentence, shift_text
+from qdebug.display.summary import change, is_certain, precisions, sentence
 from qdebug.metrics.effect import gain_db, is_masked
 from qdebug.metrics.tasks.base import BoxCounts
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
@@ -30,7 +30,6 @@ from qdebug.results.compare import (
     CompareResult,
     Correspondence,
     LayerResult,
-    Shift,
     TaskResult,
     TriedRemedy,
 )
@@ -224,13 +223,9 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
     listed = broken_first[:_MOST_OUTPUTS]
     for output in (o for o in result.outputs if o in listed):
         yield f"output {printable(output.name)}", _metrics_text(output.metrics, output.worst_file)
-        if output.shift is not None:
-            yield "its sign", _shift_text(output.shift)
         for part in output.parts:
             where = f"{part.places} from {printable(part.branch)}"
             yield f"part of {printable(output.name)}", f"SQNR {in_decibels(part.sqnr_db)}, {where}"
-            if part.shift is not None:
-                yield "its sign", _shift_text(part.shift)
     if others := [o.metrics.sqnr_db for o in result.outputs if o not in listed]:
         text = f"SQNR {in_decibels(min(others))} and more ({option('json')} lists them)"
         yield counted(others, "other output"), text
@@ -247,11 +242,6 @@ def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
         text = f"{counted(len(broken), 'tensor')}, first in {printable(broken[0].name)}"
         yield "NaN or Inf", text
     yield from (fact for fact, as_usual in _how(result) if detailed or not as_usual)
-
-
-def _shift_text(shift: Shift) -> str:
-    std_error, reference = number(shift.std_error, 2), number(shift.reference, 2)
-    return f"{shift_text(shift)} (± {std_error}; the mean in FP32 is {reference})"
 
 
 def _of_metric(metric: TaskResult, detailed: bool) -> Iterator[tuple[str, str]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 from qdebug.display.blocks import Block, Column, Line, table_of
 from qdebug.metrics.tensor import noise_db
-from qdebug.results.clusters import SampleCluster, SampleClusters
 from qdebug.results.compare import CompareResult
-from qdebug.results.groups import GroupClipping, GroupResult, Groups
-from qdebug.results.words import decibel, in_decibels, number, score, share
-from qdebug.wording import counted, printable
+from qdebug.results.groups import GroupResult, Groups
+from qdebug.results.words import decibel, score, share
+from qdebug.wording import printable
 
 _MOST_ROWS = 10
 _MOST_NUMBERS = 5
@@ -40,9 +38,6 @@ def group_blocks(result: CompareResult) -> Iterator[Block]:
     worst = groups.each[0].name if groups.worst is not None else None
     shown = groups.each[:_MOST_ROWS]
     yield table_of(shown, columns, lambda g: "worst" if g.name == worst else "")
-    for group in shown:
-        if group.clipping:
-            yield Line(f"{printable(group.name)}: {clipped_more(group.clipping[0])}", indent=2)
     yield Line()
 
 
@@ -63,46 +58,9 @@ def worst_group(result: CompareResult) -> str:
         said += "others"
         if result.metric is not None:
             said += f" (by {printable(result.metric.name)} no group loses more beyond chance)"
-    if worst.clipping:
-        said += f"; {clipped_more(worst.clipping[0])}"
     if groups.calibration_samples:
         said += f"; {calibrated(worst, groups)} of the calibration samples are of them"
     return f"{said}."
-
-
-def alike(result: CompareResult) -> str:
-    """What the samples that lose most have in common, as sentences; "" where nothing is."""
-    clusters = result.clusters
-    if clusters is None:
-        return ""
-    worst = "noisiest samples" if clusters.by_noise else "samples that lose most"
-    if result.metric is not None and not clusters.by_noise and result.metric.lost == 0:
-        worst = f"samples whose loss rises most (by {printable(result.metric.name)} none is lost)"
-    return " ".join(_alike(cluster, clusters, worst) for cluster in clusters.each)
-
-
-def _alike(cluster: SampleCluster, clusters: SampleClusters, worst: str) -> str:
-    numbers = ", ".join(map(str, cluster.samples[:_MOST_NUMBERS]))
-    more = ", …" * (len(cluster.samples) > _MOST_NUMBERS)
-    all_of = cluster.of_worst == clusters.worst
-    which = f"All {clusters.worst}" if all_of else f"{cluster.of_worst} of the {clusters.worst}"
-    return (
-        f"{which} {worst} fail alike: they are among {len(cluster.samples)} of the "
-        f"{counted(clusters.samples, 'sample')} whose SQNR after {printable(cluster.layer)} is "
-        f"{in_decibels(cluster.sqnr_db)}; that of the others is "
-        f"{in_decibels(cluster.others_sqnr_db)} (medians). These {len(cluster.samples)} "
-        f"are {numbers}{more or '.'}"
-    )
-
-
-def clipped_more(one: GroupClipping) -> str:
-    """How much more is clipped, such as "4.1 × as many values clipped at /stem/Conv (6% against
-    1.5%)"."""
-    where = printable(one.layer or one.tensor)
-    if math.isinf(one.times):
-        return f"{share(one.clipped_fraction)} of the values clipped at {where}, elsewhere none"
-    both = f"{share(one.clipped_fraction)} against {share(one.others_fraction)}"
-    return f"{number(one.times, 2)} × as many values clipped at {where} ({both})"
 
 
 def calibrated(group: GroupResult, groups: Groups) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from qdebug.analyse.causes.decisions import INDEX_FLIP
 from qdebug.analyse.causes.quantization import ACCUMULATION
 from qdebug.display.framework import unlike_export
-from qdebug.display.groups import alike, worst_group
+from qdebug.display.groups import worst_group
 from qdebug.formats.registry import RANGED
-from qdebug.results.compare import CompareResult, Shift, ShiftedValues, TaskResult
+from qdebug.results.compare import CompareResult, TaskResult
 from qdebug.results.summary import Elsewhere, Finding, Origin, Summary
-from qdebug.results.words import decibel, in_decibels, number
+from qdebug.results.words import decibel, in_decibels
 from qdebug.wording import counted, option, printable
 
 REASONS = {
@@ -72,7 +72,7 @@ def _of_quantization(result: CompareResult) -> str:
             f"{option('reference', 'FP32.onnx')} compares it with FP32."
         )
     if summary is None:
-        return alike(result)
+        return ""
     where = " in the simulation" if result.engine and result.engine.executed else ""
     suspect = _stale(result)
     said = [_chance(result), _lost(result, summary, where), _reordered(result), suspect]
@@ -86,8 +86,7 @@ def _of_quantization(result: CompareResult) -> str:
         said += [_cured(result), _restored(result, summary)]
         if not suspect or summary.cause != _STALE:
             said.append(_cause(result, summary))
-        said.append(_shifted(result))
-    said += [worst_group(result), alike(result)]
+    said.append(worst_group(result))
     return " ".join(filter(None, said))
 
 
@@ -213,34 +212,6 @@ def _cured(result: CompareResult) -> str:
     told = task is None and not on
     moved = _moved(cure.before_sqnr_db, cure.sqnr_db, told=told)
     return f"{what} {_joining(metric, moved)}{on}{kept}."
-
-
-def shift_text(shift: Shift) -> str:
-    """Which values are how much higher, or lower, on average."""
-    way = "lower" if shift.mean < 0 else "higher"
-    by = f"{number(abs(shift.mean), 2)} {way} on average"
-    if shift.channel is not None:
-        one, many = ("channel", "channels") if not shift.axis else ("position", "positions")
-        along = f" along '{printable(shift.axis)}'" if shift.axis else ""
-        return (
-            f"{many}{along} have mean errors, which make {shift.share:.0%} of the error; "
-            f"{one} {shift.channel} is {by}"
-        )
-    scores = shift.values is ShiftedValues.SCORES
-    which = "scores of 0.1 and more in FP32" if scores else "values"
-    return f"{which} are {by}, which makes {shift.share:.0%} of their error"
-
-
-def _shifted(result: CompareResult) -> str:
-    """The shift that makes the largest part of an error, those of scores first."""
-    found = [(o.name, s) for o in result.outputs for s in o.shifts if s.share >= _LARGE_SHARE]
-    if not found:
-        return ""
-    output, shift = max(found, key=lambda x: (x[1].values is ShiftedValues.SCORES, x[1].share))
-    at = f" of {printable(output)}" if len(result.outputs) > 1 else ""
-    tries = not shift.axis and any(x.precision in RANGED for x in result.layers)
-    may = " A bias may take it off: `qdebug repair` tries that." if tries else ""
-    return f"The error{at} has a sign: {shift_text(shift)}.{may}"
 
 
 def _joined(layers: Sequence[str]) -> str:

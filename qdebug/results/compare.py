@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -26,7 +25,6 @@ from qdebug.result import (
     from_json,
     in_json,
 )
-from qdebug.results.clusters import SampleClusters
 from qdebug.results.conditions import Checked
 from qdebug.results.curve import Curve
 from qdebug.results.engine import EngineReport
@@ -62,40 +60,6 @@ class TensorResult:
     metrics: Inline[Metrics]
 
 
-class ShiftedValues(StrEnum):
-    """Which values a shift is of: all, or scores, between 0 and 1, that are 0.1 or more in FP32."""
-
-    ALL = "all"
-    SCORES = "scores"
-
-
-@dataclass(frozen=True)
-class Shift:
-    """The part of an error that has a sign: by how much values are higher, or lower, on average. A
-    constant may take it off, at no cost.
-
-    Attributes:
-        mean: candidate less reference, of the values or those of `channel`; `std_error` is that
-            over the samples.
-        std: of the errors of single values, around their means.
-        reference: the mean in FP32.
-        share: the part of the values' error energy that goes with their mean error, or with that of
-            each channel.
-        channel: the one with the largest mean error; null where the values are not divided.
-        axis: the name of the axis that `channel` counts along, where the model leaves its size
-            open: its places are positions, such as frames, and no channels.
-    """
-
-    values: ShiftedValues
-    mean: float
-    std_error: float
-    std: float
-    reference: float
-    share: float
-    channel: int | None = None
-    axis: MaybeText = ""
-
-
 @dataclass(frozen=True)
 class OutputPart:
     """A part of an output: one of the tensors that its last Concat joins.
@@ -104,7 +68,6 @@ class OutputPart:
         branch: that tensor; of the levels of a pyramid the first one's.
         axis, first, last: its places in the output: from `first` to `last` of this axis.
         sqnr_db: of its values; NaN where the output holds NaN or Inf.
-        shift: as of OutputResult; its channel is counted from that of the output.
     """
 
     branch: str
@@ -112,7 +75,6 @@ class OutputPart:
     first: int
     last: int
     sqnr_db: float
-    shift: Shift | None = None
 
     @property
     def places(self) -> str:
@@ -129,14 +91,11 @@ class OutputResult(TensorResult):
     Attributes:
         parts: its parts, such as boxes and scores, in order; none where it is of one piece. Each
             counts as an output where layers are ranked; the headline is about the worst.
-        shift: the part of its error that has a sign; null where none stands out of chance, where it
-            has parts, for values that are not finite, and of fewer than 8 samples.
         worst_file: that `worst_sample` was read from, below the folder that was given; "" where
             samples are no files.
     """
 
     parts: tuple[OutputPart, ...] = ()
-    shift: Shift | None = None
     worst_file: str = ""
 
     @property
@@ -148,11 +107,6 @@ class OutputResult(TensorResult):
     def part_places(self) -> tuple[str, ...]:
         """What these are of, for people."""
         return tuple(f"{self.name}: {p.places} from {p.branch}" for p in self.parts) or (self.name,)
-
-    @property
-    def shifts(self) -> tuple[Shift, ...]:
-        """Those that stand out, of its parts or its own."""
-        return tuple(x.shift for x in self.parts or (self,) if x.shift is not None)
 
     @property
     def worst_part(self) -> OutputPart | None:
@@ -531,8 +485,6 @@ class CompareResult(Result):
         samples: how many were compared; `local_samples` are those of the local errors.
         metric: the end-to-end metric, null without one.
         groups: the samples by group, in the simulation; null where no groups were asked for.
-        clusters: the samples that lose most, grouped by the layer where their error starts, in the
-            simulation; null where they are not clearly divided, and where groups were asked for.
         framework: the training framework against the ONNX model in FP32; null where its outputs
             were not given.
         outputs: the model's float outputs; an engine's own where it was executed.
@@ -568,7 +520,6 @@ class CompareResult(Result):
     conditions: Hidden[tuple[Checked, ...]] = ()
     metric: TaskResult | None = None
     groups: Groups | None = None
-    clusters: SampleClusters | None = None
     framework: FrameworkResult | None = None
     outputs: tuple[OutputResult, ...]
     layers: tuple[LayerResult, ...]

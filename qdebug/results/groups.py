@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from qdebug.metrics.uncertainty import Interval, Uncertainty
@@ -24,29 +23,6 @@ class GroupScore:
 
 
 @dataclass(frozen=True)
-class GroupClipping:
-    """A tensor of which more values are clipped in the samples of one group than in the others.
-
-    Attributes:
-        layer: that computes it; null for an input of the model.
-        clipped_fraction: of the group's values, beyond the range of the Q/DQ pair.
-        others_fraction: the same of all other samples.
-    """
-
-    tensor: str
-    layer: str | None
-    clipped_fraction: float
-    others_fraction: float
-
-    @property
-    def times(self) -> float:
-        """How many times as many as in the others; +inf where there are none in those."""
-        if not self.others_fraction:
-            return math.inf
-        return self.clipped_fraction / self.others_fraction
-
-
-@dataclass(frozen=True)
 class GroupResult:
     """One group of samples.
 
@@ -60,8 +36,6 @@ class GroupResult:
         noise_interval: of the noise, 95 %; null for one sample.
         score: the end-to-end metric on these samples; null without one, and where it cannot be
             computed of them.
-        clipping: tensors of which clearly more is clipped here than in the other samples, the one
-            with the most values first.
     """
 
     name: str
@@ -70,7 +44,6 @@ class GroupResult:
     noise: float | None
     noise_interval: Interval | None
     score: GroupScore | None
-    clipping: tuple[GroupClipping, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from refusals import refused
 from scipy.io import wavfile
 
 import qdebug
-from qdebug.analyse.shown_samples import _chosen
 from qdebug.store.reader import RunReader
 
 DATA = Path(__file__).parents[2] / "calib_data"
@@ -37,70 +36,16 @@ def network(operator: str, weight: tuple[int, ...], given: list[Any], gives: lis
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_boxes_of_the_truth_and_of_both_runs(tmp_path: Path) -> None:
+def test_pictures(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     model, reference = (DATA / f"digits_detector{end}.onnx" for end in ("_int8", ""))
     given = {"inputs": DATA / "scenes" / "test", "samples": 12, "metric": "box-f1"}
     found = shown(tmp_path / "run.h5", model, reference=reference, **given)
-    counts = dict.fromkeys(("truth", "FP32", "INT8"), 0)
-    for sample in found:
-        assert sample["picture"].startswith("data:image/jpeg;base64,")
-        assert (sample["height"], sample["width"]) == (96, 96)
-        assert [view["of"] for view in sample["views"]] == list(counts)
-        for view in sample["views"]:
-            right = sum(box["right"] for box in view["boxes"])
-            counts[view["of"]] += right
-            assert all((box["score"] is None) == (view["of"] == "truth") for box in view["boxes"])
-    assert counts["truth"] == counts["INT8"] > 4
-    # One scale for boxes and scores: of these, one step is 0.53.
-    scores = {b["score"] for s in found for b in s["views"][2]["boxes"]}
-    assert len(scores) <= 2
+    assert all(sample["picture"].startswith("data:image/jpeg;base64,") for sample in found)
+    assert all(sample["lost"] > 0 for sample in found[:1])
 
 
-def test_boxes_with_their_masks(tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
-    pytest.importorskip("faster_coco_eval")
-    function = tmp_path / "read.py"
-    function.write_text(
-        "import numpy as np\n"
-        "def masks(outputs):\n"
-        "    logits = next(iter(outputs.values()))\n"
-        "    boxes = np.tile(np.array([0.0, 0, 12, 12]), (*logits.shape[:2], 1))\n"
-        "    return boxes, logits.max((2, 3))[..., None], logits > 0.5\n"
-    )
-    model = network("Conv", (3, 3, 1, 1), ["N", 3, 12, 12], ["N", 3, 12, 12])
-    pictures = {"x": np.random.default_rng(1).random((6, 3, 12, 12)).astype(np.float32)}
-    settings = {"metric": "map50-to-reference", "decode": f"{function}:masks"}
-    found = shown(tmp_path / "run.h5", model, inputs=pictures, **settings)
-    for view in found[0]["views"]:
-        assert view["boxes"] and view["mask"].startswith("data:image/png;")
-
-
-def test_what_a_classifier_says(tmp_path: Path) -> None:
-    inputs, calib = DATA / "digits_holdout.npz", DATA / "digits_calib.npz"
-    given = {"inputs": inputs, "calib_data": calib, "samples": 64, "weights": "per-tensor"}
-    found = shown(tmp_path / "run.h5", DATA / "digits_cnn.onnx", metric="top1", **given)
-    truth, reference, candidate = found[0]["views"]
-    assert truth["says"] == reference["says"].split()[0] != candidate["says"].split()[0]
-    assert truth["boxes"] is None and not truth["mask"]
-
-
-def test_text_and_masks(tmp_path: Path) -> None:
-    pytest.importorskip("jiwer")
-    random = np.random.default_rng(1)
-    reader = network("MatMul", (6, 5), ["N", 9, 6], ["N", 9, 5])
-    lines = {"x": random.normal(size=(24, 9, 6)).astype(np.float32)}
-    found = shown(tmp_path / "text.h5", reader, inputs=lines, metric="cer-to-reference")
-    assert [view["of"] for view in found[0]["views"]] == ["FP32", "INT8"]
-    assert all(view["says"] for view in found[0]["views"]) and not found[0]["picture"]
-    pytest.importorskip("PIL")
-    segmenter = network("Conv", (3, 3, 1, 1), ["N", 3, 12, 12], ["N", 3, 12, 12])
-    pictures = {"x": random.random((6, 3, 12, 12)).astype(np.float32)}
-    found = shown(tmp_path / "mask.h5", segmenter, inputs=pictures, metric="miou-to-reference")
-    assert all(v["mask"].startswith("data:image/png;") for v in found[0]["views"])
-
-
-def test_what_a_network_reads_and_what_is_nearest(tmp_path: Path) -> None:
+def test_what_a_network_reads(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     words = ["good", "bad", "dull", "fine", "great", "poor"]
     kind = tokenizers.models.WordLevel({w: k for k, w in enumerate(words)}, unk_token="good")
@@ -126,12 +71,9 @@ def test_what_a_network_reads_and_what_is_nearest(tmp_path: Path) -> None:
         found = shown(tmp_path / f"{name}.h5", model, inputs=inputs, metric="cosine")
         for sample in found:
             assert sample["text"] == words[sample["sample"]]
-            nearest = sample["views"][0]["says"]
-            assert nearest.startswith("nearest: sample ")
-            assert nearest.endswith(f": {words[int(nearest.split()[2].strip(','))]}")
 
 
-def test_what_a_network_hears_and_its_values(tmp_path: Path) -> None:
+def test_what_a_network_hears(tmp_path: Path) -> None:
     hearing = network("MatMul", (800, 2), ["N", 800], ["N", 2])
     onnx.save(hearing, tmp_path / "model.onnx")
     (folder := tmp_path / "wav").mkdir()
@@ -140,29 +82,9 @@ def test_what_a_network_hears_and_its_values(tmp_path: Path) -> None:
         wavfile.write(folder / f"{k}.wav", 8000, values)
     found = shown(tmp_path / "run.h5", tmp_path / "model.onnx", inputs=folder, metric="cosine")
     sound = found[0]["sound"]
-    assert sound["rate"] == sound["heard_rate"] == 8000
+    assert sound["url"].startswith("data:audio/wav;")
     assert sound["seconds"] == sound["heard_seconds"] == 0.1  # as the network hears it
-    assert len(found[0]["views"][0]["says"].split(", ")) == 2 and not found[0]["picture"]
-
-
-def test_the_noisiest_that_fail_alike_are_shown_without_a_metric(tmp_path: Path) -> None:
-    digits = np.load(DATA / "digits_holdout.npz")["input"][:32].copy()
-    digits[1::2] *= 0.3
-    calib = {"input": 0.3 * np.load(DATA / "digits_calib.npz")["input"][:40]}
-    model, run = DATA / "digits_cnn.onnx", tmp_path / "run.h5"
-    result = qdebug.compare(
-        model, inputs={"input": digits}, calib_data=calib, effect="none", output=run
-    )
-    with RunReader(run) as reader:
-        found = reader.shown
-    assert result.clusters is not None and len(found) == 8
-    alike = result.clusters.each[0].samples
-    assert all(s["lost"] is None and s["sample"] in alike for s in found)
-    assert [s["sqnr_db"] for s in found] == sorted(s["sqnr_db"] for s in found)
-
-
-def test_some_of_each_cluster_are_among_them() -> None:
-    assert _chosen(range(20), [(15, 16, 17), (2, 3)]) == [0, 1, 2, 3, 4, 5, 15, 16]
+    assert not found[0]["picture"]
 
 
 @pytest.mark.parametrize("settings", [{}, {"metric": "agreement", "keep": "none"}])

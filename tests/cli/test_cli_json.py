@@ -75,7 +75,6 @@ def test_keys_and_types(desk: Any) -> None:
             "remedy_metric": type(None),
             "correspondence": type(None),
             "groups": type(None),
-            "clusters": type(None),
             "framework": type(None),
             "stages": list,
             "notes": list,
@@ -115,7 +114,7 @@ def test_keys_and_types(desk: Any) -> None:
         },
     )
     for output in result["outputs"]:
-        known = {"parts": list, "shift": type(None), "worst_file": str}
+        known = {"parts": list, "worst_file": str}
         typed(output, {"name": str, **METRICS, **known})
     for tensor in result["tensors"]:
         typed(tensor, {"name": str, **METRICS})

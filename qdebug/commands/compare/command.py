@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from qdebug.analyse.clusters import clustered
 from qdebug.analyse.compared import (
     Compared,
     explained,
@@ -25,7 +24,6 @@ from qdebug.analyse.elsewhere import with_origin
 from qdebug.analyse.engine import with_engine
 from qdebug.analyse.flips import FlipSink
 from qdebug.analyse.gate import Gate, check_metric, on_model, read_gate
-from qdebug.analyse.group_clipping import ClippingSink
 from qdebug.analyse.groups import grouped
 from qdebug.analyse.layer_results import (
     all_skipped,
@@ -46,9 +44,7 @@ from qdebug.analyse.run_file import (
     reuse_notes,
     stored_rows,
 )
-from qdebug.analyse.sample_profiles import ProfileSink
 from qdebug.analyse.shards import Sinks, run_on_workers
-from qdebug.analyse.shift import ShiftSink
 from qdebug.analyse.shown_samples import with_shown_samples
 from qdebug.analyse.summary import begin_restoration, summarized
 from qdebug.backends.engine import EngineRuntime
@@ -84,7 +80,7 @@ from qdebug.network.macs import shapes_of_first, unquantized_work
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
-from qdebug.network.samples.groups import grouping_of
+from qdebug.network.samples.groups import Grouping, grouping_of
 from qdebug.network.samples.subset import whole
 from qdebug.outputfiles import write_text
 from qdebug.plan.description import describe
@@ -111,6 +107,7 @@ class _Prepared:
 
     Attributes:
         built: the pair, and the ranges that were gathered for it.
+        grouping: of the samples; None where no groups were asked for.
         engine: of the candidate; None for the simulation alone.
         sinks: what takes the batches, besides the totals of the errors.
         writer: of the run file; None without one.
@@ -125,6 +122,7 @@ class _Prepared:
     context: Context
     built: Built
     samples: Samples
+    grouping: Grouping | None
     engine: Engine | None
     sinks: Sinks
     writer: RunWriter | None
@@ -198,11 +196,11 @@ def _analysed(prepared: _Prepared, compared: Compared) -> Compared:
     quantization, gathered = settings.quantization, prepared.built.gathered
     by_group = partial(
         grouped,
+        grouping=prepared.grouping,
         calibrates_on=quantization.calibrates_on,
         calibrated=gathered.samples if gathered else None,
     )
     compared = compared.attempt("groups of samples", by_group)
-    compared = compared.attempt("clusters of samples", clustered)
     rank = partial(ranked, mode=EffectMode(settings.effect))
     compared = compared.attempt("effects at the outputs", rank)
     compared = compared.attempt("order of the layers", curved)
@@ -242,7 +240,7 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
         check_model(runtime.typing, model)
     gate = replace(gate, metric=on_model(gate.metric, model))
     samples = _samples(settings, model, gate)
-    grouping = grouping_of(samples)
+    grouping = grouping_of(samples)  # Fails before any work.
     writer = _open_writer(stack, settings, keep, samples.count)
     context = _context(stack, settings, model, required_opset(plan), progress)
     check_objects(context, model.graph, whole(samples), gate.metric)
@@ -264,15 +262,13 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
         context=context,
         built=built,
         samples=samples,
+        grouping=grouping,
         engine=engine,
         sinks=Sinks(
             FlipSink(context, pair),
             NoiseSink(pair),
-            ShiftSink(pair),
             evidence,
             _keepers(settings, gate, pair, samples),
-            ProfileSink(pair, samples.count),
-            ClippingSink.of(pair, grouping) if grouping else None,
             keeping or (lambda _: None),
         ),
         writer=writer,
@@ -299,8 +295,7 @@ def _measured(prepared: _Prepared) -> Compared:
     else:
         errors, not_float = _run(settings, context, pair, samples, prepared.rows, sinks)
     result = _result(settings, pair, samples, errors, not_float)
-    outputs = sinks.shifts.on(result.outputs)
-    result = replace(result, outputs=outputs, data=prepared.data)
+    result = replace(result, data=prepared.data)
     budget = settings.memory_budget
     return Compared(context, pair, samples, prepared.gate, budget, sinks, result)
 

@@ -1,4 +1,4 @@
-"""Waveforms as a network gets them, made small for people to hear and to look at."""
+"""Waveforms as a network gets them, made small for people to hear."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ _BYTES = 64_000
 a page."""
 _LEAST_RATE = 8000
 """Values per second that remain of a long one: those of a telephone."""
-_COLUMNS = 240
-"""Of a curve, which is as wide as a picture."""
 _RATE_INPUTS = "sr", "sample_rate", "sampling_rate"
 """What inputs are called that hold the rate: the first is silero-vad's."""
 
@@ -50,9 +48,9 @@ def level_of(values: Array) -> float:
     return max(1.0, float(np.abs(values).max()))
 
 
-def playable(values: Array, rate: int) -> tuple[str, int, int]:
+def playable(values: Array, rate: int) -> tuple[str, int]:
     """The beginning of a waveform as a WAV file of 16 bits, a data URL of at most `_BYTES` before
-    base64; its values per second, and how many of `values` it holds.
+    base64, and how many of `values` it holds.
 
     A long one is reduced by a whole factor, down to no less than `_LEAST_RATE` values per second,
     and what is left is cut.
@@ -68,11 +66,4 @@ def playable(values: Array, rate: int) -> tuple[str, int, int]:
     file, reduced = io.BytesIO(), round(rate / factor)
     wavfile.write(file, reduced, steps)
     url = f"data:audio/wav;base64,{base64.b64encode(file.getvalue()).decode()}"
-    return url, reduced, len(heard)
-
-
-def curve_of(values: Array) -> tuple[tuple[float, float], ...]:
-    """The least and the greatest of the values in each of up to `_COLUMNS` parts of equal length,
-    divided by `level_of`, to three digits."""
-    parts = np.array_split(values / level_of(values), min(_COLUMNS, len(values)))
-    return tuple((round(float(p.min()), 3), round(float(p.max()), 3)) for p in parts)
+    return url, len(heard)

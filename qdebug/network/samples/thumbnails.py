@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
-from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from qdebug.network.preprocessing import LayoutName, Preprocessing
-from qdebug.network.samples.pictures import MASK_PADDING, pillow
+from qdebug.network.samples.pictures import pillow
 from qdebug.types import Array
 
-if TYPE_CHECKING:
-    from PIL.Image import Image, Resampling
-
 _SIDE = 320
-"""Pixels of the longer side: three of them stand beside each other on a page."""
+"""Pixels of the longer side: as wide as a column of the page."""
 _BYTES = 24_000
 """Of a picture: JPEGs of 320 pixels at quality 80 take 10 to 20 kB."""
 _QUALITIES = (80, 50)
@@ -60,57 +56,14 @@ def thumbnail(pixels: Array) -> str:
     """
     images = pillow("a thumbnail")
     whole = images.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    return _encoded(whole, "JPEG", images.Resampling.BOX)
-
-
-def mask_thumbnail(classes: Array) -> str:
-    """A mask of class numbers [height, width] as a PNG: a colour for each class, 0 and what is no
-    part of the picture transparent; "" where none is small enough.
-
-    Raises:
-        SampleError: Pillow is not installed.
-    """
-    images = pillow("a mask")
-    table = np.array(_PALETTE, np.uint8)
-    shown = table[np.asarray(classes) % len(table)]
-    shown[(classes == 0) | (classes == MASK_PADDING) | (classes < 0)] = 0
-    return _encoded(images.fromarray(shown), "PNG", images.Resampling.NEAREST)
-
-
-def _encoded(whole: Image, kind: Literal["JPEG", "PNG"], resampling: Resampling) -> str:
     side = _SIDE
     while side >= _FEWEST:
         small = whole.copy()
-        small.thumbnail((side, side), resampling)
+        small.thumbnail((side, side), images.Resampling.BOX)
         for quality in _QUALITIES:
             file = io.BytesIO()
-            small.save(file, kind, quality=quality, optimize=True)
+            small.save(file, "JPEG", quality=quality, optimize=True)
             if file.tell() <= _BYTES:
-                text = base64.b64encode(file.getvalue()).decode()
-                return f"data:image/{kind.lower()};base64,{text}"
+                return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
         side //= 2
     return ""
-
-
-_PALETTE = (
-    (230, 25, 75, 255),
-    (60, 180, 75, 255),
-    (255, 225, 25, 255),
-    (0, 130, 200, 255),
-    (245, 130, 48, 255),
-    (145, 30, 180, 255),
-    (70, 240, 240, 255),
-    (240, 50, 230, 255),
-    (210, 245, 60, 255),
-    (250, 190, 212, 255),
-    (0, 128, 128, 255),
-    (220, 190, 255, 255),
-    (170, 110, 40, 255),
-    (128, 0, 0, 255),
-    (170, 255, 195, 255),
-    (128, 128, 0, 255),
-    (255, 215, 180, 255),
-    (0, 0, 128, 255),
-    (128, 128, 128, 255),
-)
-"""Sasha Trubetskoy's list of distinct colours."""

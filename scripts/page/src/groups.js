@@ -1,4 +1,4 @@
-/** Groups of samples: what each loses, and what is clipped in it more than in the others. */
+/** Groups of samples: what each loses. */
 
 import { h } from "./dom.js";
 import { counted, decibel, number, numberIn, share } from "./format.js";
@@ -30,7 +30,6 @@ function table(groups, metric) {
     ...(all ? [["calibrated on", (g) => `${g.calibration_samples} (${share(g.calibration_samples / all)})`]] : []),
     ["SQNR dB, 95%", (g) => `${inDecibels(numberIn(g, "noise"))}${ends(g.noise_interval?.map(inDecibels).reverse())}`],
     ...(metric ? [[metric.name, scores], ["change, 95%", change]] : []),
-    ["clipped more than in other samples", clipped],
   ];
   return plainTable(counted(groups.each.length, "group"), columns.map(([head]) => head), groups.each.map((g) => columns.map(([, cell]) => cell(g))));
 }
@@ -47,9 +46,3 @@ const ends = (interval) => (interval ? ` (${interval[0]} to ${interval[1]})` : "
 const change = ({ score }) => score?.uncertainty?.change.map((v) => number(v)).join(" to ") ?? "–";
 
 const scores = ({ score }) => (score ? `${number(score.reference)} → ${number(score.candidate)}` : "–");
-
-function clipped({ clipping }) {
-  const [first] = clipping;
-  if (!first) return "";
-  return `${first.layer ?? first.tensor}: ${share(first.clipped_fraction)} against ${share(first.others_fraction)}`;
-}

@@ -11,7 +11,7 @@ from scipy.io import wavfile
 
 from qdebug.network.samples import samples_in_memory
 from qdebug.network.samples.opening import opened
-from qdebug.network.samples.sounds import curve_of, playable, waveform_of
+from qdebug.network.samples.sounds import playable, waveform_of
 from qdebug.network.samplespec import SampleSpec
 
 
@@ -28,25 +28,23 @@ def heard(url: str) -> tuple[int, Any]:
 
 def test_a_short_one_is_as_it_was() -> None:
     values = tone(1, 16000)
-    url, rate, count = playable(values, 16000)
-    same_rate, found = heard(url)
-    assert rate == same_rate == 16000 and count == len(values)
+    url, count = playable(values, 16000)
+    rate, found = heard(url)
+    assert rate == 16000 and count == len(values)
     assert np.abs(found - values).max() < 1e-4
 
 
 def test_a_long_one_is_reduced_and_cut() -> None:
-    url, rate, count = playable(tone(10, 44100), 44100)
-    assert rate == heard(url)[0] == 8820 and count == 32000 * 5
-    spectrum = np.abs(np.fft.rfft(heard(url)[1]))
+    url, count = playable(tone(10, 44100), 44100)
+    rate, found = heard(url)
+    assert rate == 8820 and count == 32000 * 5
+    spectrum = np.abs(np.fft.rfft(found))
     assert abs(np.argmax(spectrum) * rate / 32000 - 440) < 1  # the same tone
 
 
 def test_values_beyond_full_scale_are_scaled_down() -> None:
     loud = tone(0.1, 8000) * 20000
     assert np.abs(heard(playable(loud, 8000)[0])[1]).max() > 0.99
-    curve = curve_of(loud)
-    assert len(curve) == 240 and min(map(min, curve)) == -1
-    assert curve_of(np.array([0.25], np.float32)) == ((0.25, 0.25),)
 
 
 def test_arrays_are_sound_where_a_rate_is_told(make_spec: Any) -> None:

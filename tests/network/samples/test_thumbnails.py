@@ -11,7 +11,7 @@ import pytest
 
 from qdebug.network.preprocessing import PRESETS, Preprocessing
 from qdebug.network.samples.pictures import as_input, resized_picture
-from qdebug.network.samples.thumbnails import mask_thumbnail, pixels_of, thumbnail
+from qdebug.network.samples.thumbnails import pixels_of, thumbnail
 
 images = pytest.importorskip("PIL.Image")
 
@@ -66,11 +66,3 @@ def test_a_thumbnail_is_small() -> None:
     assert 100 < width <= 320
     assert width / height == pytest.approx(4 / 3, rel=0.02)
     assert opened(thumbnail(noise[:90, :120, :1])).size == (120, 90)
-
-
-def test_a_mask_has_a_colour_for_each_class() -> None:
-    classes = np.repeat(np.arange(4), 16).reshape(8, 8)
-    classes[-1] = 255
-    shown = np.asarray(opened(mask_thumbnail(classes)))
-    assert (shown[:2, :, 3] == 0).all() and (shown[-1, :, 3] == 0).all()
-    assert len(np.unique(shown[2:7].reshape(-1, 4), axis=0)) == 3

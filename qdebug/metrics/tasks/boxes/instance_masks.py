@@ -151,15 +151,6 @@ def mask_ious(masks: Sequence[Rle], others: Sequence[Rle]) -> Float64:
     return np.asarray(_library().iou(list(masks), list(others), crowds), np.float64)
 
 
-def plane_of(masks: Sequence[Rle], size: tuple[int, int]) -> Int64:
-    """The number of the object that each pixel belongs to, from 1 on, int64 [height, width]; the
-    first of several, and 0 of none."""
-    plane = np.zeros(size, np.int64)
-    for number in range(len(masks), 0, -1):
-        plane[_library().decode(masks[number - 1]).astype(bool)] = number
-    return plane
-
-
 def _library() -> ModuleType:
     return required(
         "faster_coco_eval.core.mask", "a mask", code="QD-METRIC-EXTRA", error=MetricError
