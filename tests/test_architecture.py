@@ -258,8 +258,6 @@ OF_THE_PROCESS = {
     "_deferred": "cli/process.py",
     "_results": "cli/process.py",  # the stream that holds results only
     "_ENDINGS": "outputfiles.py",  # temporary folders to put away
-    "_DEQUANTIZED": "backends/stored_weights.py",  # by content: no result depends on who asks
-    "_MAPPED": "backends/stored_weights.py",
     "_loaded": "backends/tensorrt/library.py",  # loaded once, and keeps what it was told
     "_kept": "backends/tensorrt/execute/runtime_cache.py",
     "_settled": "backends/tensorrt/execute/tf32.py",

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from qdebug.backends.segmentation import DEFAULT_BUDGET, Segmentation
+from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.errors import UsageError
 from qdebug.inputfiles import open_file
 from qdebug.network.weights import ROOT
@@ -24,19 +24,17 @@ class SessionSettings:
 
     Attributes:
         operators: libraries of custom operators, each once.
-        segmentation: into how many segments models are cut.
+        memory_budget: bytes, for the activations of all executions in flight.
     """
 
     operators: tuple[Path, ...] = ()
-    segmentation: Segmentation = field(default_factory=Segmentation)
+    memory_budget: int = DEFAULT_BUDGET
 
     @classmethod
-    def of(
-        cls, operators: Sequence[str], segments: str, memory_budget: int = DEFAULT_BUDGET
-    ) -> Self:
-        """As a user asks for it: the paths of libraries; see Segmentation.of for the others."""
+    def of(cls, operators: Sequence[str], memory_budget: int = DEFAULT_BUDGET) -> Self:
+        """As a user asks for it: the paths of libraries, and the budget in bytes."""
         paths = dict.fromkeys(Path(path).absolute() for path in operators)
-        return cls(tuple(paths), Segmentation.of(segments, memory_budget))
+        return cls(tuple(paths), memory_budget)
 
     @property
     def operators_digest(self) -> str:

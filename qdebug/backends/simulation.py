@@ -5,9 +5,8 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,8 @@ from qdebug.backends.bf16 import in_fp32
 from qdebug.backends.capture import encode_marked
 from qdebug.backends.fp16_emulation.rounding import keep_fp16_rounding
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings, session_options
-from qdebug.backends.segments import SegmentedSession, places_for, segments_of, sizes_of
-from qdebug.backends.sizing import parallelism
-from qdebug.backends.stored_weights import dequantized, mapped_values
 from qdebug.errors import BackendError, ModelError, is_about_memory, out_of_memory
-from qdebug.network.weights import executed_bytes, lightened
-from qdebug.outputfiles import own_folder, refuse_temporary, temporary_folder
+from qdebug.network.weights import external_bytes
 from qdebug.types import Array, Feeds, Fp16Kernels, Skipped, Tensors
 from qdebug.wording import option
 
@@ -68,24 +63,17 @@ class SimulationBackend:
         self._fp16_kernels = fp16_kernels
         self._sessions = sessions
 
-    def open(
-        self, proto: onnx.ModelProto, capture: Sequence[str]
-    ) -> SimulationSession | SegmentedSession:
+    def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> SimulationSession:
         """See Backend.open."""
         with loading():
             rounded = in_fp32(keep_fp16_rounding(proto, self._fp16_kernels), self._fp16_kernels)
-            size = executed_bytes(rounded)
-            if _is_mapped_only(size, self._sessions):
-                rounded = dequantized(rounded, capture)
             marked, skipped = encode_marked(rounded, capture)
-            stored = rounded.graph.initializer
-            return open_simulation(
+            return SimulationSession(
                 marked,
                 self._threads,
                 skipped,
-                mapped_bytes=size,
-                stored=stored,
-                sessions=self._sessions,
+                mapped_bytes=external_bytes(rounded),
+                operators=self._sessions.operators,
             )
 
 
@@ -192,31 +180,10 @@ or FP8, whose codes do not end at 0, and ClipQuantRewrite fails on a Clip before
 
 
 MAPPED_ONLY_BYTES = 48 << 20
-"""From this size of the mapped weights on, all sessions read the same copy, weights are not packed
-for Gemm and MatMul, and constants not folded: a session opens in a fraction of the time, takes no
-memory for them, and executes about as fast. Nor is memory kept for the next execution, which takes
-7% longer where all tensors are outputs (measured): kept, it grew to several times what is in
-use."""
-_FOLDING = "ConstantFolding", "FuseFp16InitializerToFp32NodeTransformer"
-"""Also of FP16 weights, which ONNX Runtime would keep in FP32: where it has no FP16 kernel, it
-converts them as they are needed instead, with the same bits."""
-_CUBIC = b"cubic"
-"""A mode of Resize, in a serialized model. Of constants that are not folded, such as the position
-embeddings of a ViT, ONNX Runtime moves the Transpose in front of it behind it, and then refuses to
-make what is no longer [N, C, H, W] smaller ("'Cubic' mode only supports", seen with 1.32)."""
-_COPIES = 24
-"""Where so many copies of the weights exceed the memory budget, sessions keep none: as above, and
-weights of Conv are not reordered either, which executes convolutions 1.3 to 1.5 times as fast, and
-takes as long as that saves where samples are few."""
-
-
-def _exceed_budget(mapped_bytes: int, sessions: SessionSettings) -> bool:
-    """Whether copies of these weights, in all sessions that a command may have, would."""
-    return _COPIES * mapped_bytes > sessions.segmentation.budget
-
-
-def _is_mapped_only(mapped_bytes: int, sessions: SessionSettings) -> bool:
-    return mapped_bytes >= MAPPED_ONLY_BYTES or _exceed_budget(mapped_bytes, sessions)
+"""From this size of the mapped weights on, sessions do not pack weights for Gemm and MatMul: a
+session opens in a fraction of the time, and executes about as fast. Nor is memory kept for the next
+execution, which takes 7% longer where all tensors are outputs (measured): kept, it grew to several
+times what is in use."""
 
 
 class SimulationSession(OrtSession):
@@ -230,92 +197,29 @@ class SimulationSession(OrtSession):
         constants: Mapping[str, Any] | None = None,
         *,
         mapped_bytes: int = 0,
-        stored: Iterable[onnx.TensorProto] = (),
-        sessions: SessionSettings = DEFAULT_SESSIONS,
-        written_to: Path | None = None,
-        is_optimized: bool = False,
+        operators: Sequence[Path] = (),
     ) -> None:
         """`constants` are the OrtValues that take the place of external data in `model`.
-        `mapped_bytes` of its weights lie in files: of many, the session keeps no copies, and shares
-        those constants that are among `stored`. The optimized model is `written_to` a file; one
-        that `is_optimized` is executed as it is."""
+        `mapped_bytes` of its weights lie in files. `operators` are libraries of custom ones."""
         import onnxruntime as ort
 
-        options = session_options(sessions.operators)
+        options = session_options(operators)
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if constants:
             options.add_external_initializers(list(constants), list(constants.values()))
-        disabled = list(_DISABLED)
-        self._shared: dict[str, Any] = {}
-        if _is_mapped_only(mapped_bytes, sessions):
-            self._shared = mapped_values(stored)
-            for name, value in self._shared.items():
-                options.add_initializer(name, value)
+        if mapped_bytes >= MAPPED_ONLY_BYTES:
             options.add_session_config_entry("session.disable_prepacking", "1")
             options.enable_cpu_mem_arena = False
-            options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-            disabled += () if _CUBIC in model else _FOLDING
-        if _exceed_budget(mapped_bytes, sessions):
-            disabled.append("NchwcTransformer")
-        if written_to is not None:
-            options.optimized_model_filepath = str(written_to)
-        if is_optimized:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = ort.InferenceSession(
             model,
             options,
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=disabled,
+            disabled_optimizers=_DISABLED,
             enable_fallback=0,  # it would print and try the CPU again
         )
         super().__init__(session, skipped)
-
-    def close(self) -> None:
-        """See Session.close."""
-        super().close()
-        self._shared = {}
-
-
-def open_simulation(
-    model: bytes,
-    threads: int,
-    skipped: Sequence[Skipped] = (),
-    constants: Mapping[str, Any] | None = None,
-    *,
-    mapped_bytes: int = 0,
-    stored: Iterable[onnx.TensorProto] = (),
-    sessions: SessionSettings = DEFAULT_SESSIONS,
-) -> SimulationSession | SegmentedSession:
-    """A session as of SimulationSession, in segments where `sessions` asks for them. Segments
-    share no weights: what a session maps itself leaves the memory with it.
-
-    Raises:
-        StoreError: no temporary file can be written.
-    """
-    asked = sessions.segmentation
-    created = partial(SimulationSession, mapped_bytes=mapped_bytes, sessions=sessions)
-    if not asked.cuts(mapped_bytes):
-        return created(model, threads, skipped, constants, stored=stored)
-    with own_folder("qdebug-optimized-", temporary_folder()) as folder:
-        path = folder / "optimized.onnx"
-        whole = created(model, threads, skipped, constants, written_to=path)
-        optimized = lightened(onnx.load(path, load_external_data=False))
-
-    def opened(segment: bytes) -> SimulationSession:
-        with loading():
-            return created(segment, threads, is_optimized=True)
-
-    def types_of(segment: bytes) -> Mapping[str, np.dtype[np.generic]]:
-        with closing(opened(segment)) as session:
-            return session.dtypes
-
-    with closing(whole):
-        sizes = sizes_of(onnx.ModelProto.FromString(model))
-        places = places_for(optimized, sizes, asked, parallelism().workers)
-        segments = segments_of(optimized, list(whole.dtypes), places, types_of)
-        return SegmentedSession(segments, opened, whole)
 
 
 def loading() -> AbstractContextManager[None]:
@@ -328,10 +232,6 @@ def running() -> AbstractContextManager[None]:
     return _mapped_errors("run the model")
 
 
-_NOT_WRITTEN = "Protobuf serialization failed"
-"""What ONNX Runtime says where the disk takes no more."""
-
-
 @contextmanager
 def _mapped_errors(action: str) -> Iterator[None]:
     """The one edge at which ONNX Runtime's exceptions become ours."""
@@ -341,9 +241,6 @@ def _mapped_errors(action: str) -> Iterator[None]:
         if not _is_foreign(error):
             raise
         message = _shorten(str(error))
-        if _NOT_WRITTEN in message:
-            what = "the network that ONNX Runtime optimized cannot be kept in a temporary file"
-            refuse_temporary(temporary_folder(), what, error)
         if is_about_memory(error):
             raise out_of_memory(f"ONNX Runtime could not {action}: {message}") from error
         if action == _LOAD and type(error).__name__ not in _MACHINE_TROUBLE:

@@ -24,6 +24,7 @@ from qdebug.backends.registry import spec_of, specs, takers
 from qdebug.config.commands import COMMANDS, Command
 from qdebug.config.elsewhere import instead, is_told
 from qdebug.config.option import GROUPS, Setting, flags_of, settings_of
+from qdebug.config.removed import REMOVED
 from qdebug.errors import UsageError
 from qdebug.wording import Spelling, spelled_by
 
@@ -55,7 +56,7 @@ def parse_and_run(arguments: list[str], run: Run) -> int:
         try:
             code = _app(arguments, run, whole=True)(arguments)
         except CycloptsError as problem:
-            raise _usage_error(problem) from None
+            raise (_removed_option(problem) or _usage_error(problem)) from None
     return UsageError.exit_code if not arguments else int(code or 0)
 
 
@@ -269,6 +270,17 @@ def _name_of(flag: str) -> str:
 
 
 _NEARLY = 0.8
+
+
+def _removed_option(problem: CycloptsError) -> UsageError | None:
+    """What a flag of an earlier version gives: an error that says what to use instead."""
+    if not isinstance(problem, UnknownOptionError):
+        return None
+    flag = (problem.token.keyword or problem.token.value).partition("=")[0]
+    hint = REMOVED.get(flag.removeprefix("--").removeprefix("no-").replace("-", "_"))
+    if hint is None:
+        return None
+    return UsageError(f"{flag} is no longer there", hint, code="QD-USAGE-COMMAND-LINE")
 
 
 def _usage_error(problem: CycloptsError) -> UsageError:

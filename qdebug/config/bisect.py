@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt
 
-from qdebug.backends.segmentation import DEFAULT_BUDGET
+from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.config.candidate import (
     FORCE,
     FRAMEWORK,

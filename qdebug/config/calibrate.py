@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from qdebug.backends.segmentation import AUTO
 from qdebug.calibrators.registry import METHODS, method_usage
 from qdebug.config.candidate import (
     BATCH_SIZE,
@@ -19,7 +18,6 @@ from qdebug.config.candidate import (
     HTML,
     METRIC,
     SAMPLES,
-    SEGMENTS,
     FallbackName,
     Fp16KernelsName,
     WeightsName,
@@ -106,7 +104,6 @@ class CalibrateSettings(ClusterSettings, DataSettings):
     samples: Annotated[Positive | None, SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
-    segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[bool, CACHE] = True
     holdout: Annotated[
         DataLike | None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from qdebug.backends.segmentation import AUTO
 from qdebug.calibrators.registry import DEFAULT_METHOD, method_usage
 from qdebug.config.data import DataSettings
 from qdebug.config.engine import EngineSettings
@@ -27,7 +26,7 @@ from qdebug.config.option import (
     Positive,
 )
 from qdebug.config.specs import QuantizationSpec, spec_from
-from qdebug.config.values import parse_bytes, parse_segments
+from qdebug.config.values import parse_bytes
 from qdebug.metrics.tasks.registry import DECODERS, metric_usage
 from qdebug.network.dataformats import data_usage
 from qdebug.network.samplespec import SampleSpec
@@ -100,14 +99,6 @@ CUSTOM_OPS = Option(
     LARGE,
     metavar="FILE",
     reads=True,
-)
-SEGMENTS = Option(
-    "Run the model in parts, with the weights of only one part in memory: auto does where the "
-    "weights take more than the memory budget (2 GB where there is no such setting), off never "
-    "does, N makes N parts.",
-    LARGE,
-    metavar="auto|off|N",
-    parse=parse_segments,
 )
 FORCE = Option("Replace files that exist.", WRITE)
 MEMORY_BUDGET = Option(
@@ -218,7 +209,6 @@ class CandidateSettings(EngineSettings, DataSettings):
     decode: Annotated[str | None, DECODE] = None
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
-    segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[bool, CACHE] = True
 
     @property

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from qdebug.backends.segmentation import AUTO
 from qdebug.config.bisect import MAX_DROP
-from qdebug.config.candidate import CUSTOM_OPS, DATA, DECODE, FRAMEWORK, METRIC, SEGMENTS
+from qdebug.config.candidate import CUSTOM_OPS, DATA, DECODE, FRAMEWORK, METRIC
 from qdebug.config.data import DataSettings
 from qdebug.config.option import (
     SAMPLED,
@@ -49,7 +48,6 @@ class CheckSettings(DataSettings):
         Positive, Option("Run the model on N samples, spread over all.", SAMPLED, metavar="N")
     ] = 32
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
-    segments: Annotated[str, SEGMENTS] = AUTO
 
     @property
     def compared(self) -> SampleSpec | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from qdebug.backends.segmentation import DEFAULT_BUDGET
+from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.config.candidate import (
     ALLOW_UNQUANTIZED,
     FORCE,

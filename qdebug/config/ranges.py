@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from qdebug.backends.segmentation import AUTO
-from qdebug.config.candidate import BATCH_SIZE, CACHE, CUSTOM_OPS, DATA, FORCE, SAMPLES, SEGMENTS
+from qdebug.config.candidate import BATCH_SIZE, CACHE, CUSTOM_OPS, DATA, FORCE, SAMPLES
 from qdebug.config.data import DataSettings
 from qdebug.config.option import LOOK, WHAT, DataLike, ModelLike, Option, Positive
 from qdebug.config.values import unique
@@ -42,7 +41,6 @@ class RangesSettings(DataSettings):
     samples: Annotated[Positive | None, SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
-    segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[bool, CACHE] = True
     tensors: Annotated[
         tuple[str, ...],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from qdebug.backends.segmentation import AUTO, DEFAULT_BUDGET
+from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.calibrators.registry import DEFAULT_METHOD
 from qdebug.config.bisect import (
     MAX_DROP,
@@ -31,7 +31,6 @@ from qdebug.config.candidate import (
     MEMORY_BUDGET,
     METHOD,
     METRIC,
-    SEGMENTS,
     WEIGHTS,
     WORST_GROUP,
     FallbackName,
@@ -158,7 +157,6 @@ class RepairSettings(ClusterSettings, DataSettings):
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
-    segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[bool, CACHE] = True
     metric: Annotated[MetricLike | None, METRIC] = None
     decode: Annotated[str | None, DECODE] = None

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from qdebug.config.commands import command_of
 from qdebug.config.elsewhere import instead, is_told
 from qdebug.config.option import AsObject, Setting, settings_of
+from qdebug.config.removed import REMOVED
 from qdebug.errors import UsageError, given_by
 from qdebug.wording import as_known, option
 from qdebug.yamlfile import keys_in, read_yaml
@@ -252,7 +253,7 @@ def _error(kind: type[Any], problems: list[ErrorDetails]) -> UsageError:
         other = instead(command, name) if not close or is_told(command, name) else ""
         return UsageError(
             f"{command.name}() has no keyword '{name}'",
-            other or _suggestion(name, tuple(known)),
+            REMOVED.get(name) or other or _suggestion(name, tuple(known)),
             code="QD-USAGE-KEYWORD",
         )
     if problem["type"] == "literal_error":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.backends.registry import DEFAULT
-from qdebug.backends.segmentation import DEFAULT_BUDGET
 from qdebug.calibrators.registry import DEFAULT_METHOD
 from qdebug.config.engine import EngineSettings
 from qdebug.config.strategies import STRATEGIES

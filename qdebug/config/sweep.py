@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from qdebug.backends.registry import default_builder, only, usage
-from qdebug.backends.segmentation import AUTO
 from qdebug.calibrators.registry import DEFAULT_METHOD
 from qdebug.config.candidate import (
     ALLOW_UNQUANTIZED,
@@ -24,7 +23,6 @@ from qdebug.config.candidate import (
     METRIC,
     MODEL_OR_PLAN,
     SAMPLES,
-    SEGMENTS,
     Fp16KernelsName,
     MixName,
     WeightsName,
@@ -168,7 +166,6 @@ class SweepSettings(ClusterSettings, DataSettings):
     calib_samples: Annotated[Positive | None, CALIB_SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
-    segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[
         bool,
         Option(

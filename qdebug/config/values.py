@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from qdebug.backends.segmentation import AUTO, OFF
-
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -24,22 +22,6 @@ def parse_bytes(value: object) -> int:
     if not 0 < number < math.inf:
         raise ValueError("invalid size; write for example 512M or 2G")
     return int(number * 2 ** _UNITS[unit])
-
-
-def parse_segments(value: object) -> str:
-    """auto, off or a number of segments.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    text = str(value).strip().lower()
-    if value is False:  # as YAML reads off
-        return OFF
-    if text not in (AUTO, OFF) and not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ValueError(
-            f"invalid number of segments; write {AUTO}, {OFF} or a whole number from 1"
-        )
-    return text
 
 
 def values_of(given: object) -> tuple[object, ...]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from qdebug.backends.base import Backend
+from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
-from qdebug.backends.segmentation import DEFAULT_BUDGET
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.sizing import Parallelism
 from qdebug.errors import UsageError
@@ -26,11 +26,6 @@ class Executing(Protocol):
     @property
     def custom_op_library(self) -> tuple[str, ...]:
         """Libraries of custom operators."""
-        ...
-
-    @property
-    def segments(self) -> str:
-        """See Segmentation.of."""
         ...
 
 
@@ -72,7 +67,7 @@ def emulates_fp16(context: Context, precisions: Collection[Precision]) -> bool:
 def session_settings(settings: Executing) -> SessionSettings:
     """What the settings of a command ask of every session that it opens."""
     budget = getattr(settings, "memory_budget", DEFAULT_BUDGET)
-    return SessionSettings.of(settings.custom_op_library, settings.segments, budget)
+    return SessionSettings.of(settings.custom_op_library, budget)
 
 
 def simulation_context(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.backends.base import Session
-from qdebug.backends.segments import sizes_of
 from qdebug.backends.sizing import probe
 from qdebug.backends.stream import map_in_order
 from qdebug.calibrators.gather import Accumulator, Added
@@ -181,8 +181,9 @@ def _sized(
         samples = sizing.samples
         held = sum(sizing.bytes_per_batch.values())
         return SampleSubset(samples, tuple(samples.batches())), held
-    sizes = sizes_of(graph.proto)
-    return subset, sum(sizes.get(tensor, 0) for tensor in session.dtypes)
+    shapes = [graph.shapes.get(tensor, (0,)) for tensor in session.dtypes]
+    known = (math.prod(axis if isinstance(axis, int) else 1 for axis in s) for s in shapes)
+    return subset, 4 * sum(known)
 
 
 class _Share(NamedTuple):
@@ -222,7 +223,7 @@ def open_gathering(
         opened: the session, where there is one already, which somebody else closes.
     """
     session = opened
-    if held * (context.parallel.workers + 1) > context.sessions.segmentation.budget:
+    if held * (context.parallel.workers + 1) > context.sessions.memory_budget:
         if session is not None:
             session.close()
         session, context = None, one_at_a_time(context)

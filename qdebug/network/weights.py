@@ -141,15 +141,6 @@ def external_bytes(proto: onnx.ModelProto) -> int:
     return sum(place.length for place in places if place)
 
 
-def executed_bytes(proto: onnx.ModelProto) -> int:
-    """What they take while the model is executed, where INT8 codes are dequantized to FP32."""
-    return sum(
-        place.length * (4 if tensor.data_type in (TensorProto.INT8, TensorProto.UINT8) else 1)
-        for tensor in proto.graph.initializer
-        if (place := place_of(tensor))
-    )
-
-
 def lightened(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of `proto` without the data of its large initializers.
 

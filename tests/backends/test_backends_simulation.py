@@ -13,9 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from refusals import refused
 
-from qdebug.backends import simulation
-from qdebug.backends.capture import encode_marked
-from qdebug.backends.simulation import SimulationBackend, SimulationSession
+from qdebug.backends.simulation import SimulationBackend
 from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import BackendError, ModelError
 from qdebug.formats.registry import INT8
@@ -306,55 +304,3 @@ def test_captures_inside_a_layer_that_onnx_runtime_fuses() -> None:
     )
     assert (found["c0"] < 0).any()
     np.testing.assert_array_equal(found["r0"], np.maximum(found["c0"], 0))
-
-
-@pytest.mark.parametrize("captured", [("b",), ("a", "b", "d", "s")])
-def test_convolutions_whose_weights_are_not_reordered_show_their_outputs(
-    captured: tuple[str, ...],
-) -> None:
-    """Those of a network of hundreds of megabytes, where an Add and a Relu follow."""
-    rng = np.random.default_rng(0)
-    weights = {name: rng.normal(size=(8, 8, 3, 3)).astype(np.float32) for name in ("w", "v")}
-    node, pads = helper.make_node, [1] * 4
-    nodes = [
-        node("Conv", ["x", "w", "bias"], ["a"], pads=pads),
-        node("Relu", ["a"], ["r"]),
-        node("Conv", ["r", "v", "bias"], ["b"], pads=pads),
-        node("Conv", ["x", "v", "bias"], ["d"], pads=pads),
-        node("Add", ["b", "d"], ["s"]),
-        node("Relu", ["s"], ["y"]),
-    ]
-    made = model(nodes, weights | {"bias": np.ones(8, np.float32)}, [1, 8, 6, 6])
-    marked, _ = encode_marked(made, captured)
-    x = {"x": rng.normal(size=(1, 8, 6, 6)).astype(np.float32)}
-    small, large = (SimulationSession(marked, 1, mapped_bytes=n).run(x) for n in (0, 1 << 30))
-    assert set(small) == {*captured, "y"}
-    for tensor, values in small.items():
-        np.testing.assert_allclose(large[tensor], values, rtol=1e-4, atol=1e-4)
-
-
-def test_position_embeddings_of_a_vit_in_a_network_of_a_real_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Their Resize is cubic, between two Transposes, and no constant is folded there."""
-    constants = {
-        "grid": np.random.default_rng(0).standard_normal((1, 25, 8)).astype(np.float32),
-        **{n: np.array(v) for n, v in (("square", [1, 5, 5, 8]), ("first", [1, 8]))},
-        **{n: np.array(v) for n, v in (("begin", [1]), ("end", [3]))},
-    }
-    sized = [
-        helper.make_node("Reshape", ["grid", "square"], ["r"]),
-        helper.make_node("Transpose", ["r"], ["t"], perm=[0, 3, 1, 2]),
-        helper.make_node("Shape", ["x"], ["shape"]),
-        helper.make_node("Slice", ["shape", "begin", "end"], ["space"]),
-        helper.make_node("Concat", ["first", "space"], ["sizes"], axis=0),
-        helper.make_node("Resize", ["t", "", "", "sizes"], ["z"], mode="cubic"),
-        helper.make_node("Transpose", ["z"], ["back"], perm=[0, 2, 3, 1]),
-        helper.make_node("Add", ["x", "back"], ["y"]),
-    ]
-    proto = model(sized, constants, [2, 3, 3, 8])
-    x = {"x": np.ones((2, 3, 3, 8), np.float32)}
-    expected = SimulationBackend(1).open(proto, []).run(x)["y"]
-    monkeypatch.setattr(simulation, "MAPPED_ONLY_BYTES", 0)
-    found = SimulationBackend(1).open(proto, []).run(x)["y"]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)

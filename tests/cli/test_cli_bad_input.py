@@ -23,6 +23,14 @@ def with_flags(*flags: str) -> tuple[str, ...]:
     return (*BASE[:2], *kept, *flags)
 
 
+# ---- the flags
+
+
+def test_a_flag_that_is_gone_says_what_to_use(desk: Any) -> None:
+    says = ["QD-USAGE-COMMAND-LINE", "--segments is no longer there", "--memory-budget"]
+    desk.refused(*BASE, "--segments", "3", says=says)
+
+
 # ---- the model
 
 

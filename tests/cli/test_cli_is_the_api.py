@@ -28,7 +28,6 @@ VALUES = {  # where any text will not do
     "max_rise": "0.1",
     "memory_budget": "64M",
     "optimization_level": "3",
-    "segments": "3",
     "select_point": "knee",
     "time_limit": "9",
     "to": "trtexec",

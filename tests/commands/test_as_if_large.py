@@ -95,7 +95,7 @@ def test_quantized_models_are_compared_alike(
 def test_a_network_too_costly_to_measure_every_layer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantized: Any, way: str
 ) -> None:
-    """Groups of layers, samples that are drawn, segments, and a budget that nothing fits."""
+    """Groups of layers, samples that are drawn, and a budget that nothing fits."""
     planned = way in ("int8", "fp16")
     one = None if planned else quantized(way)
 
@@ -113,7 +113,7 @@ def test_a_network_too_costly_to_measure_every_layer(
     expected = one.expected if one else compared(effect="none")
     as_if_large(monkeypatch, {**SMALLEST, **LEAST_WORK})
     run = str(tmp_path / "run.h5")
-    found = compared(output=run, segments="2", memory_budget="1M")
+    found = compared(output=run, memory_budget="1M")
     assert found["effect"]["layers"] < found["effect"]["of_layers"]
     assert way == "fp16" or found["summary"]["layers"]  # FP16 does no harm here
     for one, other in zip(found["tensors"], expected["tensors"], strict=True):

@@ -16,8 +16,8 @@ from onnxruntime.quantization.calibrate import (
     create_calibrator,
 )
 
+from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.backends.options import SessionSettings
-from qdebug.backends.segmentation import DEFAULT_BUDGET, Segmentation
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.sizing import Parallelism
 from qdebug.backends.stream import map_in_order
@@ -41,7 +41,7 @@ def _gathered(workers: int, budget: int = DEFAULT_BUDGET) -> Gathered:
         Parallelism(workers, 1),
         ignore_progress,
         2,
-        sessions=SessionSettings(segmentation=Segmentation(budget)),
+        sessions=SessionSettings(memory_budget=budget),
     )
     return gather_ranges(context, graph, whole(samples), cached=False)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from producers import small_network
@@ -16,8 +14,6 @@ from results import without_times
 
 import qdebug
 from qdebug.analyse.effect import curves
-from qdebug.backends.options import SessionSettings
-from qdebug.backends.simulation import SimulationSession
 from qdebug.backends.stream import map_in_order
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.compare import CompareSettings
@@ -43,7 +39,6 @@ def other_settings(folder: Path) -> dict[str, Any]:
         "batch_size": 3,
         "metric": "top1",
         "fp16_kernels": "exact",
-        "segments": "3",
         "cache": False,
         "local_samples": 5,
         "pin": ["op:Gemm"],
@@ -90,10 +85,8 @@ def test_two_comparisons_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     folders = [tmp_path / name for name in ("alone", "beside")]
     for folder in folders:
         folder.mkdir()
-    alone = compared(model, **PLAIN, segments="off"), compared(model, **other_settings(folders[0]))
+    alone = compared(model, **PLAIN), compared(model, **other_settings(folders[0]))
     first_runs, second_runs, first_is_done = (threading.Event() for _ in range(3))
-    asked: dict[str, set[int | None]] = {}
-    whose = ContextVar("whose", default="nobody's")  # the threads of a command take it over
 
     def hold_first(_: Progress) -> None:
         first_runs.set()
@@ -103,28 +96,14 @@ def test_two_comparisons_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         second_runs.set()
         assert first_is_done.wait(60)
 
-    opened = SimulationSession.__init__
-
-    def noted(self: SimulationSession, *arguments: Any, **named: Any) -> None:
-        sessions: SessionSettings = named["sessions"]
-        if second_runs.is_set() and not first_is_done.is_set():
-            asked.setdefault(whose.get(), set()).add(sessions.segmentation.count)
-        opened(self, *arguments, **named)
-
-    def begin(name: str, hold: Any, settings: dict[str, Any]) -> dict[str, Any]:
-        whose.set(name)
-        return compared(model, hold, **settings)
-
-    with patch.object(SimulationSession, "__init__", noted), ThreadPoolExecutor(2) as pool:
-        one = pool.submit(begin, "first", hold_first, {**PLAIN, "segments": "off"})
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(compared, model, hold_first, **PLAIN)
         one.add_done_callback(lambda _: first_is_done.set())
         assert first_runs.wait(60)
-        other = pool.submit(begin, "second", hold_second, other_settings(folders[1]))
+        other = pool.submit(compared, model, hold_second, **other_settings(folders[1]))
         found = one.result(), other.result()
     assert found[0] == alone[0]
     assert {**found[1], "run_file": None} == {**alone[1], "run_file": None}
-    assert asked["first"] == {1} and asked.get("second", {3}) == {3}
-    assert asked.keys() <= {"first", "second"}
     written, expected = ((folder / "plan.yaml").read_text() for folder in folders)
     assert written == expected
 

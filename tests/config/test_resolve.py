@@ -84,22 +84,11 @@ def test_sizes(text: str, size: int, tmp_path: Path) -> None:
     assert from_flags(CompareSettings, {}, str(file)).memory_budget == size
 
 
-@pytest.mark.parametrize("text", ["auto", "off", "3"])  # YAML reads off as a truth value
-def test_segments(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text(f"model: a\ninputs: b\nsegments: {text}\n")
-    assert from_flags(CompareSettings, {}, str(file)).segments == text
-    assert (
-        from_flags(CompareSettings, {"model": "a", "inputs": "b", "segments": text}).segments
-        == text
-    )
-
-
 @pytest.mark.parametrize("text", ["", "null", "~"])
 def test_no_value_is_the_default(text: str, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text(f"model: a\ninputs: b\nsegments: {text}\nmemory-budget: {text}\n")
-    given = {"model": "a", "inputs": "b", "segments": None, "memory_budget": None}
+    file.write_text(f"model: a\ninputs: b\nmemory-budget: {text}\n")
+    given = {"model": "a", "inputs": "b", "memory_budget": None}
     default = CompareSettings(model="a", inputs="b")
     assert from_flags(CompareSettings, {}, str(file)) == default
     assert from_keywords(CompareSettings, given) == default
@@ -109,7 +98,6 @@ def test_no_value_is_the_default(text: str, tmp_path: Path) -> None:
     ("kind", "name", "value", "code"),
     [
         (CompareSettings, "precision", "foo", "CHOICE"),
-        *((CompareSettings, "segments", text, "VALUE") for text in ("0", "-1", "some", "1.5")),
         (CompareSettings, "fallback_precision", "int8", "CHOICE"),
         (CompareSettings, "backend", "x", "BACKEND-UNKNOWN"),
         (CompareSettings, "keep_dtype", "x", "CHOICE"),

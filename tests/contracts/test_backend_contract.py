@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qdebug.backends.base import Backend
-from qdebug.backends.options import SessionSettings
 from qdebug.backends.registry import BackendSpec
-from qdebug.backends.segmentation import Segmentation
-from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.tensorrt.backend import TensorRTBackend
 from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.backends.tensorrt.execute.cuda import open_cuda
@@ -25,11 +22,6 @@ UP_TO_8 = BuildSettings(profile={"x": ShapeRange((1, 4), (2, 4), (8, 4))})
 class TestSimulation(BackendContract):
     backend_name = "simulation"
     called = "ONNX Runtime"
-
-
-class TestSimulationInSegments(TestSimulation):
-    def open_backend(self) -> Backend:
-        return SimulationBackend(sessions=SessionSettings(segmentation=Segmentation(count=3)))
 
 
 class TestOnnxRuntime(BackendContract):

@@ -23,7 +23,6 @@ SMALLEST: dict[str, Any] = {
     "qdebug.network.load:_BLOCK": 64,
     "qdebug.backends.ort_fast.parts:_INLINE_BYTES": 128,
     "qdebug.backends.simulation:MAPPED_ONLY_BYTES": 0,
-    "qdebug.backends.stored_weights:DEQUANTIZED_BYTES": 0,
     "qdebug.backends.ort_fast.windows:_MOST_BYTES": 0,
     # executions: few samples each, and nothing kept between them
     "qdebug.backends.sizing:_BATCH_BYTES": 1,

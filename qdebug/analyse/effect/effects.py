@@ -29,7 +29,7 @@ from qdebug.analyse.effect.runs import (
 )
 from qdebug.analyse.effect.screening import Group, groups_of, screened
 from qdebug.backends.base import Session
-from qdebug.backends.segmentation import DEFAULT_BUDGET
+from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.backends.sizing import probe
 from qdebug.errors import BackendError, ModelError
 from qdebug.execute.context import Context, emulates_fp16

@@ -10,7 +10,7 @@ from qdebug.backends.base import Session
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.backends.ort_fast.assemble import Assembled, Assembler
 from qdebug.backends.ort_fast.cut_points import CutPoint
-from qdebug.backends.simulation import loading, open_simulation
+from qdebug.backends.simulation import SimulationSession, loading
 from qdebug.types import Array, Precision
 
 
@@ -43,13 +43,12 @@ class PartSessions:
         with loading():
             piece = candidate.piece(start, stored)
             values = {name: self._value(name) for name in piece.constants}
-            return open_simulation(
+            return SimulationSession(
                 piece.model,
                 self._threads,
                 constants=values,
                 mapped_bytes=candidate.mapped_bytes,
-                stored=piece.stored,
-                sessions=self._sessions,
+                operators=self._sessions.operators,
             )
 
     def _value(self, name: str) -> Any:

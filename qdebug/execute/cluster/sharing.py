@@ -18,7 +18,6 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from qdebug.backends.options import SessionSettings
-from qdebug.backends.segmentation import Segmentation
 from qdebug.backends.sizing import Parallelism
 from qdebug.execute.cluster.files import SharedFile, shared_file
 from qdebug.execute.context import Context, simulation_context
@@ -70,8 +69,8 @@ class Sharing:
         kind = type(what)
         if kind is Context:
             operators = tuple(map(shared_file, what.sessions.operators))
-            segments = what.sessions.segmentation
-            return _context, (what.batch_size, what.fp16_kernels, operators, segments)
+            budget = what.sessions.memory_budget
+            return _context, (what.batch_size, what.fp16_kernels, operators, budget)
         if kind is Samples:
             # Objects in memory stay here: what they say was found when the samples were opened.
             spec = replace(
@@ -177,13 +176,13 @@ def _context(
     batch_size: int | None,
     fp16_kernels: Fp16Kernels,
     operators: tuple[SharedFile, ...],
-    segments: Segmentation,
+    memory_budget: int,
 ) -> Context:
     """That of a worker: one runtime thread for each execution in flight."""
     from distributed import get_worker
 
     parallel = Parallelism(max(1, get_worker().state.nthreads), 1)
-    sessions = SessionSettings(tuple(Path(file.checked()) for file in operators), segments)
+    sessions = SessionSettings(tuple(Path(file.checked()) for file in operators), memory_budget)
     sessions.check()
     return simulation_context(parallel, ignore_progress, sessions, batch_size, fp16_kernels)
 
