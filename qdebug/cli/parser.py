@@ -22,11 +22,10 @@ from cyclopts.exceptions import (
 from qdebug import __version__
 from qdebug.backends.registry import spec_of, specs, takers
 from qdebug.config.commands import COMMANDS, Command
-from qdebug.config.elsewhere import instead, is_told
 from qdebug.config.option import GROUPS, Setting, flags_of, settings_of
 from qdebug.config.removed import REMOVED
 from qdebug.errors import UsageError
-from qdebug.wording import Spelling, spelled_by
+from qdebug.wording import Spelling
 
 Run = Callable[[Command, Mapping[str, Any], Mapping[str, Any]], int]
 """Runs a command: takes what was given of its settings, and of how its result is shown."""
@@ -256,17 +255,10 @@ def _samples_hint(command: Command | None) -> str:
     return f"Samples are given with {found[0]}." if found else ""
 
 
-def _is_meant(flag: str, command: Command) -> bool:
-    """Whether a flag of another command is meant, and none of this one that is spelled nearly
-    so."""
+def _is_near(flag: str, command: Command) -> bool:
+    """Whether a command has a flag that is spelled nearly as this one of another command."""
     known = [setting.flag for setting in command.declared]
-    is_near = difflib.get_close_matches(flag, known, n=1, cutoff=_NEARLY)
-    return not is_near or is_told(command, _name_of(flag))
-
-
-def _name_of(flag: str) -> str:
-    """The setting that some command has under this flag."""
-    return next(s.name for c in COMMANDS.values() for s in c.declared if s.flag == flag)
+    return bool(difflib.get_close_matches(flag, known, n=1, cutoff=_NEARLY))
 
 
 _NEARLY = 0.8
@@ -299,15 +291,12 @@ def _usage_error(problem: CycloptsError) -> UsageError:
         others = [c.name for c in COMMANDS.values() if flag in {s.flag for s in c.declared}]
         if command is not None and flag == "--model":
             message, hint = f"unknown option {flag}", f"Write {_usage(command)}."
-        elif command is not None and others and _is_meant(flag, command):
+        elif command is not None and others and not _is_near(flag, command):
             have = "has" if len(others) == 1 else "have"
             message = f"{command.name} has no {flag}; {', '.join(others)} {have}"
-            name = _name_of(flag)
+            hint = f"'qdebug {others[0]} --help' says what it does there."
             if flag == "--inputs" and "inputs" in _arguments(command):
                 hint = f"Write {_usage(command)}."
-            else:
-                with spelled_by(as_flags(command)):
-                    hint = instead(command, name)
     if isinstance(problem, UnknownCommandError) and problem.unused_tokens:
         word = problem.unused_tokens[0]
         close = difflib.get_close_matches(word, COMMANDS, n=1)

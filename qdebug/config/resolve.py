@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, ge
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from qdebug.config.commands import command_of
-from qdebug.config.elsewhere import instead, is_told
 from qdebug.config.option import AsObject, Setting, settings_of
 from qdebug.config.removed import REMOVED
 from qdebug.errors import UsageError, given_by
@@ -248,12 +247,9 @@ def _error(kind: type[Any], problems: list[ErrorDetails]) -> UsageError:
     shown = _shown(value)
     known = {setting.name: setting for setting in settings_of(kind)}
     if problem["type"] == "extra_forbidden":
-        command = command_of(kind)
-        close = difflib.get_close_matches(name, known, n=1)
-        other = instead(command, name) if not close or is_told(command, name) else ""
         return UsageError(
-            f"{command.name}() has no keyword '{name}'",
-            REMOVED.get(name) or other or _suggestion(name, tuple(known)),
+            f"{command_of(kind).name}() has no keyword '{name}'",
+            REMOVED.get(name) or _suggestion(name, tuple(known)),
             code="QD-USAGE-KEYWORD",
         )
     if problem["type"] == "literal_error":
