@@ -128,6 +128,10 @@ def is_about_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or _NO_MEMORY.search(message) is not None
 
 
+_PACKAGES = {"PIL.Image": "pillow", "cv2": "opencv-python-headless"}
+"""Of modules that are called otherwise than their package."""
+
+
 def required(
     module: str, user: str, *, code: str, error: type[QdebugError] = UsageError
 ) -> ModuleType:
@@ -145,7 +149,7 @@ def required(
     except ImportError as missing:
         if is_about_memory(missing):
             raise
-        package = module.partition(".")[0].replace("_", "-")
+        package = _PACKAGES.get(module) or module.partition(".")[0].replace("_", "-")
         raise error(
             f"{user} needs {package}, which is not installed ({missing})",
             f"Run: pip install {package}",

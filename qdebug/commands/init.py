@@ -31,8 +31,7 @@ from qdebug.network.prepare import QDQ_OPSET, Model, is_quantized
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.found_preprocessing import class_names, read_metadata
-from qdebug.network.samples.parts import split_part
-from qdebug.network.samples.subset import SampleSubset, finely, first, whole
+from qdebug.network.samples.subset import finely, first, whole
 from qdebug.network.samplespec import given_specs
 from qdebug.result import ModelRef
 from qdebug.results.check import Finding
@@ -40,11 +39,6 @@ from qdebug.results.init import ChosenSetting, InitResult
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import counted
 
-_CALIBRATION_SHARE = 1 / 4
-_MOST_CALIBRATION = 256
-"""More samples hardly change the ranges of any calibrator."""
-_FEWEST = 8
-"""Fewer are not divided."""
 _SCORED = 256
 """Samples that the score of FP32 is of, at least: as many as there are, where all take no longer
 than _ALL_S seconds. The gate is of all."""
@@ -136,28 +130,16 @@ def _with_samples(
 ) -> _Found:
     assert settings.compared is not None
     samples = settings.compared.open(sample_inputs(model.graph))
-    count = samples.count
-    calibration = min(int(count * _CALIBRATION_SHARE), _MOST_CALIBRATION)
-    calibration -= calibration % (1 if samples.batch_is_free else samples.batch_size)
-    divided = count >= _FEWEST and calibration > 0 and not isinstance(data, InMemory)
-    divided = divided and split_part(data)[1] is None and not narrow
-    compared, calib = data, ""
-    chosen = []
-    if divided:
-        calib, compared = f"{data}[0:{calibration}]", f"{data}[{calibration}:{count}]"
-        chosen.append(
-            ChosenSetting(
-                "calib-data",
-                _text(calib),
-                f"The first {calibration} of {counted(count, 'sample')}, to calibrate on. "
-                "Ranges that were fitted to what\nis compared would flatter the result.",
-            )
+    why = samples.origin.told or counted(samples.count, "sample")
+    chosen = [ChosenSetting("inputs", _text(data), f"What is compared on: {why}")]
+    if not narrow:
+        why = (
+            "Other samples, to calibrate on: remove the # and give their path. Ranges that were "
+            "fitted to what\nis compared flatter the result."
         )
-    why = samples.origin.told or counted(count - calibration if divided else count, "sample")
-    chosen.append(ChosenSetting("inputs", _text(compared), f"What is compared on: {why}"))
+        chosen.append(ChosenSetting("# calib-data", "calibration/", why))
     chosen += _about_pictures(settings, samples)
-    start = calibration if divided else 0
-    scored, metric, findings = _gate(settings, model, samples, start, progress)
+    scored, metric, findings = _gate(settings, model, samples, progress)
     if narrow and metric:  # its score is not FP32's
         why = (
             "What must hold, or the command ends with exit code 1: the score of the FP32 model, "
@@ -168,7 +150,7 @@ def _with_samples(
             ChosenSetting("# fail-on", '["metric>=0.9"]', why),
         ]
     chosen += scored
-    further = tuple(_further(settings, metric, compared, calib))
+    further = () if narrow or isinstance(data, InMemory) else _further(settings, metric, data)
     return _Found(tuple(chosen), further, findings)
 
 
@@ -189,7 +171,7 @@ def _about_pictures(settings: InitSettings, samples: Samples) -> Iterator[Chosen
 
 
 def _gate(
-    settings: InitSettings, model: Model, samples: Samples, start: int, progress: ProgressCallback
+    settings: InitSettings, model: Model, samples: Samples, progress: ProgressCallback
 ) -> tuple[list[ChosenSetting], str, tuple[Finding, ...]]:
     """The metric and what must hold, and what is wrong with its labels or its score; "" where the
     outputs alone are compared.
@@ -198,7 +180,7 @@ def _gate(
         MetricError: the metric that was asked for cannot be computed.
     """
     names = class_names(read_metadata(settings.model))
-    subset = _from(whole(finely(samples, _SCORED)), start)
+    subset = whole(finely(samples, _SCORED))
     scored = first(subset, _SCORED)
     asked = [settings.metric, *_TO_REFERENCE] if settings.metric is None else [settings.metric]
     context = simulation_context(parallelism(), progress, DEFAULT_SESSIONS)
@@ -268,19 +250,14 @@ def _as_check(settings: InitSettings, metric: str | None) -> CheckSettings:
     return spec_from(CheckSettings, settings, metric=metric)
 
 
-def _from(subset: SampleSubset, start: int) -> SampleSubset:
-    batches = tuple(batch for batch in subset.batches if batch.start >= start)
-    return SampleSubset(subset.samples, batches or subset.batches)
-
-
-def _further(settings: InitSettings, metric: str, compared: str, calib: str) -> Iterator[str]:
-    model = shlex.quote(settings.model)
-    if not calib:
-        return
-    data = f"--calib-data {shlex.quote(calib)} --inputs {shlex.quote(compared)}"
+def _further(settings: InitSettings, metric: str, data: str) -> tuple[str, ...]:
+    """Commands to go on with: `repair` holds out a share of the samples by itself."""
+    model, quoted = shlex.quote(settings.model), shlex.quote(data)
     preprocess = ""
     if settings.preprocess and not isinstance(settings.preprocess, InMemory):
         preprocess = f" --preprocess {shlex.quote(settings.preprocess)}"
     target = f"--metric {metric} --max-drop {_DROP}" if metric else f"--target {_COSINE!r}"
-    yield f"qdebug check {model} {data}{preprocess}"
-    yield f"qdebug repair {model} {data}{preprocess} {target} -o model.int8.onnx"
+    return (
+        f"qdebug check {model} --inputs {quoted}{preprocess}",
+        f"qdebug repair {model} --calib-data {quoted}{preprocess} {target} -o model.int8.onnx",
+    )

@@ -11,7 +11,6 @@ from qdebug.network.graph import Graph
 from qdebug.network.inputshapes import fix_shapes
 from qdebug.network.load import read_model
 from qdebug.network.sampleaxis import sample_inputs
-from qdebug.network.samples.parts import split_part
 from qdebug.network.samples.readers.python import split_spec
 from qdebug.network.samplespec import SampleSpec, given_specs
 from qdebug.result import ReadData
@@ -51,7 +50,6 @@ def _needs_reading(data: str) -> bool:
 
 
 def _holds_no_arrays(data: str) -> bool:
-    data = data if Path(data).exists() else split_part(data)[0]
     if split_spec(data):
         return False
     path = Path(data)

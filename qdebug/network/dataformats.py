@@ -153,24 +153,6 @@ FORMATS = (
         raw=True,
     ),
     DataFormat(
-        "webdataset",
-        "WebDataset's .tar",
-        "pictures, and their classes in `.cls` files: a shard, or a folder of shards",
-        (".tar",),
-        in_folders=True,
-        beside_others=True,
-        raw=True,
-    ),
-    DataFormat(
-        "huggingface",
-        "a saved Hugging Face dataset",
-        "a folder that `Dataset.save_to_disk` wrote: a column of pictures, of texts, or of arrays "
-        "under the name of an input, and columns of labels, or objects with `bbox` and `category`",
-        in_folders=True,
-        beside_others=True,
-        raw=True,
-    ),
-    DataFormat(
         "pictures",
         "pictures",
         "one, a folder of them, or a folder with one folder for each class",

@@ -32,8 +32,6 @@ SMALLEST: dict[str, Any] = {
     "qdebug.network.samples.feeds:_CACHED_FEEDS": 1,
     "qdebug.network.samples.readers.npz:CHUNK_BYTES": 64,
     "qdebug.network.samples.readers.polygraphy_json:CHUNK_BYTES": 64,
-    "qdebug.network.samples.iterables:KEPT_BYTES": 0,
-    "qdebug.network.samples.picture_set:_KEPT_BYTES": 0,
     # analysis: few layers and samples are looked at closely
     "qdebug.analyse.diagnose:_ENOUGH_VALUES": 1,
     "qdebug.calibrators.gather:ROOM": 1 << 10,

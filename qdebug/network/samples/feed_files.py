@@ -6,36 +6,23 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from qdebug.network.samples.unchanged import Unchanged
 from qdebug.types import Feeds
 
 
 class FeedFiles:
-    """Files or folders in order, each a feed that `load` reads; `pattern` is that of the names of
-    the files in a folder that hold it."""
+    """Files or folders in order, each a feed that `load` reads."""
 
-    def __init__(
-        self, paths: Sequence[Path], load: Callable[[Path], Feeds], pattern: str = ""
-    ) -> None:
+    def __init__(self, paths: Sequence[Path], load: Callable[[Path], Feeds]) -> None:
         self._paths = paths
         self._load = load
-        self._pattern = pattern
-        self._unchanged: dict[int, Unchanged] = {}
 
     def read(self, index: int) -> Feeds | None:
         """Feed `index`.
 
         Raises:
-            SampleError: a file that is not of its kind, or is not as it was on the first pass.
+            SampleError: a file that is not of its kind.
         """
-        if index >= len(self._paths):
-            return None
-        path = self._paths[index]
-        if index not in self._unchanged:
-            files = sorted(path.glob(self._pattern)) if self._pattern else [path]
-            self._unchanged[index] = Unchanged(files)
-        with self._unchanged[index].reading():
-            return self._load(path)
+        return self._load(self._paths[index]) if index < len(self._paths) else None
 
     def where(self, index: int) -> str:
         """The file or folder."""

@@ -5,8 +5,7 @@ from an object in memory:
 - a function, or any object that can be iterated again, is asked anew for every pass over the
   samples, so that memory holds one feed; it must give the same feeds each time and must end, or be
   cut by a number of samples;
-- a generator or another iterator can be read only once: its feeds are kept, the first ones in
-  memory, what exceeds `KEPT_BYTES` in a temporary file that lives as long as they do.
+- a generator or another iterator can be read only once: its feeds are kept in memory.
 The script imports modules of its own folder, as `python script.py` does.
 """
 
@@ -22,11 +21,8 @@ import numpy as np
 from qdebug.errors import SampleError
 from qdebug.network.samples.arrays import Cursors
 from qdebug.network.samples.samples import FeedSource
-from qdebug.network.samples.spill import Spill, Spilled
 from qdebug.types import Array, Feeds
 from qdebug.userfile import last_line, raising_line
-
-KEPT_BYTES = 1 << 30
 
 
 class IteratedFeeds:
@@ -102,9 +98,7 @@ class KeptFeeds:
 
     def __init__(self, source: FeedSource) -> None:
         self._source = source
-        self._kept: list[Feeds | tuple[tuple[str, ...], Spilled]] = []
-        self._room_bytes = KEPT_BYTES
-        self._spill = Spill()
+        self._kept: list[Feeds] = []
         self._ended = False
         self._failure: SampleError | None = None
         self._lock = threading.Lock()
@@ -118,13 +112,7 @@ class KeptFeeds:
         with self._lock:
             while index >= len(self._kept) and not self._ended:
                 self._keep_one()
-            if index >= len(self._kept):
-                return None
-            kept = self._kept[index]
-            if not isinstance(kept, tuple):
-                return kept
-            names, spilled = kept
-            return dict(zip(names, self._spill.read(spilled), strict=True))
+            return self._kept[index] if index < len(self._kept) else None
 
     def where(self, index: int) -> str:
         """As of the source."""
@@ -141,12 +129,8 @@ class KeptFeeds:
         if feed is None:
             self._ended = True
             return
-        self._room_bytes -= sum(array.nbytes for array in feed.values())
-        if self._room_bytes >= 0:
-            # Copies: an iterator may fill one array again and again.
-            self._kept.append({name: np.array(array) for name, array in feed.items()})
-        else:
-            self._kept.append((tuple(feed), self._spill.write(feed.values())))
+        # Copies: an iterator may fill one array again and again.
+        self._kept.append({name: np.array(array) for name, array in feed.items()})
 
 
 _END = object()

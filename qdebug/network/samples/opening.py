@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from qdebug.errors import SampleError
 from qdebug.inmemory import InMemory
 from qdebug.network.dataformats import data_usage, format_of_file
 from qdebug.network.samples.feeds import open_feeds
-from qdebug.network.samples.parts import part_of, split_part
 from qdebug.network.samples.readers.folder import read_folder
 from qdebug.network.samples.readers.python import open_script, split_spec
-from qdebug.network.samples.samples import Origin, RawSamples, Samples, Source
+from qdebug.network.samples.samples import Origin, RawSamples, Reader, Samples, Source
 from qdebug.network.samples.stacked import open_stacked
+from qdebug.network.samples.stamps import stamps_of
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import TensorSpec
 from qdebug.wording import option
+
+_PART = re.compile(r"\[\d*:\d*\]$")
 
 
 def open_samples(
@@ -49,6 +53,7 @@ def opened(spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:
             code="QD-SAMPLES-COUNT",
         )
     source = data.value if isinstance(data, InMemory) else open_source(data, inputs)
+    stamps = {} if isinstance(data, InMemory) else stamps_of(Path(data))
     origin = Origin()
     if isinstance(source, RawSamples):
         prepared = source.prepared(spec, inputs)
@@ -56,12 +61,14 @@ def opened(spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:
     if isinstance(source, Samples):
         samples = source.first(limit)
         samples.check_inputs(inputs)
-    elif isinstance(source, Mapping):
-        reader, layout, extras = open_stacked(source, inputs, data, limit)
-        samples = Samples(reader, layout, extras, inputs, spec, origin)
     else:
-        feed_reader, layout, extras = open_feeds(source, inputs, data, limit)
-        samples = Samples(feed_reader, layout, extras, inputs, spec, origin)
+        reader: Reader
+        if isinstance(source, Mapping):
+            reader, layout, extras = open_stacked(source, inputs, data, limit)
+        else:
+            reader, layout, extras = open_feeds(source, inputs, data, limit)
+        origin = replace(origin, stamps=stamps)
+        samples = Samples(reader, layout, extras.read_from(stamps), inputs, spec, origin)
     _check_full_batches(samples, data, spec.limited_by)
     return samples if spec.batch_size is None else samples.with_batch_size(spec.batch_size)
 
@@ -75,13 +82,12 @@ def open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
     named = split_spec(spec)
     path = named[0] if named else Path(spec)
     try:
-        whole, part = (spec, None) if Path(spec).exists() else split_part(spec)
-        if part is not None:
-            return part_of(open_source(whole, inputs), part, spec)
         if not path.exists():
             raise SampleError(
                 f"{path}: no such file or directory.",
-                f"Give {data_usage()}.",
+                "Give the samples of a part as files of their own, or script.py:function."
+                if _PART.search(spec)
+                else f"Give {data_usage()}.",
                 code="QD-SAMPLES-NOT-FOUND",
             )
         if named:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import compress, starmap
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -28,22 +29,18 @@ from qdebug.network.samples.found_preprocessing import (
     read_metadata,
 )
 from qdebug.network.samples.groups import folders_of
-from qdebug.network.samples.outlines import Outline, counts_in_input
 from qdebug.network.samples.pictures import (
-    Encoded,
-    EncodedFile,
-    Placement,
-    Resized,
     UnreadablePictureError,
-    as_input,
     boxes_as_input,
     decoded,
     mask_as_input,
-    resized_picture,
+    picture_as_input,
+    placed,
+    plane_as_input,
+    points_as_input,
     size_of,
 )
 from qdebug.network.samples.samples import Origin, PreparedSamples, SampleArray
-from qdebug.network.samples.spill import Spill, Spilled
 from qdebug.network.samplespec import FOLDER, SampleSpec
 from qdebug.types import Array, TensorSpec
 from qdebug.wording import counted, option
@@ -54,10 +51,9 @@ _BEYOND = 1.0
 """Pixels by which a box may reach outside of its picture unsaid: annotations are rounded."""
 _AHEAD = 64
 """Pictures that are decoded before they are asked for, at most."""
-_KEPT_BYTES = 1 << 30
-"""Of resized pictures, 8 bits per value, that are not decoded again: 7,100 of 224x224, 870 of
-640x640. A comparison reads each five times, and to decode a JPEG of 640x480 and resize it takes 5.6
-ms of a core, where to read it back takes 0.1."""
+Outline = tuple[Array, ...] | Mapping[str, Any]
+"""Of an object on a picture, as COCO has it: polygons, float64 [points, 2] each, of x and y in the
+units of Boxes; or the run lengths of its mask, `size` (height and width) and `counts`."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ class PictureSet:
     """Pictures in a stable order, and what is known of each.
 
     Attributes:
-        pictures: not decoded.
+        pictures: their files.
         holds: what they are and how they are labelled, for people.
         labels: arrays by name, a row for each picture.
         boxes: of each picture, for detection; None where there are none.
@@ -93,11 +89,11 @@ class PictureSet:
             none are.
     """
 
-    pictures: tuple[Encoded, ...]
+    pictures: tuple[Path, ...]
     holds: str
     labels: Mapping[str, Array] = field(default_factory=dict)
     boxes: tuple[Boxes, ...] | None = None
-    masks: tuple[Encoded, ...] | None = None
+    masks: tuple[Path, ...] | None = None
     classes: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
 
@@ -191,22 +187,20 @@ class PictureSet:
         )
         told = f"{used.holds}{left_out}; {how.told()} ({source}){others}"
         if spec.group == FOLDER and FOLDER not in arrays:
-            folders = folders_of([picture.name for picture in used.pictures])
+            folders = folders_of([*map(str, used.pictures)])
             arrays[FOLDER] = ArrayInMemory(np.array(folders))
         files = _files(used.pictures, spec.data)
         origin = Origin(told, files=files, numbered_folders=len(used.folders))
         return PreparedSamples(arrays, replace(spec, preprocessing=how), origin)
 
 
-def _files(pictures: Sequence[Encoded], data: str) -> tuple[str, ...]:
-    """Their paths, below the folder `data` where they are in it; none where one is no file."""
-    paths = [picture.path for picture in pictures if isinstance(picture, EncodedFile)]
-    if len(paths) < len(pictures):
-        return ()
-    inside = [path != Path(data) and path.is_relative_to(data) for path in paths]
+def _files(pictures: Sequence[Path], data: str) -> tuple[str, ...]:
+    """Their paths, below the folder `data` where they are in it."""
     return tuple(
-        str(path.relative_to(data) if below else path)
-        for path, below in zip(paths, inside, strict=True)
+        str(path.relative_to(data))
+        if path != Path(data) and path.is_relative_to(data)
+        else str(path)
+        for path in pictures
     )
 
 
@@ -226,7 +220,7 @@ def _filled_in(
 
 def _check_sizes(
     how: Preprocessing,
-    pictures: Sequence[Encoded],
+    pictures: Sequence[Path],
     sizes: Sequence[tuple[int, int]],
     where: str,
 ) -> None:
@@ -242,7 +236,7 @@ def _check_sizes(
         return
     shown, needed = ("x".join(map(str, size)) for size in (sizes[other], how.size))
     raise SampleError(
-        f"{where}: {pictures[other].name} has {shown} pixels (height x width), where {needed} are "
+        f"{where}: {pictures[other]} has {shown} pixels (height x width), where {needed} are "
         "needed, and nothing says how to resize them.",
         f"Say it with {option('preprocess')}: a preset, or a YAML file with a line such as "
         "'resize: letterbox'.",
@@ -264,12 +258,12 @@ def _without_bad(whole: PictureSet, where: str) -> tuple[PictureSet, str]:
     if not bad:
         return whole, ""
     kept = whole.kept([k for k in range(len(whole.pictures)) if k not in bad])
-    named = ", ".join(whole.pictures[k].name for k in sorted(bad)[:_NAMED])
+    named = ", ".join(str(whole.pictures[k]) for k in sorted(bad)[:_NAMED])
     more = ", …" if len(bad) > _NAMED else ""
     return kept, f" ({counted(len(bad), 'unreadable one')} left out: {named}{more})"
 
 
-def _sizes(pictures: Sequence[Encoded], where: str) -> list[tuple[int, int]]:
+def _sizes(pictures: Sequence[Path], where: str) -> list[tuple[int, int]]:
     """Height and width of each.
 
     Raises:
@@ -282,10 +276,10 @@ def _sizes(pictures: Sequence[Encoded], where: str) -> list[tuple[int, int]]:
         _refuse_bad(pictures, size_of, where)
 
 
-def _bad(pictures: Sequence[Encoded], look: Callable[[Encoded], object]) -> dict[int, str]:
+def _bad(pictures: Sequence[Path], look: Callable[[Path], object]) -> dict[int, str]:
     """The number of each picture that `look` cannot read, and why."""
 
-    def reason(picture: Encoded) -> str:
+    def reason(picture: Path) -> str:
         try:
             look(picture)
         except UnreadablePictureError as error:
@@ -297,9 +291,7 @@ def _bad(pictures: Sequence[Encoded], look: Callable[[Encoded], object]) -> dict
     return {k: why for k, why in enumerate(reasons) if why}
 
 
-def _refuse_bad(
-    pictures: Sequence[Encoded], look: Callable[[Encoded], object], where: str
-) -> NoReturn:
+def _refuse_bad(pictures: Sequence[Path], look: Callable[[Path], object], where: str) -> NoReturn:
     """Refuse pictures of which `look` could not read one, and count those.
 
     Raises:
@@ -308,13 +300,13 @@ def _refuse_bad(
     _refuse(pictures, _bad(pictures, look) or {0: "it was changed meanwhile"}, where)
 
 
-def _refuse(pictures: Sequence[Encoded], bad: Mapping[int, str], where: str) -> NoReturn:
+def _refuse(pictures: Sequence[Path], bad: Mapping[int, str], where: str) -> NoReturn:
     """Refuse pictures for those that are `bad`.
 
     Raises:
         SampleError: always.
     """
-    first = [f"{pictures[k].name} ({bad[k]})" for k in sorted(bad)[:_NAMED]]
+    first = [f"{pictures[k]} ({bad[k]})" for k in sorted(bad)[:_NAMED]]
     more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
     raise SampleError(
         f"{where}: {len(bad)} of {counted(len(pictures), 'picture')} cannot be read: "
@@ -332,13 +324,12 @@ class DecodedPictures:
     """Pictures as a stacked array [pictures, …] of a network's input.
 
     They are decoded in threads when they are read; where they are read one after the other, those
-    that follow ahead of time. Memory holds what was asked for and no more than `_AHEAD` others;
-    resized ones stay in a temporary file, up to `_KEPT_BYTES`.
+    that follow ahead of time. Memory holds what was asked for and no more than `_AHEAD` others.
     """
 
     def __init__(
         self,
-        pictures: Sequence[Encoded],
+        pictures: Sequence[Path],
         how: Preprocessing,
         dtype: np.dtype[np.generic],
         where: str,
@@ -348,8 +339,6 @@ class DecodedPictures:
         self._pictures, self._how, self._where = pictures, how, where
         self._pool: ThreadPoolExecutor | None = None
         self._begun: OrderedDict[int, Future[Array]] = OrderedDict()
-        self._kept: dict[int, tuple[Spilled, Placement]] = {}
-        self._spill, self._room_bytes = Spill(), _KEPT_BYTES
         self._next = 0
         self._lock = threading.Lock()
 
@@ -385,37 +374,16 @@ class DecodedPictures:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_threads(), thread_name_prefix="qdebug-pictures")
-        self._begun[number] = self._pool.submit(self._sample, number)
+        self._begun[number] = self._pool.submit(self._decoded, self._pictures[number])
 
-    def _sample(self, number: int) -> Array:
-        kept = self._kept.get(number)
-        if kept is None:
-            resized = resized_picture(self._pictures[number], self._how)
-            self._keep(number, resized)
-        else:
-            spilled, place = kept
-            (pixels,) = self._spill.read(spilled)
-            resized = Resized(pixels, place)
-        return as_input(resized, self._how, self.dtype)
-
-    def _keep(self, number: int, resized: Resized) -> None:
-        with self._lock:
-            self._room_bytes -= resized.pixels.nbytes
-            if self._room_bytes < 0:
-                return
-        try:
-            self._kept[number] = self._spill.write([resized.pixels]), resized.place
-        except OSError:  # such as a full disk: those that follow are decoded again
-            self._room_bytes = 0
-
-    def _decoded(self, picture: Encoded) -> Array:
-        return as_input(resized_picture(picture, self._how), self._how, self.dtype)
+    def _decoded(self, picture: Path) -> Array:
+        return picture_as_input(picture, self._how, self.dtype)
 
 
 class DecodedMasks:
     """Masks as an array int64 [pictures, height, width], where their pictures are in the input."""
 
-    def __init__(self, masks: Sequence[Encoded], how: Preprocessing, where: str) -> None:
+    def __init__(self, masks: Sequence[Path], how: Preprocessing, where: str) -> None:
         self.shape: tuple[int, ...] = (len(masks), *(how.size or (0, 0)))
         self.dtype: np.dtype[np.generic] = np.dtype(np.int64)
         self._masks, self._how, self._where = masks, how, where
@@ -450,8 +418,8 @@ def _within_pictures(
         inside = np.clip(corners, 0, ends)
         beyond = np.abs(corners - inside) * (np.tile((width, height), 2) / ends) > _BEYOND
         there = ((inside[:, 2:] > inside[:, :2]) | ~beyond.any(axis=1)[:, np.newaxis]).all(axis=1)
-        cut += [picture.name] * int((beyond.any(axis=1) & there).sum())
-        outside += [picture.name] * int((~there).sum())
+        cut += [str(picture)] * int((beyond.any(axis=1) & there).sum())
+        outside += [str(picture)] * int((~there).sum())
         kept = tuple(compress(own.outlines, there))
         boxes.append(replace(own, corners=inside[there], classes=own.classes[there], outlines=kept))
     if outside and not any(len(own.classes) for own in boxes):
@@ -484,7 +452,7 @@ def _box_arrays(
 ) -> dict[str, SampleArray]:
     """`boxes` float32 [pictures, most, 4], x1, y1, x2, y2 in pixels of the network's input, and
     `classes` int64 [pictures, most], -1 where there are fewer; where there are outlines,
-    `instance_masks` [pictures, most], see counts_in_input. Boxes that a crop removed are none.
+    `instance_masks` [pictures, most], see _mask_in_input. Boxes that a crop removed are none.
 
     Raises:
         SampleError: an outline is damaged.
@@ -502,12 +470,10 @@ def _box_arrays(
         masks = np.full((len(moved), most), b"", object)
         for row, (one, size) in enumerate(zip(moved, sizes, strict=True)):
             try:
-                counts = [
-                    counts_in_input(outline, how, size) for outline in one.outlines if outline
-                ]
+                counts = [_mask_in_input(outline, how, size) for outline in one.outlines if outline]
             except ValueError as error:
                 raise SampleError(
-                    f"{where}: an outline on {pictures.pictures[row].name}: {error}.",
+                    f"{where}: an outline on {pictures.pictures[row]}: {error}.",
                     "Export the annotations again.",
                     code="QD-SAMPLES-ANNOTATIONS",
                 ) from error
@@ -519,10 +485,33 @@ def _box_arrays(
 def _moved(how: Preprocessing, boxes: Boxes, size: tuple[int, int]) -> Boxes:
     """In pixels of the network's input; outlines in pixels of the picture."""
     height, width = size if boxes.relative else (1, 1)
-    placed = boxes_as_input(boxes.corners.reshape(-1, 4) * ((width, height) * 2), how, size)
-    seen = (placed[:, 2] > placed[:, 0]) & (placed[:, 3] > placed[:, 1])
+    corners = boxes_as_input(boxes.corners.reshape(-1, 4) * ((width, height) * 2), how, size)
+    seen = (corners[:, 2] > corners[:, 0]) & (corners[:, 3] > corners[:, 1])
     outlines = tuple(
-        outline and replace(outline, polygons=tuple(p * (width, height) for p in outline.polygons))
-        for outline in compress(boxes.outlines, seen)
+        tuple(polygon * (width, height) for polygon in one) if isinstance(one, tuple) else one
+        for one in compress(boxes.outlines, seen)
     )
-    return Boxes(placed[seen], boxes.classes[seen], outlines=outlines)
+    return Boxes(corners[seen], boxes.classes[seen], outlines=outlines)
+
+
+def _mask_in_input(outline: Outline, how: Preprocessing, size: tuple[int, int]) -> bytes:
+    """The mask of an object on a picture of `size`, in the input of a network: COCO's compressed
+    run lengths after its height and width, as b"640x640:…". Polygons are filled as COCO's tools do
+    it; what run lengths encode is resized by nearest pixel.
+
+    Raises:
+        ValueError: the run lengths are damaged, or those of a picture of another size.
+    """
+    library = import_module("faster_coco_eval.core.mask")
+    height, width = how.size or placed(how, *size).size
+    if isinstance(outline, tuple):
+        corners = [points_as_input(one, how, size).ravel().tolist() for one in outline]
+        mask = library.merge(library.frPyObjects(corners, height, width))
+    else:
+        if outline["size"] != [*size]:
+            raise ValueError(f"run lengths of {outline['size']} for a picture of {[*size]}")
+        is_compressed = isinstance(outline["counts"], bytes)
+        runs = outline if is_compressed else library.frPyObjects(outline, *size)
+        plane = plane_as_input(library.decode(runs), how, 0)
+        mask = library.encode(np.asfortranarray(plane, np.uint8))
+    return b"%dx%d:%s" % (height, width, mask["counts"])

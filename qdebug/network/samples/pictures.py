@@ -14,15 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qdebug.errors import SampleError, is_about_memory
+from qdebug.errors import SampleError, is_about_memory, required
 from qdebug.inputfiles import read_bytes
 from qdebug.network.dataformats import FORMATS
 from qdebug.network.preprocessing import Preprocessing
-from qdebug.network.samples import opencv_resize
 from qdebug.types import Array
 
 if TYPE_CHECKING:
@@ -33,43 +32,6 @@ _SIXTEEN_BITS = "I"
 """How the names of Pillow's modes begin that hold one channel of 16 bits, or of 32 that hold 16."""
 _OF_16_BITS = 257
 """65535 is 255."""
-
-
-class Encoded(Protocol):
-    """A file, or a part of one, that is not decoded."""
-
-    @property
-    def name(self) -> str:
-        """What it is called in messages."""
-        ...
-
-    def read(self) -> bytes:
-        """Its bytes.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class EncodedFile:
-    """A file on the disk."""
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        """Its path."""
-        return str(self.path)
-
-    def read(self) -> bytes:
-        """Its bytes.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        return read_bytes(self.path)
 
 
 def is_picture(path: Path) -> bool:
@@ -83,22 +45,14 @@ def pillow(what: str) -> ModuleType:
     Raises:
         SampleError: it is not installed.
     """
-    try:
-        import PIL.Image
-    except ImportError as missing:
-        raise SampleError(
-            f"{what}: pictures need Pillow, which is not installed ({missing}).",
-            "Run: pip install 'qdebug[vision]'",
-            code="QD-SAMPLES-EXTRA",
-        ) from missing
-    return PIL.Image
+    return required("PIL.Image", f"{what}: a picture", code="QD-SAMPLES-EXTRA", error=SampleError)
 
 
 class UnreadablePictureError(Exception):
     """A picture cannot be decoded; says why."""
 
 
-def size_of(picture: Encoded) -> tuple[int, int]:
+def size_of(picture: Path) -> tuple[int, int]:
     """Height and width of a picture, turned as EXIF says; only its header is decoded.
 
     Raises:
@@ -114,7 +68,7 @@ def size_of(picture: Encoded) -> tuple[int, int]:
 _ORIENTATION, _TURNED = 0x0112, range(5, 9)
 
 
-def decoded(picture: Encoded, colour: str) -> Image:
+def decoded(picture: Path, colour: str) -> Image:
     """A picture of 8 bits, in RGB or in gray.
 
     Raises:
@@ -131,11 +85,11 @@ def decoded(picture: Encoded, colour: str) -> Image:
         return opened.convert("L" if colour == "gray" else "RGB")
 
 
-def _opened(picture: Encoded) -> Image:
-    images = pillow(picture.name)
+def _opened(picture: Path) -> Image:
+    images = pillow(str(picture))
     with _errors_of_pillow(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about large pictures; twice as large ones are refused
-        opened: Image = images.open(io.BytesIO(picture.read()))
+        opened: Image = images.open(io.BytesIO(read_bytes(picture)))
     return opened
 
 
@@ -216,7 +170,7 @@ def resized(image: Image, size: tuple[int, int], resampling: str, *, what: str) 
     """A picture as uint8 [height, width, channels], resized by the filter of that name.
 
     Raises:
-        SampleError: it is one of OpenCV's that needs OpenCV, and that is not installed.
+        SampleError: it is one of OpenCV's, which is not installed.
     """
     library, _, name = resampling.partition("-")
     height, width = size
@@ -229,15 +183,7 @@ def resized(image: Image, size: tuple[int, int], resampling: str, *, what: str) 
     pixels = _channels_last(image)
     if pixels.shape[:2] == (height, width):
         return pixels
-    cv2 = _opencv()
-    if cv2 is None and name == "bilinear":
-        return opencv_resize.bilinear(pixels, height, width)
-    if cv2 is None:
-        raise SampleError(
-            f"{what}: '{resampling}' needs OpenCV, which is not installed.",
-            "Run: pip install 'qdebug[vision]'",
-            code="QD-SAMPLES-EXTRA",
-        )
+    cv2 = required("cv2", f"{what}: '{resampling}'", code="QD-SAMPLES-EXTRA", error=SampleError)
     found: Array = cv2.resize(pixels, (width, height), interpolation=getattr(cv2, _OPENCV[name]))
     return found.reshape(height, width, -1)
 
@@ -251,55 +197,24 @@ _OPENCV = {
 }
 
 
-def _opencv() -> Any:
-    """OpenCV's module, None where it is not installed."""
-    try:
-        import cv2
-    except ImportError:
-        return None
-    return cv2
-
-
 def _channels_last(image: Image) -> Array:
     pixels = np.asarray(image)
     return pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
 
 
-@dataclass(frozen=True)
-class Resized:
-    """What is decoded of a picture, before its values become those of the input.
-
-    Attributes:
-        pixels: uint8 [height, width, channels].
-        place: where they are in the input.
-    """
-
-    pixels: Array
-    place: Placement
-
-
-def resized_picture(picture: Encoded, how: Preprocessing) -> Resized:
-    """A picture, decoded and resized.
+def picture_as_input(picture: Path, how: Preprocessing, dtype: np.dtype[np.generic]) -> Array:
+    """A picture as one sample of the input: `how.input_shape`, of `dtype`.
 
     Raises:
-        UnreadablePictureError: it cannot be decoded.
+        UnreadablePictureError: it cannot be decoded, or its size does not fit.
         SampleError: a library is not installed.
     """
     image = decoded(picture, how.colour)
     place = placed(how, image.height, image.width)
-    return Resized(resized(image, place.size, how.resampling, what=picture.name), place)
-
-
-def as_input(picture: Resized, how: Preprocessing, dtype: np.dtype[np.generic]) -> Array:
-    """A picture as one sample of the input: `how.input_shape`, of `dtype`.
-
-    Raises:
-        UnreadablePictureError: its size does not fit.
-    """
-    values = _scaled(picture.pixels, how)
-    size = how.size or picture.place.size
+    values = _scaled(resized(image, place.size, how.resampling, what=str(picture)), how)
+    size = how.size or place.size
     if values.shape[:2] != size:
-        values = _fitted(values, how, picture.place, size)
+        values = _fitted(values, how, place, size)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype.name)
         values = np.clip(np.rint(values), limits.min, limits.max)
@@ -351,7 +266,7 @@ def _overlap(at: int, length: int, room: int) -> tuple[slice, slice]:
     return slice(first, last), slice(first + at, last + at)
 
 
-def mask_as_input(picture: Encoded, how: Preprocessing) -> Array:
+def mask_as_input(picture: Path, how: Preprocessing) -> Array:
     """A mask of class numbers, put where its picture is: int64 [height, width], MASK_PADDING
     elsewhere. A palette's indices are the classes.
 

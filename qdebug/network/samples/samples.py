@@ -6,7 +6,8 @@ import bisect
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.network.samples.matching import check_finite
+from qdebug.network.samples.stamps import Stamps, check_stamps
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import Array, Feeds, TensorSpec
 from qdebug.wording import option
@@ -54,6 +56,7 @@ class Origin:
         rate: of recordings, in values per second; None where they were none.
         files: that each sample was read from, below the folder that was given; none where samples
             are no files.
+        stamps: of the files that they are read from, when these were opened.
         numbered_folders: in which they are, where their labels are the numbers that these are named
             by, whether or not a network has such classes; else 0.
     """
@@ -62,6 +65,7 @@ class Origin:
     texts: Sequence[str] = ()
     rate: int | None = None
     files: Sequence[str] = ()
+    stamps: Stamps = field(default_factory=dict)
     numbered_folders: int = 0
 
 
@@ -133,12 +137,19 @@ class Extras(Mapping[str, Array]):
     """Arrays that are not model inputs, such as labels: `count` rows each, read when they are
     wanted. They are not kept: they may be larger than the memory."""
 
-    def __init__(self, arrays: Mapping[str, SampleArray], count: int) -> None:
+    def __init__(
+        self, arrays: Mapping[str, SampleArray], count: int, stamps: Stamps | None = None
+    ) -> None:
         self._arrays = arrays
         self._count = count
+        self._stamps = stamps or {}
 
     def __getitem__(self, name: str) -> Array:
-        return self._arrays[name].read(0, self._count)
+        return self._read(name, 0, self._count)
+
+    def _read(self, name: str, start: int, stop: int) -> Array:
+        with _pass_of(self._stamps, ends=stop >= self._count):
+            return self._arrays[name].read(start, stop)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -149,11 +160,15 @@ class Extras(Mapping[str, Array]):
     def rows(self, start: int, count: int) -> dict[str, Array]:
         """Rows of each, of which alone is read; what is no array of samples is as it is."""
         stop = min(start + count, self._count)
-        return {name: array.read(start, stop) for name, array in self._arrays.items()}
+        return {name: self._read(name, start, stop) for name in self._arrays}
 
     def first(self, count: int) -> Extras:
         """The first `count` rows of each."""
-        return Extras(self._arrays, min(count, self._count))
+        return Extras(self._arrays, min(count, self._count), self._stamps)
+
+    def read_from(self, stamps: Stamps) -> Extras:
+        """The same, of files that had these stamps when they were opened."""
+        return Extras(self._arrays, self._count, stamps)
 
     def add_to(self, digest: hashlib._Hash, name: str) -> None:
         """Add the type, the shape and the bytes of an array to a digest, a few rows at a time."""
@@ -167,10 +182,26 @@ class Extras(Mapping[str, Array]):
         row_bytes = max(1, math.prod(shape[1:]) * array.dtype.itemsize)
         rows = max(1, _DIGEST_BYTES // row_bytes)
         for start in range(0, self._count, rows):
-            digest.update(array.read(start, min(start + rows, self._count)).tobytes())
+            digest.update(self._read(name, start, min(start + rows, self._count)).tobytes())
 
 
 _DIGEST_BYTES = 1 << 24
+
+
+@contextmanager
+def _pass_of(stamps: Stamps, *, ends: bool) -> Iterator[None]:
+    """Guard one read of files: they are looked at where it fails, and where it `ends` a pass.
+
+    Raises:
+        SampleError: one was changed, which also explains whatever else went wrong in the block.
+    """
+    try:
+        yield
+    except Exception:
+        check_stamps(stamps)
+        raise
+    if ends:
+        check_stamps(stamps)
 
 
 class Samples:
@@ -218,7 +249,8 @@ class Samples:
         """
         self._check_range(start, count)
         try:
-            feeds = self._reader.read(start, count)
+            with _pass_of(self.origin.stamps, ends=start + count == self.count):
+                feeds = self._reader.read(start, count)
         except OSError as error:
             raise SampleError(
                 f"{self.where}: cannot be read any more ({error}).",

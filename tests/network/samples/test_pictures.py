@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
-from dataclasses import dataclass, replace
+import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +15,29 @@ from PIL import Image, ImageOps
 
 from qdebug.errors import UsageError
 from qdebug.network.preprocessing import PRESETS, Preprocessing, given_preprocessing
-from qdebug.network.samples import opencv_resize
-from qdebug.network.samples import pictures as of_pictures
 from qdebug.network.samples.pictures import (
     UnreadablePictureError,
     boxes_as_input,
     mask_as_input,
-    resized_picture,
+    picture_as_input,
     size_of,
 )
 
+NUMBERS = itertools.count()
 FLOAT = np.dtype(np.float32)
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-@dataclass(frozen=True)
-class InMemoryPicture:
-    data: bytes
-    name: str = "picture"
-
-    def read(self) -> bytes:
-        return self.data
+def encoded(image: Image.Image, kind: str = "png", **how: Any) -> Path:
+    file = Path(f"{next(NUMBERS)}.{kind}")
+    image.save(file, kind, **how)
+    return file
 
 
-def encoded(image: Image.Image, kind: str = "png", **how: Any) -> InMemoryPicture:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **how)
-    return InMemoryPicture(buffer.getvalue())
-
-
-def as_input(picture: Any, how: Preprocessing, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    return of_pictures.as_input(resized_picture(picture, how), how, dtype)
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of each test are written there."""
+    monkeypatch.chdir(tmp_path)
 
 
 def noise(height: int, width: int, channels: int = 3) -> np.ndarray[Any, Any]:
@@ -58,23 +50,6 @@ def picture() -> np.ndarray[Any, Any]:
     return noise(37, 53)
 
 
-@given(*[st.integers(1, 40)] * 4)
-def test_opencv_bilinear_is_that_of_opencv(
-    height: int, width: int, rows: int, columns: int
-) -> None:
-    cv2 = pytest.importorskip("cv2")
-    pixels = noise(height, width)
-    expected = cv2.resize(pixels, (columns, rows), interpolation=cv2.INTER_LINEAR)
-    assert np.array_equal(opencv_resize.bilinear(pixels, rows, columns), expected)
-
-
-def test_halving_is_that_of_opencv() -> None:
-    cv2 = pytest.importorskip("cv2")
-    pixels = noise(64, 96)
-    expected = cv2.resize(pixels, (48, 32), interpolation=cv2.INTER_LINEAR)
-    assert np.array_equal(opencv_resize.bilinear(pixels, 32, 48), expected)
-
-
 def test_imagenet(picture: np.ndarray[Any, Any]) -> None:
     """torchvision: Resize(32) of the shortest edge, CenterCrop(28), ToTensor, Normalize."""
     how = replace(PRESETS["imagenet"], size=(28, 28), layout="nchw")
@@ -83,7 +58,7 @@ def test_imagenet(picture: np.ndarray[Any, Any]) -> None:
     mean, std = (np.array(v, np.float32) for v in IMAGENET)
     expected = (pixels.astype(np.float32) / np.float32(255) - mean) / std
     assert np.array_equal(
-        as_input(encoded(Image.fromarray(picture)), how, FLOAT), expected.transpose(2, 0, 1)
+        picture_as_input(encoded(Image.fromarray(picture)), how, FLOAT), expected.transpose(2, 0, 1)
     )
 
 
@@ -99,7 +74,7 @@ def test_letterboxes(picture: np.ndarray[Any, Any], preset: str) -> None:
     expected = canvas.astype(np.float32) / np.float32(255)
     if preset == "yolox":
         expected = canvas[:, :, ::-1].astype(np.float32)
-    found = as_input(encoded(Image.fromarray(picture)), how, FLOAT)
+    found = picture_as_input(encoded(Image.fromarray(picture)), how, FLOAT)
     assert np.array_equal(found, expected.transpose(2, 0, 1))
 
 
@@ -108,10 +83,10 @@ def test_clip_and_inception(picture: np.ndarray[Any, Any]) -> None:
     clip = replace(PRESETS["clip"], size=(24, 24), layout="nhwc", mean=(0.0,), std=(1.0,))
     small = np.asarray(image.resize((24 * 53 // 37, 24), Image.Resampling.BICUBIC))[:, 5:29]
     assert np.array_equal(
-        as_input(encoded(image), clip, FLOAT), small.astype(np.float32) / np.float32(255)
+        picture_as_input(encoded(image), clip, FLOAT), small.astype(np.float32) / np.float32(255)
     )
     inception = replace(PRESETS["inception"], size=(28, 28), layout="nhwc")
-    found = as_input(encoded(image), inception, FLOAT)
+    found = picture_as_input(encoded(image), inception, FLOAT)
     assert -1 <= found.min() < -0.5 and 0.5 < found.max() <= 1
 
 
@@ -120,7 +95,7 @@ def test_filters_of_pillow(picture: np.ndarray[Any, Any], name: str) -> None:
     image = Image.fromarray(picture)
     how = Preprocessing("exact", (20, 31), resampling=f"pillow-{name}", layout="nhwc", scale=1.0)  # type: ignore[arg-type]
     expected = np.asarray(image.resize((31, 20), Image.Resampling[name.upper()]))
-    assert np.array_equal(as_input(encoded(image), how, FLOAT), expected)
+    assert np.array_equal(picture_as_input(encoded(image), how, FLOAT), expected)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +106,14 @@ def test_filters_of_opencv(picture: np.ndarray[Any, Any], name: str, flag: str) 
     cv2 = pytest.importorskip("cv2")
     how = Preprocessing("exact", (20, 31), resampling=f"opencv-{name}", layout="nhwc", scale=1.0)  # type: ignore[arg-type]
     expected = cv2.resize(picture, (31, 20), interpolation=getattr(cv2, f"INTER_{flag}"))
-    assert np.array_equal(as_input(encoded(Image.fromarray(picture)), how, FLOAT), expected)
+    assert np.array_equal(picture_as_input(encoded(Image.fromarray(picture)), how, FLOAT), expected)
 
 
 def test_what_is_read_of_unusual_pictures(picture: np.ndarray[Any, Any]) -> None:
     how = Preprocessing("none", scale=1.0, layout="nhwc")
 
     def read(image: Image.Image, kind: str = "png", **saved: Any) -> Any:
-        return as_input(encoded(image, kind, **saved), how, np.dtype(np.uint8))
+        return picture_as_input(encoded(image, kind, **saved), how, np.dtype(np.uint8))
 
     rgb = Image.fromarray(picture)
     gray = rgb.convert("L")
@@ -156,19 +131,20 @@ def test_what_is_read_of_unusual_pictures(picture: np.ndarray[Any, Any]) -> None
     exif[0x0112] = 6
     turned = encoded(rgb, exif=exif)
     assert size_of(turned) == (53, 37)
-    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(turned.data))))
-    assert np.array_equal(as_input(turned, how, np.dtype(np.uint8)), expected)
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(turned)))
+    assert np.array_equal(picture_as_input(turned, how, np.dtype(np.uint8)), expected)
 
 
 def test_what_is_no_picture(monkeypatch: pytest.MonkeyPatch, picture: np.ndarray[Any, Any]) -> None:
     how = Preprocessing("none")
     whole = encoded(Image.fromarray(picture))
-    for data in (b"", b"text", whole.data[: len(whole.data) // 2]):
+    for data in (b"", b"text", whole.read_bytes()[: whole.stat().st_size // 2]):
+        Path("damaged.png").write_bytes(data)
         with pytest.raises(UnreadablePictureError):
-            as_input(InMemoryPicture(data), how, FLOAT)
+            picture_as_input(Path("damaged.png"), how, FLOAT)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(UnreadablePictureError, match="too many pixels"):
-        as_input(whole, how, FLOAT)
+        picture_as_input(whole, how, FLOAT)
 
 
 def test_a_full_memory_is_no_fault_of_a_picture(
@@ -179,7 +155,7 @@ def test_a_full_memory_is_no_fault_of_a_picture(
 
     monkeypatch.setattr(Image.Image, "convert", fail)
     with pytest.raises(MemoryError):
-        as_input(encoded(Image.fromarray(picture)), Preprocessing("none"), FLOAT)
+        picture_as_input(encoded(Image.fromarray(picture)), Preprocessing("none"), FLOAT)
 
 
 @given(
@@ -198,7 +174,7 @@ def test_boxes_and_masks_lie_where_the_picture_does(
     pixels[top:bottom, left:right] = 255
     box = boxes_as_input(np.array([[left, top, right, bottom]]), how, (height, width))[0]
     mask = mask_as_input(encoded(Image.fromarray((pixels > 0).astype(np.uint8))), how)
-    found = as_input(encoded(Image.fromarray(pixels).convert("RGB")), how, FLOAT)[:, :, 0]
+    found = picture_as_input(encoded(Image.fromarray(pixels).convert("RGB")), how, FLOAT)[:, :, 0]
     for seen in (found > 127, mask == 1):
         rows, columns = np.nonzero(seen.any(1))[0], np.nonzero(seen.any(0))[0]
         around = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
@@ -250,4 +226,4 @@ def test_a_scale_that_is_a_division(scale: float, divisor: int | None, told: str
     pixel = Image.new("RGB", (1, 1), (77, 78, 79))
     expected = np.array([77, 78, 79], np.float32)
     expected = expected / np.float32(divisor) if divisor else expected * np.float32(scale)
-    assert np.array_equal(as_input(encoded(pixel), how, FLOAT)[0, 0], expected)
+    assert np.array_equal(picture_as_input(encoded(pixel), how, FLOAT)[0, 0], expected)

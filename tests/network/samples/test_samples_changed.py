@@ -90,7 +90,7 @@ def test_a_file_that_is_gone_is_said_so(tmp_path: Path) -> None:
     )
     (tmp_path / "a.h5").unlink()
     with pytest.raises(SampleError) as caught:
-        samples.feeds(0, 1)
+        _read_all(samples)
     assert caught.value.code == "QD-SAMPLES-DAMAGED"
 
 

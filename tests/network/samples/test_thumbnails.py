@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from qdebug.network.preprocessing import PRESETS, Preprocessing
-from qdebug.network.samples.pictures import as_input, resized_picture
+from qdebug.network.samples.pictures import picture_as_input
 from qdebug.network.samples.thumbnails import pixels_of, thumbnail
 
 images = pytest.importorskip("PIL.Image")
-
-
-class Encoded:
-    name = "picture.png"
-
-    def __init__(self, pixels: Any) -> None:
-        self._file = io.BytesIO()
-        images.fromarray(pixels).save(self._file, "PNG")
-
-    def read(self) -> bytes:
-        return self._file.getvalue()
 
 
 def opened(url: str) -> Any:
@@ -33,7 +23,7 @@ def opened(url: str) -> Any:
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("preset", ["imagenet", "yolox", "inception"])
-def test_preprocessing_is_undone(preset: str, layout: Any) -> None:
+def test_preprocessing_is_undone(preset: str, layout: Any, tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
     known = PRESETS[preset]
     how = Preprocessing(
@@ -44,7 +34,8 @@ def test_preprocessing_is_undone(preset: str, layout: Any) -> None:
         mean=known.mean,
         std=known.std,
     )
-    values = as_input(resized_picture(Encoded(pixels), how), how, np.dtype(np.float32))
+    images.fromarray(pixels).save(tmp_path / "picture.png")
+    values = picture_as_input(tmp_path / "picture.png", how, np.dtype(np.float32))
     assert np.array_equal(pixels_of(values, how, layout), pixels)
 
 

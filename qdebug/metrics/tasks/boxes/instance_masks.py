@@ -113,8 +113,8 @@ def masks_of_labels(array: Array, size: tuple[int, int]) -> npt.NDArray[np.objec
     """The labels' `instance_masks`, encoded, [samples, most]; None where there is no mask.
 
     Args:
-        array: [samples, most], as network.samples.outlines writes them; or planes [samples, most,
-            height, width], where other values than 0 are the object.
+        array: [samples, most], each as readers of annotations write it, b"640x640:…"; or planes
+            [samples, most, height, width], where other values than 0 are the object.
         size: height and width of the network's input.
 
     Raises:

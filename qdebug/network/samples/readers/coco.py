@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,7 @@ import numpy as np
 from qdebug.errors import SampleError
 from qdebug.inputfiles import read_bytes
 from qdebug.network.samples.feed_files import files_in
-from qdebug.network.samples.outlines import outline_of
-from qdebug.network.samples.picture_set import Boxes, PictureSet
-from qdebug.network.samples.pictures import EncodedFile
+from qdebug.network.samples.picture_set import Boxes, Outline, PictureSet
 from qdebug.network.samples.samples import Source
 from qdebug.types import TensorSpec
 from qdebug.wording import counted
@@ -96,7 +94,7 @@ def _picture_set(path: Path, data: Any) -> PictureSet:
     boxes = tuple(_boxes(on_picture[image["id"]], number) for image in data["images"])
     count = sum(len(each.classes) for each in boxes)
     return PictureSet(
-        tuple(map(EncodedFile, files)),
+        tuple(files),
         f"{counted(len(files), 'picture')} with {count} boxes of {len(number)} classes (COCO)",
         boxes=boxes,
         classes=tuple(str(category.get("name", "")) for category in categories),
@@ -116,9 +114,25 @@ def _boxes(annotations: Iterable[Any], number: dict[Any, int]) -> Boxes:
             raise ValueError(f"'bbox' is {annotation['bbox']}")
         corners.append((x, y, x + width, y + height))
         classes.append(number[annotation["category_id"]])
-        outlines.append(outline_of(annotation.get("segmentation")))
+        outlines.append(_outline(annotation.get("segmentation")))
     table = np.array(corners, np.float64).reshape(-1, 4)
     return Boxes(table, np.array(classes, np.int64), outlines=tuple(outlines))
+
+
+def _outline(segmentation: Any) -> Outline | None:
+    """What COCO's `segmentation` holds; None where it is empty.
+
+    Raises:
+        ValueError: it is neither polygons nor run lengths; so say TypeError and KeyError.
+    """
+    if isinstance(segmentation, Mapping):
+        counts = segmentation["counts"]
+        counts = counts.encode("ascii") if isinstance(counts, str) else counts
+        return {"size": [*map(int, segmentation["size"])], "counts": counts}
+    polygons = tuple(np.array(one, np.float64).reshape(-1, 2) for one in segmentation or ())
+    if any(len(one) < 3 or not np.isfinite(one).all() for one in polygons):
+        raise ValueError(f"'segmentation' is {str(segmentation)[:80]}")
+    return polygons or None
 
 
 def _refuse_unknown(path: Path, what: str, unknown: set[Any], key: str) -> None:

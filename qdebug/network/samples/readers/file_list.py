@@ -18,7 +18,6 @@ import numpy as np
 from qdebug.errors import SampleError
 from qdebug.inputfiles import read_text
 from qdebug.network.samples.picture_set import PictureSet
-from qdebug.network.samples.pictures import EncodedFile
 from qdebug.network.samples.readers.coco import find_files
 from qdebug.network.samples.recordings import Recordings, is_recording
 from qdebug.network.samples.samples import Source
@@ -51,7 +50,7 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
     if all(map(is_recording, files)):
         return Recordings(tuple(files), f"{counted(len(files), 'recording')}{told}", labels)
     return PictureSet(
-        tuple(map(EncodedFile, files)),
+        tuple(files),
         f"{counted(len(files), 'picture')}{told}",
         labels,
         classes=classes,

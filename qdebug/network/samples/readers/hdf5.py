@@ -18,13 +18,12 @@ import numpy as np
 from qdebug.errors import SampleError
 from qdebug.inputfiles import check_file
 from qdebug.network.samples.samples import SampleArray, Source
-from qdebug.network.samples.unchanged import open_unchanged
 from qdebug.types import Array, TensorSpec
 
 
 def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
     """All samples, by the name of the input. Raises as `open_hdf5`."""
-    return open_unchanged(path, open_hdf5)
+    return open_hdf5(path)
 
 
 def open_hdf5(path: Path) -> dict[str, SampleArray]:

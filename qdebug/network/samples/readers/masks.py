@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qdebug.errors import SampleError
+from qdebug.network.samples.class_folders import files_of
 from qdebug.network.samples.picture_set import PictureSet
-from qdebug.network.samples.readers.pictures import pictures_in
+from qdebug.network.samples.pictures import is_picture
 from qdebug.network.samples.samples import Source
 from qdebug.types import TensorSpec
 from qdebug.wording import counted
@@ -24,9 +25,9 @@ def read_folder(path: Path, _: Sequence[TensorSpec]) -> Source | None:
     """
     if not ((path / _IMAGES).is_dir() and (path / _MASKS).is_dir()):
         return None
-    pictures = pictures_in(path / _IMAGES)
-    masks = {file.path.stem: file for file in pictures_in(path / _MASKS)}
-    missing = [file.path.name for file in pictures if file.path.stem not in masks]
+    pictures = files_of(path / _IMAGES, is_picture)
+    masks = {file.stem: file for file in files_of(path / _MASKS, is_picture)}
+    missing = [file.name for file in pictures if file.stem not in masks]
     if missing:
         raise SampleError(
             f"{path}: {len(missing)} of {counted(len(pictures), 'picture')} have no mask of the "
@@ -37,5 +38,5 @@ def read_folder(path: Path, _: Sequence[TensorSpec]) -> Source | None:
     return PictureSet(
         pictures,
         f"{counted(len(pictures), 'picture')} with masks",
-        masks=tuple(masks[file.path.stem] for file in pictures),
+        masks=tuple(masks[file.stem] for file in pictures),
     )

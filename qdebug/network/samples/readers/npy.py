@@ -15,7 +15,6 @@ from qdebug.network.samples.arrays import read_all
 from qdebug.network.samples.feed_files import FeedFiles, files_in
 from qdebug.network.samples.matching import find_names
 from qdebug.network.samples.samples import SampleArray, Source
-from qdebug.network.samples.unchanged import open_unchanged
 from qdebug.types import Array, TensorSpec
 
 
@@ -25,7 +24,7 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
     Raises:
         SampleError: not `.npy` data, truncated, or a pickle.
     """
-    return open_unchanged(path, open_npy)
+    return open_npy(path)
 
 
 def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source | None:
@@ -37,9 +36,9 @@ def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source | None:
     found = find_names([file.stem for file in files], inputs)
     if found or len(inputs) > 1:
         # With several inputs the names must fit; `match_names` says which one is missing.
-        return {n: a for file in files for n, a in open_unchanged(file, open_npy).items()}
+        return {n: a for file in files for n, a in open_npy(file).items()}
     if len(files) == 1:
-        return open_unchanged(files[0], open_npy)
+        return open_npy(files[0])
     return FeedFiles(files, lambda file: {inputs[0].name: read_all(open_array(file))})
 
 

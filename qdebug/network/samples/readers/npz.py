@@ -21,13 +21,12 @@ from qdebug.network.samples.arrays import Cursors, read_all
 from qdebug.network.samples.feed_files import FeedFiles, files_in
 from qdebug.network.samples.readers.npy import Header, StoredArray, check_size, read_header
 from qdebug.network.samples.samples import SampleArray, Source
-from qdebug.network.samples.unchanged import open_unchanged
 from qdebug.types import Array, Feeds, TensorSpec
 
 
 def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
     """All samples, by the name of the input. Raises as `open_npz`."""
-    return open_unchanged(path, open_npz)
+    return open_npz(path)
 
 
 def read_folder(path: Path, _: Sequence[TensorSpec]) -> Source | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from qdebug.network.samples.class_folders import classed_files, files_of
+from qdebug.network.samples.class_folders import classed_files
 from qdebug.network.samples.picture_set import PictureSet
-from qdebug.network.samples.pictures import EncodedFile, is_picture
+from qdebug.network.samples.pictures import is_picture
 from qdebug.network.samples.samples import Source
 from qdebug.types import TensorSpec
 from qdebug.wording import counted
@@ -15,7 +15,7 @@ from qdebug.wording import counted
 
 def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
     """One picture."""
-    return PictureSet((EncodedFile(path),), "1 picture")
+    return PictureSet((path,), "1 picture")
 
 
 def read_folder(path: Path, _: Sequence[TensorSpec]) -> Source | None:
@@ -23,7 +23,7 @@ def read_folder(path: Path, _: Sequence[TensorSpec]) -> Source | None:
     found = classed_files(path, is_picture)
     if found is None:
         return None
-    pictures = tuple(map(EncodedFile, found.files))
+    pictures = found.files
     if found.labels is None:
         return PictureSet(pictures, counted(len(pictures), "picture"))
     return PictureSet(
@@ -33,8 +33,3 @@ def read_folder(path: Path, _: Sequence[TensorSpec]) -> Source | None:
         classes=found.names,
         folders=found.numbered,
     )
-
-
-def pictures_in(folder: Path, *, deep: bool = False) -> tuple[EncodedFile, ...]:
-    """The pictures of a folder in order; `deep` takes those in its folders, too."""
-    return tuple(map(EncodedFile, files_of(folder, is_picture, deep=deep)))

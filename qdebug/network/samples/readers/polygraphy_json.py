@@ -7,7 +7,7 @@ import binascii
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from qdebug.inputfiles import open_file
 from qdebug.network.samples.feed_files import files_in
 from qdebug.network.samples.readers.npy import read_header
 from qdebug.network.samples.samples import Source
-from qdebug.network.samples.unchanged import Unchanged
 from qdebug.types import Array, Feeds, TensorSpec
 
 CHUNK_BYTES = 1 << 20
@@ -43,8 +42,7 @@ def read_folder(path: Path, _: Sequence[TensorSpec]) -> Source | None:
 
 
 def _opened(files: Sequence[Path]) -> JsonFeeds:
-    unchanged = {file: Unchanged([file]) for file in files}
-    return JsonFeeds([span for file in files for span in _find_feeds(file)], unchanged)
+    return JsonFeeds([span for file in files for span in _find_feeds(file)])
 
 
 @dataclass(frozen=True)
@@ -59,22 +57,17 @@ class _Span:
 class JsonFeeds:
     """Feeds in order, each decoded when it is read."""
 
-    def __init__(self, spans: list[_Span], unchanged: Mapping[Path, Unchanged]) -> None:
+    def __init__(self, spans: list[_Span]) -> None:
         self._spans = spans
-        self._unchanged = unchanged
 
     def read(self, index: int) -> Feeds | None:
         """Feed `index`, decoded.
 
         Raises:
-            SampleError: it does not hold encoded numpy arrays, or its file was changed.
+            SampleError: it does not hold encoded numpy arrays.
         """
         if index >= len(self._spans):
             return None
-        with self._unchanged[self._spans[index].path].reading():
-            return self._decoded(index)
-
-    def _decoded(self, index: int) -> Feeds:
         span = self._spans[index]
         with open_file(span.path) as file:
             file.seek(span.start)

@@ -21,7 +21,7 @@ def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source | None:
     data_sets = _data_sets(path)
     if not data_sets:
         return None
-    return FeedFiles(data_sets, partial(_feed, names=[spec.name for spec in inputs]), _TEST_DATA)
+    return FeedFiles(data_sets, partial(_feed, names=[spec.name for spec in inputs]))
 
 
 def _data_sets(path: Path) -> list[Path]:

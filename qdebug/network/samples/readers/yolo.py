@@ -14,9 +14,9 @@ import yaml
 
 from qdebug.errors import SampleError
 from qdebug.inputfiles import read_text
-from qdebug.network.samples.outlines import Outline
-from qdebug.network.samples.picture_set import Boxes, PictureSet
-from qdebug.network.samples.readers.pictures import pictures_in
+from qdebug.network.samples.class_folders import files_of
+from qdebug.network.samples.picture_set import Boxes, Outline, PictureSet
+from qdebug.network.samples.pictures import is_picture
 from qdebug.network.samples.samples import Source
 from qdebug.types import TensorSpec
 from qdebug.wording import counted
@@ -101,9 +101,9 @@ def _labels_of(images: Path) -> Path:
 
 
 def _picture_set(images: Path, labels: Path, names: tuple[str, ...]) -> PictureSet:
-    files = pictures_in(images, deep=True)
+    files = files_of(images, is_picture, deep=True)
     boxes = tuple(
-        _boxes((labels / f.path.relative_to(images)).with_suffix(".txt"), len(names)) for f in files
+        _boxes((labels / f.relative_to(images)).with_suffix(".txt"), len(names)) for f in files
     )
     count = sum(len(each.classes) for each in boxes)
     return PictureSet(
@@ -156,4 +156,4 @@ def _box(line: str) -> tuple[int, tuple[float, ...], Outline | None] | None:
         return int(first), corners, None
     xs, ys = values[::2], values[1::2]
     polygon = np.array(values, np.float64).reshape(-1, 2)
-    return int(first), (min(xs), min(ys), max(xs), max(ys)), Outline((polygon,))
+    return int(first), (min(xs), min(ys), max(xs), max(ys)), (polygon,)
