@@ -24,10 +24,10 @@ from qdebug.backends.registry import backend_names
 ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
-    ("types",), ("formats",), ("native",), ("inmemory",), ("wording",), ("errors",),
+    ("types",), ("formats",), ("native",), ("inmemory",), ("wording",), ("errors",), ("memo",),
     ("inputfiles",), ("outputfiles",), ("result",), ("stages",), ("yamlfile",), ("userfile",),
     ("network",), ("calibrators",), ("plan",), ("engine_info",), ("metrics",), ("store",),
-    ("backends",), ("results",), ("config",), ("execute",), ("analyse",), ("decide",),
+    ("backends",), ("run",), ("results",), ("config",), ("execute",), ("analyse",), ("decide",),
     ("display",), ("page",), ("commands",), ("api",), ("cli",), ("__main__",), ("testing",),
 )  # fmt: skip
 RANK = {name: i for i, names in enumerate(STAGES) for name in names}

@@ -15,12 +15,13 @@ from qdebug.analyse.run_file import EvidenceSink, KeptRow, Ratings, RowKeeper
 from qdebug.backends.sizing import Sizing, capture_groups, probe
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import OutputKeeper, Sink
-from qdebug.execute.executor import Shard, over_shards, part_of
 from qdebug.execute.lockstep import Due, due_of, open_lockstep
+from qdebug.execute.over_shards import over_shards
 from qdebug.metrics.accumulate import ErrorTotals, ExecutedBatch
 from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
+from qdebug.run.executor import Shard, part_of
 from qdebug.store.schema import Keep
 from qdebug.types import Array, Tensors
 

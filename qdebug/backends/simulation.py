@@ -84,6 +84,7 @@ class OrtSession:
         """Becomes the owner of `session`, in which `skipped` are not observed."""
         self._session = session
         session._model_bytes = None  # kept for a fallback, which is off: all the weights
+        self._running: set[Any] = set()
         self._inputs = frozenset(i.name for i in session.get_inputs())
         self._dtypes: dict[str, np.dtype[np.generic]] = {}
         not_numpy = []
@@ -115,13 +116,22 @@ class OrtSession:
         if not names:  # ONNX Runtime would give all outputs, which no array may be
             return {}
         with running():
-            given = self._given(feeds)
-            if self._in_bf16:
-                values = session.run_with_ort_values(names, _ort_values(given))
-                arrays = [_array_of(value) for value in values]
-            else:
-                arrays = session.run(names, given)
+            given, options = self._given(feeds), _run_options()
+            self._running.add(options)
+            try:
+                if self._in_bf16:
+                    values = session.run_with_ort_values(names, _ort_values(given), options)
+                    arrays = [_array_of(value) for value in values]
+                else:
+                    arrays = session.run(names, given, options)
+            finally:
+                self._running.discard(options)
             return dict(zip(names, arrays, strict=True))
+
+    def interrupt(self) -> None:
+        """End what it executes now, which then raises BackendError."""
+        for options in list(self._running):
+            options.terminate = True
 
     def _given(self, feeds: Feeds) -> dict[str, Any]:
         """Those of `feeds` that are inputs, as ONNX Runtime takes them; they read their memory."""
@@ -134,6 +144,12 @@ class OrtSession:
     def close(self) -> None:
         """See Session.close."""
         self._session = None
+
+
+def _run_options() -> Any:
+    import onnxruntime as ort
+
+    return ort.RunOptions()
 
 
 def _ort_values(feeds: Mapping[str, Any]) -> dict[str, Any]:

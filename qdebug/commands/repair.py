@@ -28,11 +28,11 @@ from qdebug.decide.repair.verdict import Judgement, holds
 from qdebug.decide.search.outcome import BisectResult
 from qdebug.errors import UsageError
 from qdebug.execute.context import time_limit_told
-from qdebug.execute.timelimit import OutOfTimeError
 from qdebug.metrics.tasks.base import is_share
 from qdebug.plan.select import nearest
 from qdebug.result import ModelRef
 from qdebug.results.conditions import Condition
+from qdebug.run.timelimit import OutOfTimeError
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 

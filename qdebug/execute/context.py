@@ -14,8 +14,8 @@ from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.sizing import Parallelism
 from qdebug.errors import UsageError
-from qdebug.execute.executor import THIS_PROCESS, Executor
-from qdebug.execute.timelimit import OutOfTimeError
+from qdebug.run.executor import THIS_PROCESS, Executor
+from qdebug.run.timelimit import OutOfTimeError
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import option
 

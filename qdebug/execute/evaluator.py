@@ -34,9 +34,7 @@ from qdebug.backends.sizing import probe
 from qdebug.backends.stream import Threads, map_in_order
 from qdebug.errors import MetricError
 from qdebug.execute.context import Context
-from qdebug.execute.executor import shards_of
 from qdebug.execute.kept_batches import KeptBatches
-from qdebug.execute.timelimit import check_time
 from qdebug.metrics.accumulate import (
     REFERENCE,
     Comparison,
@@ -48,6 +46,8 @@ from qdebug.metrics.tasks.base import Float64, TaskMetric, by_sample, join_outpu
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.subset import SampleSubset, is_whole, whole
+from qdebug.run.executor import shards_of
+from qdebug.run.timelimit import check_time
 from qdebug.types import Array, Feeds, Progress, Tensors
 
 Run = Callable[[ExecutedBatch], Tensors]

@@ -23,12 +23,13 @@ from qdebug.calibrators.gather import Accumulator, Added
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import Calibrator
 from qdebug.execute.context import Context, one_at_a_time
-from qdebug.execute.executor import Shard, over_shards, part_of
-from qdebug.execute.timelimit import check_time
+from qdebug.execute.over_shards import over_shards
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.network.weights import model_digest
+from qdebug.run.executor import Shard, part_of
+from qdebug.run.timelimit import check_time
 from qdebug.store.cache import load_calibration, save_calibration
 from qdebug.store.schema import RangeRecord
 from qdebug.types import Progress

@@ -21,7 +21,6 @@ from qdebug.execute.align.absorbed import guess_absorbed
 from qdebug.execute.align.proof import proven
 from qdebug.execute.context import Context
 from qdebug.execute.control_flow import open_model
-from qdebug.execute.executor import Executor
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.formats.registry import CAST, SCALED
 from qdebug.inmemory import InMemory
@@ -53,6 +52,7 @@ from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.qoperator import accuracy_level, has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
 from qdebug.plan.select import nearest, select_layers
+from qdebug.run.executor import Executor
 from qdebug.types import Precision, ProgressCallback, ignore_progress
 from qdebug.wording import counted, option
 

@@ -11,16 +11,15 @@ import hashlib
 import io
 import json
 import logging
-import os
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from qdebug.inputfiles import open_file, read_text
+from qdebug.memo import cache_folder
 from qdebug.outputfiles import keep
 from qdebug.store.schema import RangeRecord, read_range_records, write_range_records
 from qdebug.types import Array
@@ -28,28 +27,6 @@ from qdebug.types import Array
 _LOG = logging.getLogger(__name__)
 CALIBRATION_SCHEMA = "qdebug.calibration/2"
 _DIGEST = "digest"
-
-
-def cache_folder() -> Path:
-    """`$QDEBUG_CACHE_DIR`, or `qdebug` in the user's cache folder. Where the user has no home, as
-    in a container that runs under a number alone, a path at which nothing can be kept."""
-    own = os.environ.get("QDEBUG_CACHE_DIR")
-    if own:
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "qdebug"
-    except RuntimeError:
-        return _nowhere()
-
-
-@cache
-def _nowhere() -> Path:
-    _LOG.warning(
-        "nothing is kept between commands: this user has no home folder, and neither HOME nor"
-        " QDEBUG_CACHE_DIR is set"
-    )
-    return Path(os.devnull) / "qdebug"
 
 
 def load_calibration(key: str) -> dict[str, RangeRecord] | None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdebug.analyse.effect.screening import Group, groups_of, screened
-from qdebug.execute.timelimit import OutOfTimeError
+from qdebug.run.timelimit import OutOfTimeError
 from qdebug.types import Array
 
 NAMES = [f"layer{k}" for k in range(384)]

@@ -34,7 +34,6 @@ from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned, pi
 from qdebug.analyse.layer_results import ranked_by_effect
 from qdebug.errors import MetricError
 from qdebug.execute.evaluator import KeptReference, joined_batches
-from qdebug.execute.timelimit import OutOfTimeError
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tasks.base import Float64, is_share
 from qdebug.metrics.tasks.losses import tells_apart
@@ -43,6 +42,7 @@ from qdebug.network.macs import macs_per_sample
 from qdebug.results.compare import CompareResult, LayerResult, TaskResult
 from qdebug.results.curve import Curve, CurvePoint, Figure, Order, part_restored
 from qdebug.results.summary import HALF, HOLDS, MOST_LEADERS, RELEVANT_DB, are_few
+from qdebug.run.timelimit import OutOfTimeError
 
 _DECIDING = (1, 3, 5, 13)
 """So many first layers tell how fast a curve rises, ..."""

@@ -11,12 +11,12 @@ from qdebug.analyse.effect.leave_out import High, candidates_of
 from qdebug.errors import BackendError, ModelError
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import OutputKeeper, Reducer, evaluate, run_of
-from qdebug.execute.executor import Work, part_of
 from qdebug.execute.lockstep import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.plan.pair import ModelPair
+from qdebug.run.executor import Work, part_of
 from qdebug.types import Tensors
 
 

@@ -33,8 +33,6 @@ from qdebug.execute.evaluator import (
     joined_batches,
     run_of,
 )
-from qdebug.execute.executor import Shard, cut_evenly, part_of, workers_note
-from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals, ExecutedBatch
 from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.metrics.tasks.base import TaskMetric
@@ -43,6 +41,8 @@ from qdebug.network.macs import macs_per_sample
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.plan.pair import ModelPair
+from qdebug.run.executor import Shard, cut_evenly, part_of, workers_note
+from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.types import Array, Progress, Tensors
 
 ALONE, LEFT_OUT = 0.5, 0.8

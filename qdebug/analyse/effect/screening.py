@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from qdebug.execute.executor import cut_evenly
-from qdebug.execute.timelimit import OutOfTimeError
+from qdebug.run.executor import cut_evenly
+from qdebug.run.timelimit import OutOfTimeError
 from qdebug.types import Array
 
 Group = tuple[str, ...]

@@ -26,7 +26,7 @@ from qdebug.execute.evaluator import (
     open_all,
     run_of,
 )
-from qdebug.execute.executor import Shard, over_shards, part_of
+from qdebug.execute.over_shards import over_shards
 from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.chance import no_better_than_chance
 from qdebug.metrics.effect import noise_by_sample, output_energies
@@ -36,6 +36,7 @@ from qdebug.network.graph import Graph
 from qdebug.network.samples.groups import Grouping
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.results.calibrate import GroupFigures, ReferenceMetric, Trial
+from qdebug.run.executor import Shard, part_of
 from qdebug.types import Array, Feeds, Tensors
 
 

@@ -11,7 +11,6 @@ from qdebug.commands.check.samples import judged_by, shared_samples, try_variant
 from qdebug.errors import QdebugError
 from qdebug.execute.context import Context
 from qdebug.execute.lockstep import affordable_samples
-from qdebug.execute.timelimit import OutOfTimeError, TimedBackend
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.graph import Graph
 from qdebug.network.layers import find_layers
@@ -19,6 +18,7 @@ from qdebug.network.macs import macs_per_sample
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import finely, same_samples, spread, whole
 from qdebug.results.check import Finding
+from qdebug.run.timelimit import OutOfTimeError, TimedBackend
 
 _SAMPLES, _LEAST = 32, 8
 """What FP32 runs on: as in check, of a large model fewer; on less nothing can be told."""

@@ -40,7 +40,6 @@ from qdebug.execute.cluster.machines import visible_gpus
 from qdebug.execute.context import Context
 from qdebug.execute.engine.build import fitted, open_runtime
 from qdebug.execute.evaluator import sized
-from qdebug.execute.executor import cut_evenly, part_of, workers_note
 from qdebug.execute.model_pair import share_pair
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.graph import Graph
@@ -48,6 +47,7 @@ from qdebug.network.samples.subset import SampleSubset
 from qdebug.outputfiles import kept_in, temporary_folder
 from qdebug.plan.pair import ModelPair
 from qdebug.results.sweep import Failure, OutputErrors
+from qdebug.run.executor import cut_evenly, part_of, workers_note
 from qdebug.types import Progress
 from qdebug.wording import option
 

@@ -41,10 +41,10 @@ from qdebug.decide.search.problem import Measurement, Pins
 from qdebug.decide.search.strategies import load_strategy
 from qdebug.errors import StoreError, UsageError, given_by
 from qdebug.execute.context import emulates_fp16
-from qdebug.execute.executor import workers_note
+from qdebug.memo import cache_folder
 from qdebug.metrics.uncertainty import Interval
 from qdebug.results.conditions import Condition
-from qdebug.store.cache import cache_folder
+from qdebug.run.executor import workers_note
 from qdebug.types import Precision, Progress
 from qdebug.wording import counted, duration, option
 

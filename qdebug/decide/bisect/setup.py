@@ -32,7 +32,6 @@ from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, emulates_fp16, session_settings, simulation_context
 from qdebug.execute.engine.build import check_parsed, check_requested, open_runtime
 from qdebug.execute.engine.latency import profiled_costs, read_kernels
-from qdebug.execute.executor import THIS_PROCESS, Executor
 from qdebug.execute.lockstep import Due, Measured, affordable_samples, run_within
 from qdebug.execute.model_pair import (
     CalibratedPlan,
@@ -57,6 +56,7 @@ from qdebug.plan.select import select_layers
 from qdebug.results.compare import LayerResult
 from qdebug.results.engine import KernelTime
 from qdebug.results.recorded import is_run_file
+from qdebug.run.executor import THIS_PROCESS, Executor
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import counted, option
 

@@ -32,7 +32,6 @@ from qdebug.execute.context import Context
 from qdebug.execute.engine.build import fitted, open_runtime
 from qdebug.execute.engine.request import planned_graph
 from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper, sized
-from qdebug.execute.executor import cut_evenly, part_of
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.tasks.base import TaskMetric
@@ -40,6 +39,7 @@ from qdebug.network.prepare import Model
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, spread
 from qdebug.plan.plan import BoundPlan
+from qdebug.run.executor import cut_evenly, part_of
 from qdebug.types import Precision, Tensors
 
 Key = tuple[tuple[str, Precision], ...]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from qdebug.backends.base import Backend
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.decide.remedies.quantized import Quantized
-from qdebug.execute.timelimit import TimedBackend, check_time
 from qdebug.network.samples.subset import SampleSubset
+from qdebug.run.timelimit import TimedBackend, check_time
 from qdebug.types import ProgressCallback, ignore_progress
 
 

@@ -15,7 +15,6 @@ from qdebug.decide.bisect.setup import Ratings, rate_layers
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.execute.context import Context
 from qdebug.execute.model_pair import share_pair
-from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.network.weights import model_digest
 from qdebug.plan.pair import ModelPair, planned_pair
@@ -23,6 +22,7 @@ from qdebug.plan.plan import corrections_digest
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.result import from_json, to_json
 from qdebug.results.compare import LayerResult
+from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.store.cache import load_result, save_result
 from qdebug.store.manifest import package_versions
 

@@ -37,7 +37,6 @@ from qdebug.execute.evaluator import (
     open_all,
     run_of,
 )
-from qdebug.execute.timelimit import OutOfTimeError, check_time
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.effect import output_energies
 from qdebug.metrics.tasks.base import Judged, Rows, TaskMetric
@@ -45,6 +44,7 @@ from qdebug.metrics.uncertainty import Interval, group_numbers
 from qdebug.network.graph import Graph
 from qdebug.network.outputparts import OutputParts, output_parts
 from qdebug.network.samples.subset import SampleSubset
+from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.types import Array, Tensors
 
 _MOST_GROUPS = 12

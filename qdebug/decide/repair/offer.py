@@ -17,8 +17,8 @@ from qdebug.decide.repair.pins import prepared_search, searched
 from qdebug.decide.repair.setup import Setup
 from qdebug.decide.search.outcome import HELD_OUT, BisectResult, Check
 from qdebug.decide.search.problem import Pins, pins_of
-from qdebug.execute.timelimit import OutOfTimeError
 from qdebug.formats.registry import order_of
+from qdebug.run.timelimit import OutOfTimeError
 from qdebug.store.cache import load_result, save_result
 from qdebug.types import Precision
 

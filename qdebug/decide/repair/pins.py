@@ -19,8 +19,8 @@ from qdebug.decide.search.find import Outcome
 from qdebug.decide.search.outcome import BisectResult
 from qdebug.decide.search.problem import Pins
 from qdebug.execute.model_pair import CalibratedPlan
-from qdebug.execute.timelimit import OutOfTimeError
 from qdebug.results.words import share
+from qdebug.run.timelimit import OutOfTimeError
 from qdebug.wording import counted
 
 _RATED_ANEW = 0.1

@@ -13,7 +13,7 @@ from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
 from qdebug.decide.remedies.result import Reason, SkippedRemedy, Step
 from qdebug.decide.repair.judge import Judge
 from qdebug.decide.repair.verdict import Judgement, Verdict
-from qdebug.execute.timelimit import OutOfTimeError, check_time
+from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.types import Progress
 from qdebug.wording import counted
 

@@ -16,8 +16,8 @@ from qdebug import __version__
 from qdebug.errors import ClusterError, ClusterStartError, QdebugError
 from qdebug.execute.cluster import worker
 from qdebug.execute.cluster.sharing import Sharing
-from qdebug.execute.executor import Shard, Work, cut_evenly, shards_of
 from qdebug.network.prepare import Model
+from qdebug.run.executor import Shard, Work, cut_evenly, shards_of
 from qdebug.wording import option
 
 if TYPE_CHECKING:

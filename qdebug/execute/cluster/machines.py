@@ -19,13 +19,13 @@ from qdebug.config.cluster import ClusterSettings, local_processes
 from qdebug.errors import ClusterStartError, required
 from qdebug.execute.cluster import worker
 from qdebug.execute.cluster.dispatch import DaskExecutor, fail_without_worker
-from qdebug.execute.executor import THIS_PROCESS, Executor
 from qdebug.outputfiles import (
     own_folder,
     refuse_temporary,
     temporary_folder,
     uninterrupted,
 )
+from qdebug.run.executor import THIS_PROCESS, Executor
 from qdebug.wording import counted, option
 
 if TYPE_CHECKING:

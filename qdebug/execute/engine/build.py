@@ -17,13 +17,13 @@ from qdebug.engine_info.plan_audit import audit_plan
 from qdebug.errors import UsageError
 from qdebug.execute.engine.request import build_request
 from qdebug.formats.registry import FORMAT_OF
+from qdebug.memo import cache_folder
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch, Samples
 from qdebug.outputfiles import check_writable, make_folder, write_bytes, write_text
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.results.engine import EngineReport
-from qdebug.store.cache import cache_folder
 from qdebug.types import Precision, ProgressCallback, ignore_progress
 from qdebug.wording import counted, option
 

@@ -28,7 +28,7 @@ from qdebug.execute.cluster import dispatch, files, machines
 from qdebug.execute.cluster.dispatch import DaskExecutor
 from qdebug.execute.cluster.files import SharedFile, shared_file
 from qdebug.execute.cluster.machines import open_executor
-from qdebug.execute.executor import THIS_PROCESS, Shard, shards_of
+from qdebug.run.executor import THIS_PROCESS, Shard, shards_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
 

@@ -7,19 +7,15 @@ so that what is added up does not depend on who was first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from qdebug.network.prepare import Model
 from qdebug.network.samples.subset import SampleSubset
-from qdebug.types import Progress
 from qdebug.wording import counted
-
-if TYPE_CHECKING:
-    from qdebug.execute.context import Context
 
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
@@ -129,37 +125,6 @@ def cut_evenly(executions: int, count: int) -> list[Shard]:
 def part_of(subset: SampleSubset, shard: Shard) -> SampleSubset:
     """The executions of a shard."""
     return SampleSubset(subset.samples, subset.batches[shard.start : shard.stop])
-
-
-def over_shards(
-    context: Context,
-    work: Work[Shard, ResultT],
-    subset: SampleSubset,
-    stage: str,
-    *,
-    few: bool = False,
-) -> Iterator[ResultT]:
-    """What `work` gives for the shards of a pass over `subset`, in order. Raises as Executor.map.
-
-    Args:
-        stage: what the progress of workers is reported as; this process reports its own.
-        few: see Executor.shards.
-    """
-    shards = context.executor.shards(len(subset.batches), few=few)
-    results = context.executor.map(work, shards)
-    return _reported(context, results, [part_of(subset, s).count for s in shards], stage)
-
-
-def _reported(
-    context: Context, results: Iterable[ResultT], counts: Sequence[int], stage: str
-) -> Iterator[ResultT]:
-    done = 0
-    for result, count in zip(results, counts, strict=True):
-        done += count
-        if context.executor.workers:
-            note = workers_note(context.executor)
-            context.progress(Progress(stage, done, sum(counts), note))
-        yield result
 
 
 def workers_note(executor: Executor) -> str:

@@ -1,0 +1,1 @@
+"""What runs models over samples, once, whoever asks."""
