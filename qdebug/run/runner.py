@@ -213,9 +213,10 @@ class Runner:
         finally:
             # After Ctrl-C, at a time limit or an error, what runs inside of the runtime ends, too.
             pool.shutdown(wait=False, cancel_futures=True)
-            while not all(future.done() for _, future in waiting):
-                self._parts.interrupt()
+            self._parts.interrupt()
+            while self._parts.active:
                 time.sleep(_POLL_S)
+                self._parts.interrupt()
             self._parts.close()
 
     def _result(self, future: Future[Results | QdebugError], stage: str) -> Results | QdebugError:
@@ -242,6 +243,7 @@ class _PartRunner:
         self._held: dict[tuple[object, ...], dict[int, Tensors]] = {}
         self._room = _HELD_BYTES
         self._ended = False
+        self.active = 0
 
     def __call__(self, part: Part) -> Results | QdebugError:
         """What the reducers of a job give for a shard; the error of a model that fails.
@@ -249,10 +251,10 @@ class _PartRunner:
         Raises:
             QdebugError: any other one.
         """
-        job = part.job
+        job, total = part.job, Results()
         with self._lock:
+            self.active += 1
             sessions = self._jobs.setdefault(job.key, _Sessions())
-        total: Results = {}
         try:
             batches = self.data.subset.batches[part.shard.start : part.shard.stop]
             for batch in batches:
@@ -260,6 +262,9 @@ class _PartRunner:
                 total = _merged(job, total, found) if total else found
         except (BackendError, ModelError, PlanError) as error:
             return error
+        finally:
+            with self._lock:
+                self.active -= 1
         return total
 
     def begin(self) -> None:
