@@ -9,7 +9,7 @@ from dataclasses import replace
 from onnx import TensorProto
 
 from qdebug.analyse.causes.overflow import contained
-from qdebug.backends.fp16_emulation.coverage import FEW_SAMPLES, behind_few_values, predicted
+from qdebug.backends.fp16_emulation.rounding import OBSERVED
 from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import ErrorTotals, skipped_tensors
 from qdebug.metrics.effect import Effect, EffectSummary, rank_key
@@ -27,7 +27,7 @@ from qdebug.results.compare import (
     TensorMatch,
     TensorResult,
 )
-from qdebug.types import Fp16Kernels, Precision, Skipped
+from qdebug.types import Precision, Skipped
 from qdebug.wording import counted, option
 
 DIVERGENCE_DB = 20.0
@@ -108,36 +108,21 @@ def ranked_by_effect(
     return tuple(replace(x, rank=i) for i, x in enumerate(sorted(known, key=key), start=1))
 
 
-def with_predictions(
-    pair: ModelPair, layers: Sequence[LayerResult], kernels: str, samples: int
-) -> tuple[tuple[LayerResult, ...], tuple[str, ...]]:
-    """`layers` with whether the simulated error of those in FP16 predicts an engine's, on so many
-    samples; and notes."""
-    graph, how = pair.candidate, Fp16Kernels(kernels)
-    inherits = behind_few_values(graph) if samples < FEW_SAMPLES else frozenset[str]()
-
-    def known(layer: LayerResult) -> bool | None:
-        if layer.precision is not Precision.FP16:
-            return None
-        half = [
-            node
-            for node in layer.nodes
-            if node in graph.by_name
-            and any(graph.types.get(t) == TensorProto.FLOAT16 for t in graph.by_name[node].outputs)
-        ]
-        return bool(half) and all(
-            node not in inherits and predicted(graph, node, how) for node in half
-        )
-
-    found = tuple(replace(layer, fp16_predicted=known(layer)) for layer in layers)
-    behind = sum(x.fp16_predicted is not None and not inherits.isdisjoint(x.nodes) for x in found)
-    if not behind:
-        return found, ()
-    return found, (
-        f"{counted(behind, 'layer')} in FP16 behind a gate, as in squeeze and excitation, or a "
-        f"recurrent layer cannot be predicted on {counted(samples, 'sample')}: all inherit what "
-        f"few values are rounded to. Compare at least {FEW_SAMPLES} samples, or an engine "
-        f"({option('backend')}).",
+def unobserved_note(pair: ModelPair) -> tuple[str, ...]:
+    """That layers in FP16 have operators whose kernels were not examined, where there are any."""
+    graph = pair.candidate
+    kinds: dict[str, int] = {}
+    for node in graph.nodes:
+        half = any(graph.types.get(t) == TensorProto.FLOAT16 for t in node.outputs)
+        if half and (node.domain or node.op_type not in OBSERVED):
+            kinds[node.op_type] = kinds.get(node.op_type, 0) + 1
+    if not kinds:
+        return ()
+    named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return (
+        f"An engine may round FP16 otherwise inside of {named}, whose kernels were not "
+        "examined: the simulation rounds results alone. "
+        f"{option('backend')} compares with an engine.",
     )
 
 

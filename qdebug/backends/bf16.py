@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, shape_inference
 
 from qdebug.backends.fp16_emulation.rounding import as_tensorrt_computes
-from qdebug.backends.fp16_emulation.sketch import Bf16Sketch
+from qdebug.formats.registry import BF16
 from qdebug.network.graph import Graph, Node
 from qdebug.network.subgraphs import all_names, free_name, rename_reads
 from qdebug.network.weights import tensor_of, values_of
@@ -71,7 +71,7 @@ def in_fp32(proto: onnx.ModelProto, kernels: Fp16Kernels = Fp16Kernels.EXACT) ->
         made = None
         if narrow and kernels is Fp16Kernels.TENSORRT:
             shapes = [typed.shapes.get(tensor) for tensor in original.input]
-            made = as_tensorrt_computes(node, shapes, typed.opset, free, Bf16Sketch)
+            made = as_tensorrt_computes(node, shapes, typed.opset, free, BF16)
         if made:  # the last of which is the Cast to BF16
             (rounded,) = made[-1].output
             made[-1].output[0] = free(f"{rounded}:bf16")

@@ -320,10 +320,6 @@ def _how(result: CompareResult) -> Iterator[tuple[tuple[str, str], bool]]:
     if result.fp16_kernels is not None:
         usual = result.fp16_kernels is Fp16Kernels.TENSORRT
         yield ("FP16 layers", FP16_KERNELS[result.fp16_kernels]), usual
-    if (covered := result.fp16_coverage) is not None:
-        share = f"{covered.predicted} of {counted(covered.layers, 'layer')} in FP16"
-        text = f"the error of {share}: how TensorRT's kernels round them is known"
-        yield ("predicted", text), covered.predicted == covered.layers
     if (matched := result.correspondence) is not None:
         yield (
             ("matched", _matched(matched)),

@@ -249,8 +249,6 @@ class LayerResult:
             and those without either by cumulative error.
         effect: what its precision costs at the outputs of the simulation; null for a layer that
             runs in FP32, and where effects were not measured.
-        fp16_predicted: of a layer in FP16, whether its simulated error is a prediction of an
-            engine's: TensorRT's kernels are known to round as it was simulated; null otherwise.
         readers_sqnr_db: of a layer that holds NaN or Inf of its own, the lowest SQNR among the
             layers that read them, where all of those are finite; it then ranks by it.
         error_parts: what its output's error in the simulation consists of; null for a layer that
@@ -270,7 +268,6 @@ class LayerResult:
     causes: tuple[Cause, ...] = ()
     readers_sqnr_db: float | None = None
     effect: Effect | None = None
-    fp16_predicted: bool | None = None
     error_parts: ErrorParts | None = None
     remedies: tuple[TriedRemedy, ...] = ()
 
@@ -466,14 +463,6 @@ class GateVerdict:
     conditions: tuple[Checked, ...]
 
 
-@dataclass(frozen=True)
-class Fp16Coverage:
-    """For how many of the layers in FP16 the simulated error is a prediction of an engine's."""
-
-    layers: int
-    predicted: int
-
-
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CompareResult(Result):
     """Everything `qdebug compare` measured.
@@ -575,13 +564,6 @@ class CompareResult(Result):
     def stages(self) -> tuple[Stage, ...]:
         """The steps from the framework to the engine, and the task's score: whether each holds."""
         return stages_of(self)
-
-    @property
-    @in_json
-    def fp16_coverage(self) -> Fp16Coverage | None:
-        """Of the layers in FP16; null without any."""
-        known = [x.fp16_predicted for x in self.layers if x.fp16_predicted is not None]
-        return Fp16Coverage(len(known), sum(known)) if known else None
 
     @property
     def noise(self) -> float:

@@ -161,7 +161,7 @@ def _engine_row(result: Any) -> dict[str, Any]:
     if ran is None:
         return {**row, "says": f"built; {mismatched}; {engine.not_executed_because}"}
     cast = (Precision.FP16, Precision.BF16)
-    kinds = {x.tensor: (x.op_type, str(x.precision), x.fp16_predicted) for x in result.layers}
+    kinds = {x.tensor: (x.op_type, str(x.precision)) for x in result.layers}
     row |= {
         "latency_ms": ran.latency_ms,
         "capture": ran.capture,

@@ -49,3 +49,17 @@ def test_infinities_that_int8_chooses_are_no_overflow() -> None:
     result = qdebug.compare(model, inputs=samples, calib_data=samples, effect="none", cache=False)
     notes = [n for n in result.notes if "NaN or Inf where FP32 does not" in n]
     assert len(notes) == 1 and "overflow" not in notes[0], result.notes
+
+
+@pytest.mark.parametrize(("kernels", "noted"), [("tensorrt", True), ("exact", False)])
+def test_operators_whose_kernels_were_not_examined(kernels: Any, noted: bool) -> None:
+    b = Builder(5)
+    model = b.model(
+        {"x": ["n", 8]}, [b.add("CumSum", b.linear("x", 8, 8), b.constant(1, np.int32))]
+    )
+    x = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    result = qdebug.compare(
+        model, inputs={"x": x}, precision="fp16", fp16_kernels=kernels, effect="none", cache=False
+    )
+    found = [n for n in result.notes if "1 CumSum" in n]
+    assert bool(found) is noted, result.notes

@@ -35,7 +35,6 @@ ARGUMENTS = {
     "bench_formats": "--nets digits_cnn --samples 4",
     "bench_fp16": SMALL,
     "bench_gpu_formats": "--compute-capability 8.9 --nets digits_cnn --precisions fp8 --samples 2",
-    "bench_gpu_fp16_rules": "build {tmp} --only 24->96",
     "bench_large": "--nets W3 --samples 4 --seconds 1 --commands inspect export floor",
     "bench_parts": "--nets digits_cnn --samples 4",
     "bench_pictures": f"{DATA}/digits_cnn.onnx --pictures 4 --rounds 1",
@@ -71,7 +70,6 @@ SHOWS = {
     "bench_formats": ["| network | INT8 | FP8 | A16W8 | BF16 | FP16 |", "| digits_cnn | 1.000, "],
     "bench_fp16": ["FP16, tensorrt", "× FP32"],
     "bench_gpu_formats": ["digits_cnn fp8: built; 0 not as planned"],
-    "bench_gpu_fp16_rules": ["pixel 24->96 ok"],
     "bench_large": ["| W3, 0.04 GB | floor |", "| 1.00 |"],
     "bench_parts": ["| `amax-by-8` | clipping |", "fp16: 1 networks, 19 layers"],
     "bench_pictures": ["a quarter", "pictures / npz: wall"],
@@ -88,7 +86,7 @@ SHOWS = {
     "bench_unseen": ["| digits_cnn | FP32 | 1.000 |", "| weights alone | ", "| best calibrator | "],
     "bench_yardsticks": ["| digits_cnn, classifier: 1.000", "|  | noise | "],
 }
-NEEDS_BUILDER = ("bench_audit", "bench_gpu_formats", "bench_gpu_fp16_rules")
+NEEDS_BUILDER = ("bench_audit", "bench_gpu_formats")
 NEEDS_BROWSER = ("bench_report",)
 NEEDS_GPU = ("bench_engine",)
 

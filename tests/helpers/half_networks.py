@@ -1,4 +1,4 @@
-"""Networks with recurrent layers, and with normalizations by reduction, for FP16; random weights.
+"""Networks with normalizations by reduction, for FP16; random weights.
 
 None of them was used to find out how kernels round.
 """
@@ -13,7 +13,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 Array = np.ndarray[Any, Any]
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
 class Builder:
@@ -49,27 +48,6 @@ class Builder:
 
     def _matrix(self, inner: int, outer: int) -> Array:
         return self.rng.normal(size=(inner, outer)) / np.sqrt(inner)
-
-    def recurrent(
-        self,
-        op_type: str,
-        x: str,
-        size: int,
-        hidden: int,
-        *states: str,
-        both: bool = False,
-        **given: Any,
-    ) -> str:
-        d, rows = 1 + both, GATES[op_type] * hidden
-        tensors = [
-            self.constant(self.rng.normal(size=(d, rows, n)) / np.sqrt(n)) for n in (size, hidden)
-        ]
-        bias = self.constant(self.rng.normal(size=(d, 2 * rows)) / 4)
-        way = "bidirectional" if both else "forward"
-        return self.add(
-            op_type, x, *tensors, bias, *states, outputs=2 + (op_type == "LSTM"),
-            hidden_size=hidden, direction=way, **given,
-        )  # fmt: skip
 
     def reduced(self, op_type: str, x: str, axis: int = -1) -> str:
         return self.add(op_type, x, self.constant([axis], np.int64), keepdims=1)
@@ -113,60 +91,6 @@ class Builder:
         return helper.make_model(graph, opset_imports=imports, ir_version=9)
 
 
-def speech(batch: int = 4) -> onnx.ModelProto:
-    """Two LSTM in one direction over steps, a dense layer with Elu."""
-    b = Builder(1)
-    x = b.recurrent("LSTM", "x", 40, 56)
-    x = b.recurrent("LSTM", b.add("Squeeze", x, b.constant([1], np.int64)), 56, 64)
-    x = b.add("Squeeze", x, b.constant([1], np.int64))
-    x = b.add("Elu", b.linear(x, 64, 48))
-    return b.model({"x": [12, batch, 40]}, [b.linear(x, 48, 20)])
-
-
-def speech_of_one() -> onnx.ModelProto:
-    """The same with a batch of one, whose products are those of a vector."""
-    return speech(1)
-
-
-def text() -> onnx.ModelProto:
-    """Convolutions, then two LSTM in both directions, as recognizers of text have them."""
-    b = Builder(2)
-    x = b.add("Conv", "x", b.weight(32, 1, 3, 3), pads=[1, 1, 1, 1], strides=[2, 1])
-    x = b.add("Conv", b.add("LeakyRelu", x, alpha=0.1), b.weight(48, 32, 3, 3), pads=[1, 1, 1, 1])
-    x = b.reduced("ReduceMean", b.add("Relu", x), 2)
-    x = b.add("Transpose", b.add("Squeeze", x, b.constant([2], np.int64)), perm=[2, 0, 1])
-    for size in (48, 80):
-        x = b.recurrent("LSTM", x, size, 40, both=True)
-        x = b.shaped(b.add("Transpose", x, perm=[0, 2, 1, 3]), 16, 3, 80)
-    return b.model({"x": [3, 1, 16, 16]}, [b.add("Softmax", b.linear(x, 80, 37), axis=-1)])
-
-
-def tagger() -> onnx.ModelProto:
-    """A GRU in both directions as PyTorch exports it, a GRU as ONNX has it, Softplus and Mish."""
-    b = Builder(3)
-    x = b.recurrent(
-        "GRU", b.add("Mish", b.linear("x", 24, 40)), 40, 36, both=True, linear_before_reset=1
-    )
-    x = b.shaped(b.add("Transpose", x, perm=[0, 2, 1, 3]), 10, 5, 72)
-    x = b.recurrent("GRU", x, 72, 44)
-    x = b.add("Softplus", b.add("Squeeze", x, b.constant([1], np.int64)))
-    return b.model({"x": [10, 5, 24]}, [b.linear(x, 44, 12)])
-
-
-def voice() -> onnx.ModelProto:
-    """One step of an LSTM whose states are inputs and outputs, as detectors of speech have it."""
-    b = Builder(4)
-    x = b.add("Conv", "x", b.weight(48, 20, 3), pads=[1, 1])
-    x = b.add("Transpose", b.reduced("ReduceMean", b.add("Relu", x), 2), perm=[2, 0, 1])
-    steps = b.recurrent("LSTM", x, 48, 32, "", "h", "c")
-    states = b.add("Concat", f"{steps}_1", f"{steps}_2", axis=0)
-    shape = b.add("Squeeze", steps, b.constant([1], np.int64))
-    return b.model(
-        {"x": [2, 20, 12], "h": [1, 2, 32], "c": [1, 2, 32]},
-        [b.add("Sigmoid", b.linear(b.add("Relu", shape), 32, 4)), states],
-    )
-
-
 def mixer() -> onnx.ModelProto:
     """Blocks of normalizations by reduction, products over tokens and channels, Elu, and a
     comparison of directions."""
@@ -199,11 +123,6 @@ def capsules() -> onnx.ModelProto:
 
 
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
-    "LSTM, one direction": speech,
-    "LSTM, one direction, batch 1": speech_of_one,
-    "LSTM, both directions": text,
-    "GRU": tagger,
-    "LSTM, one step, states given": voice,
     "written-out LayerNorm": mixer,
     "capsules": capsules,
 }

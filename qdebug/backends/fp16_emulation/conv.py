@@ -24,166 +24,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise, product
-from typing import Any
+from itertools import product
 
 import numpy as np
-import onnx
 
-from qdebug.backends.fp16_emulation.products import BLOCK, ONE_BY_ONE, one_by_one, sum_of_blocks
-from qdebug.backends.fp16_emulation.sketch import Shape, Sketch
-from qdebug.plan.rewrite.edit import attributes_of
+from qdebug.backends.fp16_emulation.products import BLOCK, ONE_BY_ONE
+from qdebug.backends.fp16_emulation.wide import Body, Shape, Wide, sum_of_blocks
+from qdebug.formats.registry import BF16
 
 # All as observed; see above. NVIDIA does not document them.
 _TILE = 32
 _FEW_OUTPUTS = 32
 _FP32_CHANNELS = 8
-FEW_POSITIONS = 64
-MANY_POSITIONS = 256
+_FEW_POSITIONS = 64
+_MANY_POSITIONS = 256
 _SHORT = 8
 _FULL = 256
 _INTERLEAVED = (24, 32)
 _END = np.iinfo(np.int64).max
-
-
-def conv(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str | None:
-    """The FP32 tensor that, rounded, is the node's output; None where that is the exact result, or
-    where the window is not known beforehand."""
-    window = _window_of(node, shapes)
-    if window is None or (window.groups > 1 and window.channels == window.outputs == 1):
-        return None
-    if _rounds_once(window, shapes[0]):
-        return None
-    pixels, weights = sketch.wide(node.input[0]), sketch.wide(node.input[1])
-    narrow = window.groups > 1 and window.channels <= _FP32_CHANNELS
-    if narrow or not sketch.sums_in_blocks:
-        total = sketch.rounded(sketch.add("Conv", pixels, weights, **attributes_of(node)))
-    else:
-        total = _summed(sketch, _padded(sketch, pixels, window), weights, window)
-    if len(node.input) > 2 and node.input[2]:
-        shape = sketch.ints([1, -1, *(1 for _ in window.kernel)])
-        total = sketch.add("Add", total, sketch.wide(sketch.add("Reshape", node.input[2], shape)))
-    return total
-
-
-def _rounds_once(window: _Window, shape: Shape) -> bool:
-    """Whether a kernel sums in FP32 and adds the bias before it rounds."""
-    if window.groups > 1:
-        return False
-    if len(window.kernel) <= 2 and 1 < window.positions <= _SHORT // window.channels:
-        return True
-    if len(window.kernel) == 1 and window.channels == 1:
-        return FEW_POSITIONS < window.positions < MANY_POSITIONS
-    pixel = shape is not None and all(n == 1 for n in (shape[0], *shape[2:]))
-    return pixel and window.positions == 1 and min(window.channels, window.outputs) >= _FULL
-
-
-def _summed(sketch: Sketch, pixels: str, weights: str, window: _Window) -> str:
-    """The convolution of padded pixels, rounded after each block of terms."""
-    few = window.outputs <= _FEW_OUTPUTS
-    if window.positions > FEW_POSITIONS:
-        few = len(window.kernel) == 1
-    interleaved = few and window.channels in _INTERLEAVED
-    span = window.channels
-    if few and span < _TILE and span % BLOCK:
-        span += span % 2 if window.groups == 1 else 0
-        pixels, weights = _flat(sketch, pixels, weights, window, span)
-        ones = (1,) * len(window.kernel)
-        terms = math.prod(window.kernel) * span
-        window = replace(window, channels=terms, kernel=ones, strides=ones, dilations=ones)
-    flat = len(window.kernel) <= 2 and window.positions == 1
-    short = flat and window.channels <= ONE_BY_ONE
-    tiles = _tiles(window.channels, interleaved)
-    if short:
-        tiles = [[[first] for first, _ in one_by_one(window.channels)]]
-    order = [i for tile in tiles for block in tile for i in block]
-    if order != list(range(window.channels)):
-        weights = sketch.add("Gather", weights, sketch.ints(order), axis=1)
-    if window.groups > 1:  # a block of one group lies next to those of the others
-        groups, step = range(window.groups), window.groups * span
-        blocks = [block for tile in tiles for block in tile]
-        order = [i // span * step + g * span + i % span for b in blocks for g in groups for i in b]
-    if order != list(range(len(order))):
-        pixels = sketch.add("Gather", pixels, sketch.ints(order), axis=1)
-    return _in_blocks(sketch, pixels, weights, window, tiles)
-
-
-def _tiles(channels: int, interleaved: bool) -> list[list[list[int]]]:
-    """The channels of each block of each tile, in the order in which they are added."""
-    tiles = []
-    for first in range(0, channels, _TILE):
-        tile = range(first, min(first + _TILE, channels))
-        blocks = [list(tile[i : i + BLOCK]) for i in range(0, len(tile), BLOCK)]
-        if interleaved:
-            blocks = [[i for i in tile if i // 4 % 2 == half] for half in (0, 1)]
-        tiles.append([block for block in blocks if block])
-    return tiles
-
-
-def _flat(sketch: Sketch, pixels: str, weights: str, window: _Window, span: int) -> tuple[str, str]:
-    """The same convolution with a kernel of one pixel, whose channels are those of all positions,
-    `span` of each."""
-    rank, spatial = len(window.kernel), range(2, 2 + len(window.kernel))
-    if span > window.channels:
-        pads = np.zeros((2, 2 + rank), np.int64)
-        pads[1, 1] = span - window.channels
-        more = sketch.ints(pads.ravel())
-        pixels, weights = (sketch.add("Pad", tensor, more) for tensor in (pixels, weights))
-    axes = sketch.ints(spatial)
-    steps = sketch.ints(window.strides)
-    seen = []
-    for position in product(*map(range, window.kernel)):
-        starts, ends = (sketch.ints(b) for b in window.slice_of(position))
-        seen.append(sketch.add("Slice", pixels, starts, ends, axes, steps))
-    last = sketch.add("Transpose", weights, perm=[0, *spatial, 1])
-    weights = sketch.add("Unsqueeze", sketch.add("Flatten", last), axes)
-    return sketch.add("Concat", *seen, axis=1), weights
-
-
-def _in_blocks(
-    sketch: Sketch, pixels: str, weights: str, window: _Window, tiles: list[list[list[int]]]
-) -> str:
-    """The sum of blocks, each a convolution with a kernel of one pixel."""
-    rank, groups = len(window.kernel), window.groups
-    moved = rank if window.moves else 0
-    tables = [sketch.ints(table) for table in _tables(window, tiles, moved)]
-    axes = sketch.ints(range(1, 2 + moved))
-    steps = sketch.ints([1, *window.strides[:moved]])
-    # By positions first: the weights of a block then lie in rows, which are fast to copy.
-    outputs = groups * window.outputs
-    rows = sketch.add("Transpose", weights, perm=[*range(2, 2 + rank), 0, 1])
-    shape = sketch.ints([-1, outputs, window.channels])
-    rows = sketch.add("Reshape", rows, shape)
-    row_axes = sketch.ints([0, 2])
-    kernel = sketch.ints([outputs, -1, *[1] * rank])
-
-    def block(here: Sketch, number: str) -> str:
-        start, end, first, last = (here.add("Gather", table, number) for table in tables)
-        part = here.add("Slice", pixels, start, end, axes, steps)
-        weight = here.add("Reshape", here.add("Slice", rows, first, last, row_axes), kernel)
-        return here.add("Conv", part, weight, kernel_shape=[1] * rank, group=groups)
-
-    blocks = sum(len(tile) for tile in tiles) * math.prod(window.kernel)
-    return sum_of_blocks(sketch, blocks - 1, block)
-
-
-def _tables(
-    window: _Window, tiles: list[list[list[int]]], moved: int
-) -> tuple[list[list[int]], ...]:
-    """Starts and ends of each block's slices, [blocks, axes]: of pixels, and of rows of weights."""
-    rows: tuple[list[list[int]], ...] = ([], [], [], [])
-    first = 0
-    for tile in tiles:
-        bounds = list(pairwise(accumulate((len(block) for block in tile), initial=first)))
-        first = bounds[-1][1]
-        for k, position in enumerate(product(*map(range, window.kernel))):
-            starts, ends = window.slice_of(position)
-            for low, high in bounds:
-                rows[0].append([low * window.groups, *starts[:moved]])
-                rows[1].append([high * window.groups, *ends[:moved]])
-                rows[2].append([k, low])
-                rows[3].append([k + 1, high])
-    return rows
+_ZERO = -1  # in place of a channel: zeros
 
 
 @dataclass(frozen=True)
@@ -210,59 +69,175 @@ class _Window:
         return math.prod(self.kernel)
 
     @property
-    def moves(self) -> bool:
-        """Whether an output pixel reads anything other than the input pixel at its position."""
-        return any(n > 1 for n in (*self.kernel, *self.strides))
+    def reads(self) -> list[tuple[list[int], list[int]]]:
+        """Of each position of the kernel, starts and ends of the pixels that it reads, by spatial
+        axis of the padded input; an end may count from the end of the axis."""
+        found = []
+        for position in product(*map(range, self.kernel)):
+            each = list(zip(position, self.kernel, self.dilations, strict=True))
+            ends = [-d * (k - 1 - p) or _END for p, k, d in each]
+            found.append(([p * d for p, _, d in each], ends))
+        return found
 
-    def slice_of(self, position: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Starts and ends, by spatial axis of the padded input, of the pixels that a position of
-        the kernel reads; an end may count from the end of the axis."""
-        each = list(zip(position, self.kernel, self.dilations, strict=True))
-        return [p * d for p, _, d in each], [-d * (k - 1 - p) or _END for p, k, d in each]
 
-
-def _window_of(node: onnx.NodeProto, shapes: Sequence[Shape]) -> _Window | None:
-    """The window of a Conv; None where it depends on sizes that are unknown."""
-    sizes, given = shapes[1], attributes_of(node)
-    known = [n for n in sizes or () if isinstance(n, int)]
-    if not known or len(known) != len(sizes or ()):
+def conv(
+    pixels: Wide,
+    weights: Wide,
+    bias: Wide | None = None,
+    *,
+    group: int = 1,
+    strides: Sequence[int] = (),
+    dilations: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    auto_pad: bytes = b"NOTSET",
+    kernel_shape: Sequence[int] = (),
+) -> Wide | None:
+    """Conv; None where that is the exact result, or where the window is not known beforehand."""
+    sizes = weights.shape or (None,)
+    if not all(isinstance(n, int) for n in sizes):
         return None
-    ones = (1,) * len(known[2:])
-    groups = given.get("group", 1)
-    strides = tuple(given.get("strides", ones))
-    dilations = tuple(given.get("dilations", ones))
-    pads = _pads(given, known[2:], strides, dilations, shapes[0])
-    if pads is None:
+    outputs, channels, *kernel = (n for n in sizes if isinstance(n, int))
+    ones = (1,) * len(kernel)
+    window = _Window(
+        groups=group,
+        outputs=outputs // group,
+        channels=channels,
+        kernel=tuple(kernel),
+        strides=tuple(strides) or ones,
+        dilations=tuple(dilations) or ones,
+        pads=tuple(pads) or (0, 0) * len(kernel),
+    )
+    if auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):
+        same = _same_pads(window, pixels.shape, upper=auto_pad == b"SAME_UPPER")
+        if same is None:
+            return None
+        window = replace(window, pads=same)
+    depthwise = group > 1 and channels == window.outputs == 1
+    if depthwise or _rounds_once(window, pixels.shape):
         return None
-    return _Window(groups, known[0] // groups, known[1], tuple(known[2:]), strides, dilations, pads)
+    if pixels.body.format is BF16 or (group > 1 and channels <= _FP32_CHANNELS):
+        given = {"strides": window.strides, "dilations": window.dilations, "pads": window.pads}
+        total = pixels.of("Conv", weights, group=group, **given).rounded()
+    else:
+        total = _summed(pixels, weights, window)
+    return total if bias is None else total + bias.of("Unsqueeze", list(range(1, 1 + len(kernel))))
 
 
-def _padded(sketch: Sketch, pixels: str, window: _Window) -> str:
-    """The input, padded with the zeros that the window reads."""
-    if not any(window.pads):
-        return pixels
-    rank = len(window.kernel)
-    pads = (0, 0, *window.pads[:rank], 0, 0, *window.pads[rank:])
-    return sketch.add("Pad", pixels, sketch.ints(pads))
+def _rounds_once(window: _Window, shape: Shape) -> bool:
+    """Whether a kernel sums in FP32 and adds the bias before it rounds."""
+    if window.groups > 1:
+        return False
+    if len(window.kernel) <= 2 and 1 < window.positions <= _SHORT // window.channels:
+        return True
+    if len(window.kernel) == 1 and window.channels == 1:
+        return _FEW_POSITIONS < window.positions < _MANY_POSITIONS
+    pixel = shape is not None and all(n == 1 for n in (shape[0], *shape[2:]))
+    return pixel and window.positions == 1 and min(window.channels, window.outputs) >= _FULL
 
 
-def _pads(
-    given: dict[str, Any],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    shape: Shape,
-) -> tuple[int, ...] | None:
-    """The pads given, or those of ONNX's auto_pad, which result in ⌈size / stride⌉ outputs."""
-    how = given.get("auto_pad", b"NOTSET")
-    if how not in (b"SAME_UPPER", b"SAME_LOWER"):
-        return tuple(given.get("pads", ())) or (0, 0) * len(kernel)
+def _same_pads(window: _Window, shape: Shape, *, upper: bool) -> tuple[int, ...] | None:
+    """The pads of ONNX's auto_pad, which result in ⌈size / stride⌉ outputs; None where they depend
+    on a size that is unknown."""
     small, large = [], []
-    for axis, (k, s, d) in enumerate(zip(kernel, strides, dilations, strict=True), 2):
+    each = zip(window.kernel, window.strides, window.dilations, strict=True)
+    for axis, (k, s, d) in enumerate(each, 2):
         size = 1 if s == 1 else shape[axis] if shape else None
         if not isinstance(size, int):
             return None
         pad = max(0, (-(-size // s) - 1) * s + d * (k - 1) + 1 - size)
         small.append(pad // 2)
         large.append(pad - pad // 2)
-    return (*small, *large) if how == b"SAME_UPPER" else (*large, *small)
+    return (*small, *large) if upper else (*large, *small)
+
+
+def _summed(pixels: Wide, weights: Wide, window: _Window) -> Wide:
+    """The convolution, rounded after each block of terms."""
+    rank, channels, groups = len(window.kernel), window.channels, window.groups
+    few = window.outputs <= _FEW_OUTPUTS
+    if window.positions > _FEW_POSITIONS:
+        few = rank == 1
+    if any(window.pads):
+        pixels = pixels.of("Pad", [0, 0, *window.pads[:rank], 0, 0, *window.pads[rank:]])
+    terms = list(range(channels))
+    if few and channels < _TILE and channels % BLOCK:
+        more = [_ZERO] * (channels % 2 if groups == 1 else 0)
+        firsts = range(0, window.positions * channels, channels)
+        terms = [i for first in firsts for i in (*range(first, first + channels), *more)]
+        pixels, weights = _flat(pixels, weights, window)
+        ones = (1,) * rank
+        window = replace(
+            window,
+            channels=window.positions * channels,
+            kernel=ones,
+            strides=ones,
+            dilations=ones,
+        )
+    if few and channels in _INTERLEAVED:
+        tiles = [terms[i : i + _TILE] for i in range(0, len(terms), _TILE)]
+        halves = [[i for i in tile if i // 4 % 2 == half] for tile in tiles for half in (0, 1)]
+        blocks = [half for half in halves if half]
+    elif rank <= 2 and window.positions == 1 and window.channels <= ONE_BY_ONE:
+        blocks = [[i] for i in (*terms[1:2], 0, *terms[2:])]
+    else:
+        blocks = [terms[i : i + BLOCK] for i in range(0, len(terms), BLOCK)]
+    size = len(blocks[0])
+    blocks = [[*b, *[_ZERO] * (size - len(b))] for b in blocks]
+    # A block of one group lies next to those of the others; `_flat` has positions outermost.
+    across = [
+        i if i == _ZERO else (i // channels * groups + g) * channels + i % channels
+        for b in blocks
+        for g in range(groups)
+        for i in b
+    ]
+    pixels = _in_order(pixels, across, groups * window.channels)
+    weights = _in_order(weights, [i for b in blocks for i in b], window.channels)
+    return _in_blocks(pixels, weights, window, len(blocks), size)
+
+
+def _flat(pixels: Wide, weights: Wide, window: _Window) -> tuple[Wide, Wide]:
+    """The same convolution with a kernel of one pixel, of the channels of all positions."""
+    body, rank = pixels.body, len(window.kernel)
+    axes = body.ints(range(2, 2 + rank))
+    first, *others = (
+        pixels.of("Slice", starts, ends, axes, list(window.strides))
+        for starts, ends in window.reads
+    )
+    last = weights.of("Transpose", perm=[0, *range(2, 2 + rank), 1])
+    return first.of("Concat", *others, axis=1), last.of("Flatten").of("Unsqueeze", axes)
+
+
+def _in_order(x: Wide, order: Sequence[int], channels: int) -> Wide:
+    """The channels of a tensor in an order, in which `_ZERO` stands for one that it lacks."""
+    if list(order) == list(range(channels)):
+        return x
+    if _ZERO in order:
+        zeros = x.of("Slice", [0], [1], [1]).of("Shape").of("ConstantOfShape")
+        x = x.of("Concat", zeros, axis=1)
+    return x.of("Gather", list(order), axis=1)
+
+
+def _in_blocks(pixels: Wide, weights: Wide, window: _Window, count: int, size: int) -> Wide:
+    """The sum of blocks, each a convolution with a kernel of one pixel."""
+    body, rank, positions = pixels.body, len(window.kernel), window.positions
+    outputs = window.groups * window.outputs
+    parts = weights.of("Reshape", [outputs, count, size, positions])
+    parts = parts.of("Transpose", perm=[1, 3, 0, 2])
+    parts = parts.of("Reshape", [-1, outputs, size, *[1] * rank])
+    step = size * window.groups
+    blocks, starts, ends = [], [], []
+    for tile in (range(count)[i : i + 2] for i in range(0, count, 2)):
+        for k, (first, last) in enumerate(window.reads):
+            for i in tile:
+                blocks.append(i * positions + k)
+                starts.append([i * step, *first])
+                ends.append([i * step + step, *last])
+    tables = [body.ints(table) for table in (blocks, starts, ends)]
+    axes, steps = body.ints(range(1, 2 + rank)), body.ints([1, *window.strides])
+
+    def block(here: Body, number: str) -> Wide:
+        at, start, end = (here.add("Gather", table, number) for table in tables)
+        part = Wide(here, name=here.add("Slice", str(pixels), start, end, axes, steps))
+        kernel = here.add("Gather", str(parts), at)
+        return part.of("Conv", kernel, kernel_shape=[1] * rank, group=window.groups)
+
+    return sum_of_blocks(body, len(blocks), block)

@@ -10,80 +10,68 @@ Clip, Max and Min do have FP16 kernels, 20 to 30 times slower than the FP32 ones
 select among the values of their operands, so FP32 gives identical results.
 
 TensorRT's kernels also round within some operators. Those are written out in operators that round
-only where they say so; conv.py, products.py and normal.py say what was observed.
+only where they say so; conv.py, products.py and functions.py say what was observed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
 
 import onnx
 from onnx import TensorProto, shape_inference
 
+from qdebug.backends.fp16_emulation import functions
 from qdebug.backends.fp16_emulation.conv import conv
-from qdebug.backends.fp16_emulation.normal import (
-    batch_normalization,
-    group_normalization,
-    hard_sigmoid,
-    hard_swish,
-    instance_normalization,
-    layer_normalization,
-    log_of_sum,
-    log_softmax,
-    softmax,
-    sum_of_squares,
-)
-from qdebug.backends.fp16_emulation.pointwise import (
-    added,
-    elu,
-    gelu,
-    leaky_relu,
-    mish,
-    selu,
-    softplus,
-    softsign,
-)
 from qdebug.backends.fp16_emulation.products import einsum, gemm, matmul
-from qdebug.backends.fp16_emulation.recurrent import RECURRENT, recurrent
-from qdebug.backends.fp16_emulation.sketch import Shape, Sketch
+from qdebug.backends.fp16_emulation.wide import Body, Shape, Wide
+from qdebug.formats.base import Format
 from qdebug.formats.registry import FP16
 from qdebug.network.graph import Graph
 from qdebug.network.subgraphs import all_names, free_name
-from qdebug.plan.rewrite.edit import copy_node, make_node
+from qdebug.plan.rewrite.edit import attributes_of, copy_node, make_node
 from qdebug.types import Fp16Kernels
 
-_KERNELS: dict[str, Callable[[Sketch, onnx.NodeProto, Sequence[Shape]], str | None]] = {
-    "BatchNormalization": batch_normalization,
+_KERNELS: dict[str, Callable[..., Wide | None]] = {
+    "BatchNormalization": functions.batch_normalization,
     "Conv": conv,
     "Einsum": einsum,
-    "Elu": elu,
-    "Gelu": gelu,
+    "Elu": functions.elu,
+    "Gelu": functions.gelu,
     "Gemm": gemm,
-    "GroupNormalization": group_normalization,
-    "HardSigmoid": hard_sigmoid,
-    "HardSwish": hard_swish,
-    "InstanceNormalization": instance_normalization,
-    "LayerNormalization": layer_normalization,
-    "LeakyRelu": leaky_relu,
-    "LogSoftmax": log_softmax,
+    "GroupNormalization": functions.group_normalization,
+    "HardSigmoid": functions.hard_sigmoid,
+    "HardSwish": functions.hard_swish,
+    "InstanceNormalization": functions.instance_normalization,
+    "LayerNormalization": functions.layer_normalization,
+    "LeakyRelu": functions.leaky_relu,
+    "LogSoftmax": functions.log_softmax,
     "MatMul": matmul,
-    "Mish": mish,
-    "ReduceLogSumExp": log_of_sum,
-    "ReduceSumSquare": sum_of_squares,
-    "Selu": selu,
-    "Softmax": softmax,
-    "Softplus": softplus,
-    "Softsign": softsign,
-    "Sum": added,
+    "Mish": functions.mish,
+    "ReduceLogSumExp": functions.log_of_sum,
+    "ReduceSumSquare": functions.sum_of_squares,
+    "Selu": functions.selu,
+    "Softmax": functions.softmax,
+    "Softplus": functions.softplus,
+    "Softsign": functions.softsign,
+    "Sum": functions.added,
 }
-
-WRITTEN_OUT = frozenset(_KERNELS)
-"""Operators that round inside; see `is_written_out`."""
 
 _SLOW = frozenset({"Clip", "Max", "Min"})
 SELECTING = _SLOW | {"MaxPool", "Relu"}
 """Operators whose results are values of their operands, or 0: they do not round."""
+
+OBSERVED = frozenset(
+    {*_KERNELS, *SELECTING, "Abs", "Add", "AveragePool", "ConvTranspose", "Cos", "Div", "Dropout"}
+    | {"Erf", "Exp", "GlobalAveragePool", "GlobalMaxPool", "Log", "Mul", "Neg", "PRelu", "Pow"}
+    | {"Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"}
+    | {"ReduceSum", "Resize", "Sigmoid", "Sin", "Sqrt", "Sub", "Tanh", "ThresholdedRelu", "Where"}
+    | {"Cast", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "DequantizeLinear"}
+    | {"Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape"}
+    | {"ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile"}
+    | {"Transpose", "Unsqueeze"}
+)
+"""Operators that TensorRT's kernels were seen to round as the simulation does: written out here,
+rounded once, or only moved."""
 
 
 def keep_fp16_rounding(
@@ -124,7 +112,9 @@ def _computed(
 ) -> list[onnx.NodeProto]:
     """The nodes that compute a node with FP16 outputs."""
     if node.op_type in _SLOW and not node.domain:
-        return _around_fp32(node, free)
+        nodes = fed_fp32(node, [i for i, t in enumerate(node.input) if t], free)
+        half, node.output[0] = node.output[0], free(node.output[0])
+        return [*nodes, make_node("Cast", [node.output[0]], half, to=TensorProto.FLOAT16)]
     made = None
     if kernels is Fp16Kernels.TENSORRT and not _runs_in_int8(typed, node):
         shapes = [typed.shapes.get(tensor) for tensor in node.input]
@@ -162,13 +152,6 @@ def fed_fp32(
     return [*casts, node]
 
 
-def _around_fp32(node: onnx.NodeProto, free: Callable[[str], str]) -> list[onnx.NodeProto]:
-    """The same node in FP32, for an operator whose inputs and outputs are all FP16."""
-    nodes = fed_fp32(node, [i for i, t in enumerate(node.input) if t], free)
-    half, node.output[0] = node.output[0], free(node.output[0])
-    return [*nodes, make_node("Cast", [node.output[0]], half, to=TensorProto.FLOAT16)]
-
-
 def mentions_fp16(proto: onnx.ModelProto) -> bool:
     """Whether a model has FP16 in it."""
     graph = proto.graph
@@ -188,7 +171,7 @@ def as_tensorrt_computes(
     shapes: Sequence[Shape],
     opset: int,
     free: Callable[[str], str],
-    kind: type[Sketch] = Sketch,
+    format: Format = FP16,
 ) -> list[onnx.NodeProto] | None:
     """Nodes that compute an FP16 or BF16 node as TensorRT does, with its inputs and outputs.
 
@@ -197,29 +180,23 @@ def as_tensorrt_computes(
         shapes: of its inputs.
         opset: of the model.
         free: makes a new tensor name from a wanted one.
-        kind: of the format.
+        format: of what it computes.
 
     Returns:
         The nodes, or None where TensorRT rounds only once, at the output, as the node itself does.
     """
-    if node.domain:
-        return None
-    sketch = kind(opset, free, node.output[0] or node.op_type)
-    if node.op_type in RECURRENT and sketch.format is not FP16:
-        return None
-    if node.op_type in RECURRENT:
-        return sketch.nodes if recurrent(sketch, node, shapes) else None
     kernel = _KERNELS.get(node.op_type)
-    if kernel is None:
+    if kernel is None or node.domain or any(node.output[1:]):
         return None
-    unrounded = kernel(sketch, node, shapes)
+    body = Body(opset, free, node.output[0], format)
+    # The axes of a reduction are whole numbers.
+    axes_from = 1 if node.op_type.startswith("Reduce") else len(node.input)
+    operands: list[Wide | str | None] = [
+        Wide(body, half=tensor, shape=shape) if tensor else None
+        for tensor, shape in zip(node.input[:axes_from], shapes, strict=False)
+    ]
+    unrounded = kernel(*operands, *node.input[axes_from:], **attributes_of(node))
     if unrounded is None:
         return None
-    sketch.add("Cast", unrounded, output=node.output[0], to=sketch.format.onnx_type)
-    return sketch.nodes
-
-
-def is_written_out(node: onnx.NodeProto, shapes: Sequence[Shape], opset: int) -> bool:
-    """Whether `as_tensorrt_computes` gives nodes for it."""
-    names = count()
-    return as_tensorrt_computes(node, shapes, opset, lambda n: f"{n}_{next(names)}") is not None
+    body.add("Cast", str(unrounded), output=node.output[0], to=format.onnx_type)
+    return body.nodes

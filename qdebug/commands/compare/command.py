@@ -33,7 +33,7 @@ from qdebug.analyse.layer_results import (
     output_results,
     overflow_notes,
     tensor_results,
-    with_predictions,
+    unobserved_note,
     with_worst_files,
 )
 from qdebug.analyse.objects import check_objects
@@ -514,10 +514,8 @@ def _result(
 ) -> CompareResult:
     """What the pass over the samples measured."""
     tensors = tensor_results(pair, errors)
-    kernels = settings.fp16_kernels
-    layers, unpredicted = with_predictions(
-        pair, layer_results(pair, errors), kernels, samples.count
-    )
+    kernels = Fp16Kernels(settings.fp16_kernels)
+    layers = layer_results(pair, errors)
     computed = {t.name for t in tensors}
     finals = with_worst_files(
         output_results(pair, {t: x for t, x in errors.tensors.items() if t in computed}),
@@ -540,9 +538,9 @@ def _result(
         notes=(
             *pair.notes,
             *overflow_notes(finals, layers),
-            *unpredicted,
+            *(unobserved_note(pair) if kernels is Fp16Kernels.TENSORRT else ()),
             *_unquantized_notes(pair, samples),
             *_unseen_notes(settings, pair),
         ),
-        fp16_kernels=Fp16Kernels(kernels) if half else None,
+        fp16_kernels=kernels if half else None,
     )

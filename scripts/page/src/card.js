@@ -120,7 +120,6 @@ function head(layer, run) {
     chip(`${layer.precision.toUpperCase()} requested`),
     built ? chip(`built in ${built.toUpperCase()}`, other ? "warn" : "") : null,
     layer.harmless ? chip("overflows harmlessly: a mask") : null,
-    layer.fp16_predicted === false ? chip("FP16 error not predicted for engines", "warn") : null,
   ];
   return [...title(layer.name, chips.filter(Boolean)), figures(layer, run.result)];
 }

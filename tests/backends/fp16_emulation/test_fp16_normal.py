@@ -74,12 +74,6 @@ def test_softmax_of_many_rounds_its_sum_and_overflows() -> None:
     np.testing.assert_array_equal(run_node(node, {"x": many}), 0)
 
 
-def test_softmax_is_left_alone_before_opset_13() -> None:
-    node = helper.make_node("Softmax", ["x"], ["y"])
-    assert is_left_alone(half_model([node], {"x": [2, 3]}, opset=12))
-    assert not is_left_alone(half_model([node], {"x": [2, 3]}, opset=13))
-
-
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
 def test_softmax_of_nan_and_inf(op: str) -> None:
     x = np.zeros((5, 4))

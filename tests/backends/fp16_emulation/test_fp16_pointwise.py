@@ -11,7 +11,7 @@ from half_rules import half
 from half_runs import Array, run_node
 from onnx import helper
 
-from qdebug.backends.fp16_emulation.pointwise import truncated
+from qdebug.backends.fp16_emulation.functions import truncated
 
 RNG = np.random.default_rng(0)
 X = half(RNG.normal(size=(40, 50)) * 3)

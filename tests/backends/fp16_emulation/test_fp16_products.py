@@ -29,14 +29,6 @@ MATRICES = {
     "x:1AMK w:BAKN": ("1AMK", "BAKN"),
 }
 VECTORS = {
-    "x:K w:K": ("K", "K"),
-    "x:K w:KN": ("K", "KN"),
-    "x:K w:BKN": ("K", "BKN"),
-    "x:K w:K1": ("K", "K1"),
-    "x:K w:BK1": ("K", "BK1"),
-    "x:MK w:K": ("MK", "K"),
-    "x:BMK w:K": ("BMK", "K"),
-    "x:1K w:K": ("1K", "K"),
     "x:1K w:KN": ("1K", "KN"),
     "x:1K w:K1": ("1K", "K1"),
     "x:11K w:KN": ("11K", "KN"),
@@ -228,7 +220,7 @@ def test_a_partial_sum_that_overflows_stays_inf() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from([*sorted(MATRICES.values()), ("1K", "KN"), ("MK", "K")]),
+    st.sampled_from([*sorted(MATRICES.values()), ("1K", "KN"), ("MK", "K1")]),
     st.sampled_from([3, 40]),
     st.integers(0, 999),
 )

@@ -1,4 +1,4 @@
-"""Networks with recurrent layers and with normalizations by reduction: FP16 as it was predicted.
+"""Networks that were not used to find out how kernels round: FP16 as it was simulated.
 
 A folder of further networks (NAME.onnx with NAME_holdout.npz, as scripts/bench/digit_zoo.py writes
 them) is taken from QDEBUG_GPU_NETWORKS.
@@ -18,7 +18,6 @@ import pytest
 from half_networks import NETWORKS
 
 from qdebug.backends.engine import CaptureWay, noise
-from qdebug.backends.fp16_emulation.coverage import predicted
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.sizing import Parallelism
 from qdebug.backends.tensorrt.backend import TensorRTBackend
@@ -72,14 +71,8 @@ def run(library: Library, cuda: PyCuda, model: Path, inputs: Path, kernels: Fp16
 
 
 def summary(one: Run) -> dict[str, Any]:
-    """Tensors within 1 dB, observed and predicted."""
-    found, graph = one.found, one.lowered.graph
-    half = [
-        n.name
-        for n in graph.nodes
-        if any(graph.types.get(t) == onnx.TensorProto.FLOAT16 for t in n.outputs)
-    ]
-    known = [n for n in half if predicted(graph, n, Fp16Kernels.TENSORRT)]
+    """Tensors within 1 dB, and observed."""
+    found = one.found
     below = [a for a in found.attributions if not a.total_db >= RELEVANT_DB]
     apart = sorted(found.attributions, key=lambda a: -abs(a.quantization_db - a.total_db))
     return {
@@ -91,8 +84,6 @@ def summary(one: Run) -> dict[str, Any]:
             a.quantization_db == a.total_db or abs(a.quantization_db - a.total_db) <= 1
             for a in found.attributions
         ),
-        "nodes": len(half),
-        "predicted": len(known),
         "furthest": [
             (a.tensor, round(a.quantization_db, 1), round(a.total_db, 1)) for a in apart[:6]
         ],
@@ -135,5 +126,4 @@ def test_the_simulation_predicts_the_engine(
     exact = summary(run(library, cuda, model, inputs, Fp16Kernels.EXACT))
     figures[f"fp16 {name}"] = {"simulated": found, "exact sums": exact}
     print(f"{name}: {found}; exact sums: {exact['all within 1 dB']} of {exact['observed']}")
-    assert found["predicted"] >= 0.95 * found["nodes"]
     assert found["all within 1 dB"] >= 0.85 * found["observed"]
