@@ -283,7 +283,6 @@ def ranges(
     tensors: Sequence[str] = (),
     top: int = 20,
     sort: str = "crest",
-    plot: str | os.PathLike[str] | None = None,
     batch_size: int | None = None,
     custom_op_library: Sequence[str | os.PathLike[str]] = (),
     cache: bool = True,

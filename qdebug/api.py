@@ -169,17 +169,10 @@ def ranges(
         QdebugError: bad input, or a runtime that failed.
     """
     from qdebug.commands.ranges.command import ranges as run
-    from qdebug.display.plotfiles import PlotFiles
 
     checked = _settings(RangesSettings, source, settings)
-    plots = None
-    if checked.plot:
-        plots = PlotFiles(checked.plot, checked.tensors, checked.top, checked.force)
     with _running(checked, checked.source):
-        result = run(checked, progress or ignore_progress)
-    if plots:
-        plots.write(result)
-    return result
+        return run(checked, progress or ignore_progress)
 
 
 def bisect(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qdebug.commands.report.sources import described_in
-from qdebug.display.exports import ExportedRun, rendered
+from qdebug.display.exports import rendered
 from qdebug.errors import UsageError
 from qdebug.outputfiles import check_distinct, check_new, write_all
 from qdebug.plan.export import ExportResult
 from qdebug.results.recorded import Run, is_run
-from qdebug.store.reader import RunReader
 from qdebug.wording import option
 
 
@@ -34,10 +32,8 @@ def export_run(source: str, target: str, *, output: str | None, force: bool) -> 
             "Give the run file that `qdebug compare` wrote.",
             code="QD-USAGE-EXPORT-SOURCE",
         )
-    with Run(source) as run, RunReader(source) as reader:
-        described = described_in(reader)
-        tensors = {node.name: node.outputs for node in described.nodes} if described else {}
-        contents = rendered(target, ExportedRun(run.result, tensors))
+    with Run(source) as run:
+        contents = rendered(target, run.result)
     stem = str(Path(output or source).with_suffix(""))
     files = {Path(f"{stem}{end}"): data for end, data in contents.items()}
     check_distinct({option("output"): str(next(iter(files)))}, {"the run": source})

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from qdebug.analyse.metric_samples import FOR_INTERVAL
 from qdebug.commands.check.suspicions import suspicions
+from qdebug.config.removed import REMOVED
 from qdebug.config.repair import RepairSettings
 from qdebug.decide.bisect.answer import hardly_worth
 from qdebug.decide.bisect.grain import Coarse, coarse, told
@@ -232,7 +233,7 @@ def _sequence(settings: RepairSettings) -> tuple[str, ...]:
             if name not in REMEDIES:
                 raise UsageError(
                     f"{option(setting)}: there is no remedy '{name}'",
-                    nearest(name, REMEDIES),
+                    REMOVED.get(f"{setting}={name}") or nearest(name, REMEDIES),
                     code="QD-USAGE-REMEDY",
                 )
     left = tuple(

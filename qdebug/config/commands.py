@@ -265,7 +265,7 @@ _ALL = (
         ShownWithProgress,
         "Range and histogram of every tensor, and how far other samples exceed the range.",
         "model.onnx --calib-data calib.npz --holdout others.npz",
-        first=("calib_data", "holdout", "tensors", "sort", "top", "plot"),
+        first=("calib_data", "holdout", "tensors", "sort", "top"),
     ),
     Command(
         "inspect",

@@ -11,7 +11,6 @@ from qdebug.config.option import WHAT, WRITE, ModelLike, Option, PlanLike
 from qdebug.plan.export import EXPORT_TARGETS
 
 RUN_TARGETS: Mapping[str, str] = {
-    "model-explorer": "the figures of a run by node, for Model Explorer",
     "csv": "tables of the layers and tensors of a run",
     "parquet": "the same as Parquet; needs pyarrow",
 }
@@ -30,7 +29,7 @@ class ExportSettings:
         PlanLike,
         Option(
             "A precision plan; or ranges (scales.yaml, a TensorRT calibration cache), for INT8 in "
-            "every layer that can run in it. For csv, parquet and model-explorer a run file.",
+            "every layer that can run in it. For csv and parquet a run file.",
             metavar="PLAN",
             positional=True,
             reads=True,

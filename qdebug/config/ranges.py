@@ -63,16 +63,6 @@ class RangesSettings(DataSettings):
             words=tuple(ORDERS),
         ),
     ] = next(iter(ORDERS))
-    plot: Annotated[
-        str | None,
-        Option(
-            "Draw all ranges over the depth of the network, or of a single tensor its histogram; "
-            "into a folder both, for each tensor shown.",
-            LOOK,
-            metavar="FILE.svg|FILE.png|FOLDER",
-            writes="own",
-        ),
-    ] = None
     force: Annotated[bool, FORCE] = False
 
     @property

@@ -1,9 +1,21 @@
-"""Settings of earlier versions that are gone, and what to use instead of each."""
+"""Settings and values of earlier versions that are gone, and what to use instead of each."""
 
 from __future__ import annotations
 
+_GAINED_LITTLE = "It gained next to nothing behind the other remedies: leave it out."
+
 REMOVED: dict[str, str] = {
+    "plot": "`qdebug ranges --tensor NAME` shows a histogram; with --json, its numbers.",
     "segments": "Nothing: ONNX Runtime maps weights in external data, and --memory-budget limits "
     "the activations.",
+    "to=model-explorer": "Use --to csv, or `qdebug view RUN`, which shows the network.",
+    "to=ort-nbits": "Use --to onnx: ONNX Runtime makes MatMulNBits of weights in blocks itself.",
+    "to=qnn": "Use --to onnx: ONNX Runtime's QNN provider reads its Q/DQ pairs.",
+    **{
+        f"{setting}={remedy}": _GAINED_LITTLE
+        for setting in ("only", "never")
+        for remedy in ("fp16-rewrites", "weight-ranges", "rounding", "split")
+    },
 }
-"""What to write in place of a setting, by its name with underscores: one or two sentences."""
+"""What to write in place of a setting, by its name with underscores, or of one of its values, by
+setting=value: one or two sentences."""

@@ -255,7 +255,7 @@ def _error(kind: type[Any], problems: list[ErrorDetails]) -> UsageError:
     if problem["type"] == "literal_error":
         return UsageError(
             f"{option(name)}: unknown value {shown}",
-            _suggestion(str(value), known[name].choices),
+            REMOVED.get(f"{name}={value}") or _suggestion(str(value), known[name].choices),
             code="QD-USAGE-CHOICE",
         )
     if problem["type"] in ("float_parsing", "int_parsing"):

@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qdebug.display.exports import ExportedRun
 from qdebug.errors import required
 from qdebug.results.compare import CompareResult
 
@@ -33,9 +32,9 @@ def _scalar(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
-def render_csv(run: ExportedRun) -> dict[str, bytes]:
+def render_csv(result: CompareResult) -> dict[str, bytes]:
     """A file for each table. A value that is not known is empty."""
-    return {f".{name}.csv": csv_text(rows).encode() for name, rows in tables(run.result).items()}
+    return {f".{name}.csv": csv_text(rows).encode() for name, rows in tables(result).items()}
 
 
 def csv_text(rows: Sequence[Row]) -> str:
@@ -48,7 +47,7 @@ def csv_text(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def render_parquet(run: ExportedRun) -> dict[str, bytes]:
+def render_parquet(result: CompareResult) -> dict[str, bytes]:
     """A file for each table.
 
     Raises:
@@ -59,7 +58,7 @@ def render_parquet(run: ExportedRun) -> dict[str, bytes]:
         for name in ("pyarrow", "pyarrow.parquet")
     )
     found = {}
-    for name, rows in tables(run.result).items():
+    for name, rows in tables(result).items():
         file = io.BytesIO()
         parquet.write_table(arrow.Table.from_pylist(rows), file)
         found[f".{name}.parquet"] = file.getvalue()

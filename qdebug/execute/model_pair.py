@@ -47,7 +47,6 @@ from qdebug.plan.planfile import read_plan
 from qdebug.plan.quantize import MASK
 from qdebug.plan.rangesfile import read_ranges
 from qdebug.plan.repaired import remedies_in
-from qdebug.plan.rewrite.code_clips import without_code_clips
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.qoperator import accuracy_level, has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
@@ -345,20 +344,11 @@ def _repaired_note(model: Model) -> tuple[str, ...]:
 
 
 def explicit(model: Model) -> tuple[Model, tuple[str, ...]]:
-    """`model` with its integer operators as Q/DQ and without Clips of codes, and what to note
-    about it.
+    """`model` with its integer operators as Q/DQ, and what to note about it.
 
     Raises:
         ModelError: it has one without an equivalent.
     """
-    proto, clips = without_code_clips(model.graph, str(model.file.path))
-    if clips:
-        model, notes = explicit(replace(model, graph=Graph.inferred(proto)))
-        left_out = (
-            f"{counted(clips, 'Clip')} of codes, between QuantizeLinear and DequantizeLinear, left "
-            "out: no code of a constant changes by that, and of an activation only the lowest."
-        )
-        return model, (*notes, left_out)
     if not has_qoperators(model.graph):
         return model, ()
     found = to_qdq(model.graph)

@@ -25,7 +25,6 @@ from qdebug.network.layers import Layer
 from qdebug.plan.plan import BoundPlan, Correction, Granularity, PrecisionPlan
 from qdebug.plan.quantize import Grid, half_scale, scale_of, symmetric_grid
 from qdebug.plan.rewrite.cast import cast_nodes
-from qdebug.plan.rewrite.fp8_scales import channel_axis
 from qdebug.plan.rewrite.qdq import QuantizedLayer, WeightQuantization, insert_qdq, weight_axis
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -161,7 +160,8 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
     if layer.weight is None:
         return None
     graph = bound.layers.graph
-    axis = weight_axis(graph.by_name[layer.name], graph, layer.weight)
+    anchor = graph.by_name[layer.name]
+    axis = weight_axis(anchor, graph, layer.weight)
     if bound.precisions[layer.name] in WEIGHT_ONLY:
         return _weight_in_blocks(bound, layer, layer.weight)
     entry = bound.plan.tensors.get(layer.weight)
@@ -187,8 +187,14 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
     scale = scale_of(amax, f"weight '{layer.weight}'", form)
     if _fits_half(bound.format_of(layer)):
         scale = _rounded(bound, scale, form)
-    if axis is None and form.precision is Precision.FP8:
-        axis = channel_axis(graph, graph.by_name[layer.name], layer.weight)
+    grouped = graph.attributes(anchor).get("group", 1) > 1
+    if (
+        axis is None
+        and form.precision is Precision.FP8
+        and (anchor.op_type == "Conv" or (anchor.op_type == "ConvTranspose" and not grouped))
+    ):
+        # TensorRT for RTX 1.6.1 takes a scalar scale of a convolution's FP8 weight as 1.
+        axis = weight_axis(anchor, graph, layer.weight)
         if axis is not None:
             scale = np.repeat(scale.reshape(1), graph.initializers[layer.weight].dims[axis])
     return WeightQuantization(scale, axis, corrected, form)

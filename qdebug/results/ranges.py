@@ -278,11 +278,6 @@ class RangesResult(Result):
     notes: tuple[str, ...] = ()
     data: tuple[ReadData, ...] = ()
 
-    @property
-    def by_position(self) -> list[TensorDynamics]:
-        """The tensors in the order of execution."""
-        return sorted(self.tensors, key=lambda t: t.position)
-
     def headline(self) -> str:
         """The model, and how many tensors over how many samples."""
         name = self.model.name or self.source.path

@@ -43,7 +43,7 @@ def test_settings_from_a_file(calibrated: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("target", [t for t in EXPORT_TARGETS if t != "ort-nbits"])  # no INT8
+@pytest.mark.parametrize("target", EXPORT_TARGETS)
 def test_every_target_by_its_default_name(calibrated: Any, target: str) -> None:
     before = set(calibrated.files())
     done = calibrated.run("export", "plan.yaml", "--to", target)
@@ -170,15 +170,13 @@ def test_a_calibration_for_fp8_is_exported_in_fp8(calibrated: Any) -> None:
     assert onnx.TensorProto.FLOAT8E4M3FN in kinds and onnx.TensorProto.INT8 not in kinds
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort-nbits"])
-def test_a_plan_of_weights_alone_needs_no_ranges(desk: Any, target: str) -> None:
+def test_a_plan_of_weights_alone_needs_no_ranges(desk: Any) -> None:
     done = desk.run(
         *("compare", "net.onnx", "--inputs", "data.npz", "--precision", "w4", "--effect", "none"),
         *("--save-plan", "w4.yaml", "--no-progress"),
     )
     assert done.code == 0, done.err
-    done = desk.run("export", "w4.yaml", "--to", target, "-o", "out.onnx")
+    done = desk.run("export", "w4.yaml", "-o", "out.onnx")
     assert (done.code, done.out) == (0, "Wrote out.onnx\n"), done.err
     kinds = [n.op_type for n in onnx.load("out.onnx").graph.node]
-    codes = "DequantizeLinear" if target == "onnx" else "MatMulNBits"
-    assert kinds.count(codes) == 1 and "QuantizeLinear" not in kinds
+    assert kinds.count("DequantizeLinear") == 1 and "QuantizeLinear" not in kinds

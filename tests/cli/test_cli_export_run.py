@@ -24,34 +24,6 @@ def layers_of(desk: Any) -> dict[str, Any]:
     return {layer["name"]: layer for layer in desk.saved["layers"]}
 
 
-def test_model_explorer(compared: Any) -> None:
-    done = compared.run("export", "run.h5", "--to", "model-explorer")
-    assert done.code == 0, done.err
-    names = ("output_share", "local_sqnr_db", "sqnr_db", "precision")
-    assert done.out.split() == [w for name in names for w in ("Wrote", f"run.{name}.json")]
-    found = {name: json.loads(Path(f"run.{name}.json").read_text()) for name in names}
-    layers = layers_of(compared)
-    for name, of in (
-        ("output_share", lambda layer: (layer["effect"] or {}).get("output_share")),
-        ("local_sqnr_db", lambda layer: layer["local_sqnr_db"]),
-        ("sqnr_db", lambda layer: layer["sqnr_db"]),
-    ):
-        assert set(found[name]) == {"results", "gradient"}
-        assert [stop["stop"] for stop in found[name]["gradient"]] == [0.0, 1.0]
-        expected = {
-            node: {"value": of(layer)}
-            for layer in layers.values()
-            for node in layer["nodes"]
-            if of(layer) is not None
-        }
-        nodes = {n for layer in layers.values() for n in layer["nodes"]}
-        shown = found[name]["results"]
-        assert {key: value for key, value in shown.items() if key in nodes} == expected
-        assert shown["c1"] == shown["r1"] == shown["conv1"]  # what conv1 and relu1 compute
-    values = {key: item["value"] for key, item in found["precision"]["results"].items()}
-    assert values["conv1"] == values["relu1"] == "int8" and values["pool"] == "fp32"
-
-
 def test_csv(compared: Any) -> None:
     done = compared.run("export", "run.h5", "--to", "csv", "-o", "found.csv")
     assert (done.code, done.out) == (0, "Wrote found.layers.csv\nWrote found.tensors.csv\n")
@@ -97,7 +69,7 @@ def test_a_run_in_memory(compared: Any) -> None:
 
 
 def test_refusals(compared: Any) -> None:
-    for target in ("csv", "model-explorer", "parquet"):
+    for target in ("csv", "parquet"):
         says = ["QD-USAGE-EXPORT-SOURCE", "net.onnx", f"--to {target}"]
         compared.refused("export", "net.onnx", "--to", target, says=says)
     compared.refused("export", "no.h5", "--to", "csv", says=["QD-STORE-NOT-FOUND", "no.h5"])

@@ -42,7 +42,7 @@ def stop_where(told: str) -> Callable[[Progress], None]:
 
 def test_the_best_so_far_is_on_disk_and_the_same_command_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "out.onnx"
-    how = {**WHAT, "only": "weight-ranges,rounding", "output": str(file)}
+    how = {**WHAT, "only": "bias-correction,least-squares", "output": str(file)}
     with pytest.raises(StoppedError):
         qdebug.repair(**how, progress=stop_where(f"the best so far is in {file}"))
     left = record_in(str(file))
@@ -89,7 +89,7 @@ def ended_after(
         late[0] = late_s if steps is not None and seen[0] > steps else 0.0
 
     patch.setattr(time, "monotonic", lambda: real() + late[0])
-    how = {**WHAT, "only": "weight-ranges,least-squares,rounding", "cache": False, **more}
+    how = {**WHAT, "only": "ranges,least-squares,bias-correction", "cache": False, **more}
     return qdebug.repair(**how, time_limit=1e5, progress=progress)
 
 
@@ -102,7 +102,7 @@ def test_more_time_is_never_worse(by_limit: list[Any]) -> None:
 
 def test_what_had_no_time_is_said(by_limit: list[Any]) -> None:
     none, *_, whole = by_limit
-    assert none.untried == ("least-squares", "weight-ranges", "rounding") and not whole.untried
+    assert none.untried == ("bias-correction", "ranges", "least-squares") and not whole.untried
     assert "UNCHANGED: no remedy was tried to its end." in none._repr_html_()
 
 
@@ -113,12 +113,12 @@ def test_where_the_target_holds_the_time_for_pins_is_not_used(
     """The first half of the limit is over after one step; within 0.01 it holds, but not surely."""
     result = ended_after(1, monkeypatch, late_s=6e4, max_drop=max_drop, samples=200)
     assert result.holds and result.passed and not result.pinned
-    assert result.untried == ("least-squares", "weight-ranges", "rounding")
+    assert result.untried == ("bias-correction", "ranges", "least-squares")
     says = "The target holds and no layer needs pinning, so that the repair ended before its"
     assert result.explanation.startswith(says) is limited and bool(result.explanation) is limited
     page = result._repr_html_()
     # One group of layers had least-squares; the other still waits.
-    assert "The target holds; not tried: weight-ranges, rounding." in page
+    assert "The target holds; not tried: ranges, least-squares." in page
 
 
 def test_a_target_that_holds_asks_for_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def repaired(**settings: Any) -> Any:
     return qdebug.repair(
         DATA / "digits_cnn.onnx", calib_data=DATA / "digits_calib.npz",
         inputs=DATA / "digits_holdout.npz", weights="per-tensor",
-        **{"metric": "top1", "only": "split", "samples": 100, "cache": False, **settings},
+        **{"metric": "top1", "only": "equalization", "samples": 100, "cache": False, **settings},
     )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def test_a_limit_is_rounded_away_from_zero(allowed: float, up: float) -> None:
     assert rounded_up(-allowed) == rounded_up(0.0) == 0.0
 
 
-@pytest.mark.parametrize("settings", [{"pin": False}, {"metric": None}, {"only": "rounding"}])
+@pytest.mark.parametrize("settings", [{"pin": False}, {"metric": None}, {"only": "least-squares"}])
 def test_nothing_is_offered_where_nothing_is_missing_or_wanted(settings: dict[str, Any]) -> None:
     assert repaired(**settings).mixed is None
 

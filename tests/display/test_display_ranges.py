@@ -1,4 +1,4 @@
-"""What `ranges` prints and draws, with names and numbers of every kind."""
+"""What `ranges` prints, with names and numbers of every kind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,6 @@ from rich.console import Console
 
 from qdebug.calibrators.coverage import Excess, growth, stretches
 from qdebug.calibrators.gather import histogram_of
-from qdebug.calibrators.registry import METHODS
-from qdebug.display.plots import overview_figure, save_figure, tensor_figure
 from qdebug.display.ranges import view
 from qdebug.display.terminal import print_view
 from qdebug.result import ModelRef
@@ -142,44 +139,3 @@ def test_json(many: RangesResult) -> None:
     assert by_name[""]["calibrators"] == [] and by_name[""]["zero_share"] == 1.0
     broken = by_name[ODD[4]]
     assert broken["percentiles"]["50"] is None and broken["nan_count"] == 32
-
-
-def test_figures_of_odd_tensors(many: RangesResult, tmp_path: Path) -> None:
-    figures = [*map(tensor_figure, many.tensors), overview_figure(many)]
-    for index, figure in enumerate(figures):
-        path = tmp_path / f"{index}.{'png' if index % 2 else 'svg'}"
-        assert save_figure(figure, path, force=True) == str(path)
-        assert path.stat().st_size > 1000
-
-
-def test_the_figure_shows_the_numbers() -> None:
-    tensor = dynamics("t", np.random.default_rng(1).normal(size=(16, 500)))
-    axes = tensor_figure(tensor).axes[0]
-    legend = axes.get_legend()
-    assert legend is not None
-    labels = [text.get_text() for text in legend.get_texts()]
-    assert [label.split(":")[0] for label in labels] == list(METHODS)
-    at = sorted({round(float(line.get_xdata()[0]), 6) for line in axes.lines})
-    assert at == sorted({round(s * m.amax, 6) for m in tensor.calibrators or () for s in (-1, 1)})
-    assert axes.get_yscale() == "log" and axes.get_xlabel() and axes.get_ylabel()
-
-
-def test_a_deep_network_names_only_some(tmp_path: Path) -> None:
-    tensors = [dynamics(f"/layer{i}/Conv_output_0", np.ones((16, 2)) * i, i) for i in range(200)]
-    figure = overview_figure(result(tensors))
-    axes = figure.axes[0]
-    assert len(axes.get_xticklabels()) == 40 and "one name in 5" in axes.get_xlabel()
-    save_figure(figure, tmp_path / "deep.png", force=True)
-
-
-def test_a_mask_leaves_room_for_all_others(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    tensors = [dynamics(f"t{i}", rng.normal(size=(4, 50)), i) for i in range(5)]
-    mask = dynamics("mask", np.array([[0.0, -3.4e38]] * 4), 5)
-    figure = overview_figure(result([*tensors, mask]))
-    axes = figure.axes[0]
-    assert axes.get_ylim()[1] == 2 * max(t.amax for t in tensors)
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert "beyond, up to 3.4e+38" in labels
-    save_figure(figure, tmp_path / "mask.png", force=True)
-    assert overview_figure(result([mask])).axes[0].get_ylim()[1] > 3.4e38

@@ -23,7 +23,7 @@ ARGUMENTS = {
     "bench_calibrators": "--sizes 1000 --rounds 1",
     "bench_candidates": f"{SMALL} --workers 1",
     "bench_changes": "--nets digits_cnn --samples 8 --ways by-noise last-step --without ranges "
-    "--never rounding weight-ranges",
+    "--never least-squares",
     "bench_check": "--nets digits_cnn",
     "bench_cluster": "--net digits_cnn --samples 16 --rounds 1 --workers 1 --commands compare",
     "bench_compare": f"{SMALL} --keep none all/float16",

@@ -258,7 +258,7 @@ def test_a_new_format_is_planned_everywhere(number_format: Follower) -> None:
 def test_a_new_format_is_read_and_repaired(number_format: Follower) -> None:
     model = "calib_data/digits_cnn.onnx"
     data = "--inputs calib_data/digits_holdout.npz --samples 32"
-    remedies = "--only rounding --no-pin"
+    remedies = "--only least-squares --no-pin"
     calibrated = "--calib-data calib_data/digits_calib.npz"
     commands = (
         f"compare {model} {data} {calibrated} --precision fp4 --save-plan fp4.yaml --json planned",

@@ -39,7 +39,6 @@ SMALLEST: dict[str, Any] = {
     "qdebug.metrics.kernel:_LONG": 16,
     "qdebug.decide.remedies.moments:_CHUNK_BYTES": 1 << 10,
     "qdebug.decide.remedies.moments:_BLOCK": 8,
-    "qdebug.decide.remedies.rounding:_BLOCK": 8,
     # files
     "qdebug.store.rows:MAX_CHUNK_BYTES": 1 << 10,
     "qdebug.store.writer:_RELEASE_BYTES": 0,

@@ -13,7 +13,6 @@ from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.commands.reading import read_data
 from qdebug.config.ranges import RangesSettings
-from qdebug.display.plotfiles import is_folder
 from qdebug.errors import QdebugError, StoreError, UsageError
 from qdebug.execute.context import session_settings, simulation_context
 from qdebug.execute.control_flow import open_model
@@ -57,10 +56,9 @@ def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progres
         QdebugError: other bad input, or a runtime that failed.
     """
     result = _of_run(settings) if is_run(settings.source) else _of_model(settings, progress)
-    each = settings.plot is not None and is_folder(settings.plot)
-    detailed = settings.tensors or [t.name for t in result.tensors[: settings.top * each]]
     tensors = tuple(
-        replace(t, calibrators=t.calibrated()) if t.name in detailed else t for t in result.tensors
+        replace(t, calibrators=t.calibrated()) if t.name in settings.tensors else t
+        for t in result.tensors
     )
     return replace(result, tensors=tensors)
 

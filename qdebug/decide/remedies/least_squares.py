@@ -13,15 +13,17 @@ then taken off the bias. It is kept where it leaves less error behind the layer'
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from qdebug.decide.remedies.bias_correction import with_bias
 from qdebug.decide.remedies.moments import Moments, SiteMoments, Sums, moments_of, positions_to_fit
-from qdebug.decide.remedies.product import Product
-from qdebug.decide.remedies.remedy import Remedy, apart_from_heads
-from qdebug.decide.remedies.walk import Site, one_by_one, product_layers
+from qdebug.decide.remedies.product import Product, product_of
+from qdebug.decide.remedies.quantized import Quantized
+from qdebug.decide.remedies.remedy import Proposal, Remedy, Study, apart_from_heads
+from qdebug.decide.remedies.walk import Site, Walk
 from qdebug.formats.base import FloatArray
 
 _FEWEST = 8
@@ -30,6 +32,23 @@ _MANY = 512
 """Unknowns beyond which only the middle ridges are tried, and twice as many positions wanted."""
 _GAIN = 0.99
 """What share of its error, at samples held back, a layer may keep at most for a refit."""
+
+
+def _layers(network: Quantized) -> tuple[str, ...]:
+    """Layers in INT8 whose own weight is a factor of products of matrices, in execution order."""
+    weighted = network.weighted()
+    return tuple(x.name for x in weighted if product_of(network.graph, x) is not None)
+
+
+def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
+    walk = Walk(study, start, frozenset(layers), "least squares")
+    changed = []
+    for site in walk:
+        product = product_of(start.graph, site.layer)
+        if product is not None and _refit(site, product):
+            changed.append(site.layer.name)
+    if changed:
+        yield Proposal(walk.network, tuple(changed))
 
 
 def refitted(moments: Moments, ridge: float) -> Sums | None:
@@ -53,7 +72,7 @@ def refitted(moments: Moments, ridge: float) -> Sums | None:
     return found if np.all(np.isfinite(found)) else None
 
 
-def refit(site: Site, product: Product) -> bool:
+def _refit(site: Site, product: Product) -> bool:
     """Give a layer the weight that is best at samples held back, and a bias to go with it; False
     where that is the one it has."""
     many = product.unknowns > _MANY
@@ -63,13 +82,13 @@ def refit(site: Site, product: Product) -> bool:
     if not moments.usable:
         return False
     before, error_before = site.network, site.error()
-    least, best = _GAIN * held_back_error(site, moments), 0.0
+    least, best = _GAIN * _held_back_error(site, moments), 0.0
     for ridge in _RIDGES[1:3] if many else _RIDGES:
         change = refitted(moments.fit, ridge)
         if change is None:
             continue
         _set(site, product, change)
-        error = held_back_error(site, moments)
+        error = _held_back_error(site, moments)
         if error < least:
             least, best = error, ridge
     change = refitted(moments.fit + moments.held, best) if best else None
@@ -85,7 +104,7 @@ def _set(site: Site, product: Product, change: Sums) -> None:
     site.correct(replace(site.correction, weight=weight))
 
 
-def held_back_error(site: Site, moments: SiteMoments) -> float:
+def _held_back_error(site: Site, moments: SiteMoments) -> float:
     """The layer's squared error at the samples held back, with the shift of the others."""
     off = moments.product.matrix(site.rounded_weight() - site.weight)
     return float(moments.held.error(off, moments.fit.shift(off)).sum())
@@ -94,7 +113,7 @@ def held_back_error(site: Site, moments: SiteMoments) -> float:
 REMEDY = Remedy(
     name="least-squares",
     fewest_samples=_FEWEST,
-    layers=product_layers,
-    propose=one_by_one(refit, "least squares"),
+    layers=_layers,
+    propose=_propose,
     groups=apart_from_heads,
 )

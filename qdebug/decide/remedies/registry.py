@@ -9,15 +9,11 @@ from qdebug.decide.remedies import (
     calibrator,
     channel_scales,
     equalization,
-    fp16_rewrites,
     head_shift,
     least_squares,
     offsets,
     ranges,
-    rounding,
     smoothing,
-    split,
-    weight_ranges,
     weight_scales,
 )
 from qdebug.decide.remedies.remedy import Remedy
@@ -26,11 +22,9 @@ from qdebug.decide.remedies.remedy import Remedy
 # judgement, and decide with what weights the others are tried; the calibrator costs little more and
 # often wins most. What rewrites the network decides which ranges there are to choose. Each of the
 # others makes up for what those before it have left: bias correction, which takes seconds, before
-# ranges and least squares, which take a minute each (and correct biases, too), and these before
-# weights' ranges, which take long and gain little (119 of 251 s on a detector). What shifts the
-# answers comes when nothing else changes them any more, and what adds work comes last.
+# ranges and least squares, which take a minute each (and correct biases, too). What shifts the
+# answers comes when nothing else changes them any more.
 _ALL: tuple[Remedy, ...] = (
-    fp16_rewrites.REMEDY,
     weight_scales.REMEDY,
     calibrator.REMEDY,
     channel_scales.REMEDY,
@@ -40,9 +34,6 @@ _ALL: tuple[Remedy, ...] = (
     bias_correction.REMEDY,
     ranges.REMEDY,
     least_squares.REMEDY,
-    weight_ranges.REMEDY,
-    rounding.REMEDY,
     head_shift.REMEDY,
-    split.REMEDY,
 )
 REMEDIES: Mapping[str, Remedy] = {remedy.name: remedy for remedy in _ALL}

@@ -94,7 +94,6 @@ class Remedy:
         propose: changed networks, the most promising first, in which it was applied to some of
             these layers. They may be few; a proposal is made when it is asked for.
         rewrites: it changes the FP32 network, and with it the values of some tensors.
-        adds_work: it makes the network compute more, and is tried when all others were.
         groups: layers that are judged apart from each other, the first group first.
         in_parts: where it did harm on all layers it may help on some. Not where it looks for the
             layers itself.
@@ -105,7 +104,6 @@ class Remedy:
     layers: Callable[[Quantized], tuple[str, ...]]
     propose: Callable[[Study, Quantized, Sequence[str]], Iterator[Proposal]]
     rewrites: bool = False
-    adds_work: bool = False
     groups: Callable[[Quantized, Sequence[str]], list[tuple[str, ...]]] = lambda _, layers: [
         tuple(layers)
     ]

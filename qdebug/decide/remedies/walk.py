@@ -18,10 +18,9 @@ import numpy as np
 
 from qdebug.backends.stream import Threads
 from qdebug.decide.remedies.activation import Activation
-from qdebug.decide.remedies.padding import Mask, used_positions, without_padding
-from qdebug.decide.remedies.product import Product, channel_axis, product_of
+from qdebug.decide.remedies.product import channel_axis
 from qdebug.decide.remedies.quantized import Quantized
-from qdebug.decide.remedies.remedy import Proposal, Study
+from qdebug.decide.remedies.remedy import Study
 from qdebug.decide.remedies.streams import AtOnce, Batches, Operator, Streams, in_turn, readings
 from qdebug.formats.base import FloatArray, Format
 from qdebug.formats.registry import SCALED
@@ -60,7 +59,6 @@ class Site:
         reference: `source` in FP32.
         inputs: `source` as quantized so far, before this layer's own Q/DQ.
         targets: the anchor's output in FP32, with the bias that is an operand of its own.
-            Rows that are padding are left out of these three: each is then [rows, channels].
         network: as changed so far.
         memory_bytes: what weights of trials may hold.
         activation: what the anchor's output goes through before anything else reads it; None where
@@ -233,10 +231,6 @@ class Walk:
         """How many executions the memory holds, at least 1."""
         return max(1, self.study.memory_bytes // max(1, self._live_bytes()))
 
-    @cached_property
-    def _used(self) -> list[Mask] | None:
-        return used_positions(self.study.backend, self.network.graph, self.feeds)
-
     def __iter__(self) -> Iterator[Site]:
         graph = self.network.graph
         names = {layer.name for layer in self.network.weighted()}
@@ -266,7 +260,7 @@ class Walk:
                         self.network = site.network
                     if self.exact:
                         streams.same(node)
-                    elif site is not None and site.inputs is streams.rounded[site.source]:
+                    elif site is not None:
                         streams.rounded[node.outputs[0]] = site.outputs()
                     else:
                         self._quantized(streams, operator, layer)
@@ -295,18 +289,14 @@ class Walk:
         source = next(t for t in node.inputs[:2] if t != layer.weight)
         weight = graph.constant(layer.weight or "")
         assert weight is not None
-        turned = graph.attributes(node).get("transA", 0)
-        product = node.op_type in ("MatMul", "Gemm") and not turned
-        by_rows = product and source == node.inputs[0] and weight.ndim == 2
-        used = self._used if by_rows else None
         return Site(
             layer=layer,
             source=source,
             weight=weight.astype(np.float32),
             axis=self.network.axis(layer),
-            reference=without_padding(streams.exact[source], used),
-            inputs=without_padding(streams.rounded[source], used),
-            targets=without_padding(streams.exact[node.outputs[0]], used),
+            reference=streams.exact[source],
+            inputs=streams.rounded[source],
+            targets=streams.exact[node.outputs[0]],
             network=self.network,
             memory_bytes=self.study.memory_bytes,
             activation=behind if behind.is_there else None,
@@ -368,28 +358,3 @@ class Walk:
                 left[tensor] -= 1
                 live -= sizes.get(tensor, 0) if left[tensor] == 0 else 0
         return 3 * most
-
-
-def product_layers(network: Quantized) -> tuple[str, ...]:
-    """Layers in INT8 whose own weight is a factor of products of matrices, in execution order."""
-    weighted = network.weighted()
-    return tuple(x.name for x in weighted if product_of(network.graph, x) is not None)
-
-
-def one_by_one(
-    change: Callable[[Site, Product], bool], stage: str
-) -> Callable[[Study, Quantized, Sequence[str]], Iterator[Proposal]]:
-    """What proposes one network, in which `change` was applied to layer after layer; it says
-    whether it changed anything. `stage` is that of the progress."""
-
-    def propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
-        walk = Walk(study, start, frozenset(layers), stage)
-        changed = []
-        for site in walk:
-            product = product_of(start.graph, site.layer)
-            if product is not None and change(site, product):
-                changed.append(site.layer.name)
-        if changed:
-            yield Proposal(walk.network, tuple(changed))
-
-    return propose

@@ -289,8 +289,7 @@ def _proposals(
     tried with the weights of FP32, too."""
     for proposal in remedy.propose(study, network, layers):
         yield proposal
-        rewritten = remedy.rewrites and not remedy.adds_work
-        if rewritten and network.bound.corrections and proposal.result.bound.corrections:
+        if remedy.rewrites and network.bound.corrections and proposal.result.bound.corrections:
             bare = proposal.result.with_own_weights()
             yield replace(proposal, result=bare, what=f"{proposal.what}, weights of FP32")
 

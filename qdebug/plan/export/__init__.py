@@ -129,19 +129,6 @@ EXPORT_TARGETS: Mapping[str, ExportTarget] = {
         on_file=True,
         precisions=("int8", "a16w8", "fp16", "fp32"),
     ),
-    "ort-nbits": ExportTarget(
-        "_nbits.onnx",
-        "the model for ONNX Runtime, with weights in blocks as MatMulNBits",
-        "ort_nbits:render_nbits",
-        precisions=("w4", "w8", "fp16", "fp32"),
-    ),
-    "qnn": ExportTarget(
-        "_encodings.json",
-        "encodings for Qualcomm's converter (--quantization_overrides)",
-        "qnn_encodings:render_qnn",
-        on_file=True,
-        precisions=("int8", "a16w8", "fp16", "fp32"),
-    ),
     "trt-cache": ExportTarget(
         ".cache",
         "TensorRT calibration cache (EntropyCalibration2)",

@@ -25,11 +25,9 @@ from qdebug.types import Precision
 BUNDLED = ("digits_cnn", "digits_encoder")
 APPLIES: dict[str, frozenset[str]] = {
     "channel-scales": frozenset({"depthwise-relu", "depthwise-silu", "grouped", "digits_cnn"}),
-    "fp16-rewrites": frozenset(),
     "weight-scales": frozenset(),
     "equalization": frozenset({*NETWORKS, "digits_encoder"}) - {"depthwise-silu"},
     "smoothing": frozenset({*NETWORKS, *BUNDLED}),
-    "split": frozenset({"pre-norm", "post-norm", "written-out-norm"}),
 }
 """Networks in which a remedy has something to do; of all others it must have no layers."""
 KEEP_WEIGHTS = ("offsets",)
@@ -137,7 +135,7 @@ def _check_only_quantization_changes(start: Quantized, proposal: Proposal) -> No
 
 @pytest.mark.parametrize(
     "name",
-    [n for n, x in REMEDIES.items() if x.rewrites and not x.adds_work and n not in KEEP_WEIGHTS],
+    [n for n, x in REMEDIES.items() if x.rewrites and n not in KEEP_WEIGHTS],
 )
 @pytest.mark.parametrize("network", ["depthwise-relu", "residual", "post-norm"])
 def test_corrections_stay_where_the_weight_is_the_same(

@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "HardSwish": lambda y: y * np.clip(y / 6 + 0.5, 0, 1),
     "Relu": lambda y: np.maximum(y, 0),
 }
-CORRECTING = ("bias-correction", "least-squares", "rounding")
+CORRECTING = ("bias-correction", "least-squares")
 
 
 @pytest.mark.parametrize("network", ["digits_cnn", "digits_encoder"])
@@ -56,10 +56,9 @@ def test_the_bias_takes_off_what_the_outputs_lack(bundled: Callable[[str], Any])
     assert np.abs(after - exact).max() < 0.05 * np.abs(before - exact).max()
 
 
-@pytest.mark.parametrize("name", ["least-squares", "rounding"])
-def test_the_changed_layers_have_less_error(name: str, bundled: Callable[[str], Any]) -> None:
+def test_the_changed_layers_have_less_error(bundled: Callable[[str], Any]) -> None:
     at = bundled("digits_cnn")
-    remedy = REMEDIES[name]
+    remedy = REMEDIES["least-squares"]
     (proposal,) = remedy.propose(at.study, at.start, remedy.layers(at.start))
     corrections = proposal.result.bound.corrections
     assert proposal.layers
@@ -149,7 +148,7 @@ def test_output_heads_are_a_group_of_their_own(name: str, bundled: Callable[[str
     assert [len(g) for g in groups] == [len(layers) - 1, 1]
 
 
-@pytest.mark.parametrize("name", ["ranges", "weight-ranges", *CORRECTING])
+@pytest.mark.parametrize("name", ["ranges", *CORRECTING])
 def test_a_repeated_proposal_is_the_same(name: str, case: Callable[..., Any]) -> None:
     at = case(NETWORKS["depthwise-silu"]())
     remedy = REMEDIES[name]

@@ -40,7 +40,7 @@ def test_the_registry_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("target", [t for t in EXPORT_TARGETS if t != "ort-nbits"])  # no INT8
+@pytest.mark.parametrize("target", EXPORT_TARGETS)
 def test_files_are_valid_and_beside_each_other(
     all_pinned: ExportSource, write: Any, tmp_path: Path, target: str
 ) -> None:
@@ -59,7 +59,7 @@ def test_files_are_valid_and_beside_each_other(
             subprocess.run(["bash", "-n", path], check=True)
     for note in rendered.notes:  # said in the file too
         text = "".join(d.decode("utf-8") for p, d in rendered.files.items() if p.suffix != ".onnx")
-        if target not in ("trt-cache", "qnn"):  # whose format has no comments
+        if target != "trt-cache":  # whose format has no comments
             assert note[:40] in text
     assert all_pinned.model.file.path.read_bytes() == before
 

@@ -53,7 +53,6 @@ from qdebug.network.weights import (
     size_with_data,
 )
 from qdebug.plan.constraints import constraints_in
-from qdebug.plan.rewrite.fp8_scales import with_channel_scales_of_fp8
 from qdebug.types import ProgressCallback, Skipped, ignore_progress
 from qdebug.wording import option
 
@@ -101,7 +100,6 @@ def build_engine(
         BackendError: the builder failed.
         KeyboardInterrupt: Ctrl-C, after the builder has stopped.
     """
-    proto = with_channel_scales_of_fp8(proto)
     job = BuildJob(proto, settings, outputs, debug)
     _check(library, job)
     key = engine_key(library, job)

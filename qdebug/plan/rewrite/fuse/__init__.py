@@ -1,1 +1,0 @@
-"""Functions that are written out in single operators, as ONNX operators; one file per family."""
