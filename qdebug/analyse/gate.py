@@ -10,10 +10,9 @@ from typing import NoReturn
 import numpy as np
 
 from qdebug.analyse.metric_direction import check_direction, direction_of
-from qdebug.analyse.metric_grain import grain_of
 from qdebug.analyse.metric_samples import judged_pair
 from qdebug.errors import MetricError, SampleError, UsageError
-from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper, joined_batches
+from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper
 from qdebug.metrics.chance import no_better_than_chance
 from qdebug.metrics.tasks.base import TaskMetric, is_ragged
 from qdebug.metrics.tasks.classes import Classes, classes_of
@@ -39,10 +38,6 @@ _SMALL_STEP = 0.01
 """A loss of 1% is what most users look for."""
 _MOST_NEEDED = 100_000
 """Nobody has more samples: the difference is none."""
-_MOST_CHANGED = 16
-"""With more samples it is not measured in what steps a user's metric moves."""
-_STEP_S = 30.0
-"""Seconds that it may take: somebody's metric may take minutes."""
 _MOST_GROUPS = 5
 """In a note."""
 
@@ -243,13 +238,7 @@ def task_result(
     )
     result = replace(result, reference_classes=_chosen(evaluator))
     if not metric.is_share:
-        step = None
-        if samples.count <= _MOST_CHANGED and reference.raw:
-            raw = replace(evaluator, reference=joined_batches(reference.raw))
-            step = grain_of(raw, samples.count, higher, _STEP_S)
-        moved = abs(result.candidate - result.reference)
-        is_smallest = step is None or not 0 < moved < step
-        return replace(result, step=step if is_smallest else None)
+        return result
     lost, won = judged.exchanged
     return replace(
         result,
@@ -344,12 +333,10 @@ def _guessing(name: str) -> str:
 def _step_notes(task: TaskResult, step: float, samples: int, gate: Gate) -> list[str]:
     """Whether so few samples can show the change that is allowed, where the metric moves in steps
     of `step`."""
-    about = "" if task.is_share else "about "
-    moves = f"With {samples} samples {task.name} moves in steps of {about}{step:.4f}"
+    moves = f"With {samples} samples {task.name} moves in steps of {step:.4f}"
     conditions = [c for c in gate.conditions if c.scope == "metric"]
     if not conditions:
-        hidden = "do not" if task.is_share else "may not"  # of others the step is only seen
-        return [f"{moves}: smaller losses {hidden} show."] if step > _SMALL_STEP else []
+        return [f"{moves}: smaller losses do not show."] if step > _SMALL_STEP else []
     notes = []
     for condition in conditions:
         less = condition.operator in (">=", ">")

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from qdebug.analyse.metric_samples import FOR_INTERVAL
@@ -204,9 +203,7 @@ def _coarse(setup: Setup, judge: Judge) -> Coarse | None:
     if setup.target is None or setup.metric is None:
         return None
     sets = (judge.count, "selection samples"), (setup.proving.count, "held-out samples")
-    within_s = FOR_INTERVAL * (setup.ends_at - time.monotonic())
-    step = partial(judge.grain, within_s)
-    return told(coarse(setup.target, judge.reference_metric, step, sets))
+    return told(coarse(setup.target, judge.reference_metric, sets))
 
 
 def _ended(step: Step, is_in_answer: bool, pinning: BisectResult | None) -> Step:

@@ -71,7 +71,6 @@ class CalibrateSettings(ClusterSettings, DataSettings):
             metavar="FILE:FUNCTION",
         ),
     ] = ()
-    mix: Annotated[bool, Option("Also try the best method for each tensor.", PRECISIONS)] = False
     precision: Annotated[
         Literal["int8", "fp8", "a16w8"],
         Option("The precision that the ranges are for, and are evaluated in.", PRECISIONS),

@@ -41,9 +41,6 @@ def view(result: CalibrateResult) -> list[Block]:
             "title",
         )
     ]
-    if result.mix:
-        text = f"mix: each tensor's method was chosen on {result.mix.samples} other samples"
-        blocks.append(Line(text))
     notes = [Line(printable(note), "note") for note in result.notes]
     is_chance = result.metric is not None and result.metric.is_chance is True
     if is_chance:  # they say so: the table then says nothing of the metric
@@ -159,7 +156,7 @@ def _figures(method: MethodResult) -> Iterator[str]:
 
 def _differing(result: CalibrateResult) -> Iterator[Line]:
     """The tensors whose ranges differ most; name and ranges on lines of their own."""
-    shown = [m for m in result.methods.values() if m.name != "mix"]
+    shown = [*result.methods.values()]
     if len(shown) < 2:
         return
     yield Line()

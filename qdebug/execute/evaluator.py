@@ -20,7 +20,7 @@ from collections.abc import (
 )
 from concurrent.futures import wait
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from types import MappingProxyType
@@ -60,8 +60,6 @@ _FEEDS_BYTES = 256 << 20
 """Samples beyond this are read again for every candidate."""
 _OUTPUTS_BYTES = 256 << 20
 """Outputs of the reference beyond this are kept in a temporary file."""
-_RAW_BYTES = 512 << 20
-"""Of outputs that are joined as they are, where a metric was given less of them."""
 
 
 def run_of(session: Session | ResumedSession, names: Mapping[str, str] | None = None) -> Run:
@@ -540,8 +538,7 @@ class KeptReference:
         )
         self._feeds: dict[int, Feeds] = {}
         self._room = _FEEDS_BYTES
-        self._bytes = 0
-        sinks: list[Sink] = [self.outputs, self._keep_feeds, self._count]
+        sinks: list[Sink] = [self.outputs, self._keep_feeds]
         reduced = _Reduced(metric, subset.samples, outputs) if metric else None
         sinks += [reduced] if reduced else []
         runs = {REFERENCE: reusing(known, outputs, run_of(session))}
@@ -550,20 +547,6 @@ class KeptReference:
         if metric is not None:
             needed = (reduced.kept if reduced else None) or self.outputs
             self.task = MetricEvaluator.of(metric, subset.samples, needed)
-
-    @property
-    def raw_task(self) -> MetricEvaluator | None:
-        """The metric with the outputs as they are, which are read for it; None without one, and
-        where they are more than half a GiB."""
-        task, of_any = self.task, next(iter(self.outputs.by_batch.values()), {})
-        if task is None or set(task.reference) <= set(of_any):
-            return task
-        if self._bytes > _RAW_BYTES:
-            return None
-        return replace(task, reference=joined_batches(self.outputs.by_batch))
-
-    def _count(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
-        self._bytes += sum(array.nbytes for array in executed.reference.values())
 
     def _keep_feeds(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         self._room -= sum(array.nbytes for array in executed.feeds.values())

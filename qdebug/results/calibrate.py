@@ -27,11 +27,10 @@ from qdebug.result import (
     Result,
     in_json,
 )
-from qdebug.types import Array, Precision
+from qdebug.types import Precision
 
 FACTOR = 2.0
 """Ranges further apart than this are reported."""
-_FEWEST_EXECUTIONS = 4
 
 
 THIN = 0.5
@@ -77,12 +76,10 @@ class Trial:
         metric: the end-to-end metric, None without one.
         groups: the same of each group of samples; none without groups, and where errors cannot be
             told by sample.
-        batch_errors: Σerr² of the same outputs in each execution, float64 [executions].
     """
 
     outputs: Mapping[str, Metrics]
     metric: float | None
-    batch_errors: Hidden[Mapping[str, Array]] = field(default_factory=dict)
     groups: Mapping[str, GroupFigures] = field(default_factory=dict)
 
     @property
@@ -91,32 +88,6 @@ class Trial:
         """The lowest SQNR of the outputs; NaN where one of them is broken."""
         values = [m.sqnr_db for m in self.outputs.values()]
         return float(np.min(values)) if values else float("nan")
-
-    def surely_beats(self, other: Trial) -> bool:
-        """Whether it makes less error than `other` of the output where that makes most, by more
-        than two standard errors of the difference from execution to execution (at least 4)."""
-        worst = min(other.outputs, key=lambda t: other.outputs[t].sqnr_db, default="")
-        if worst not in self.batch_errors or worst not in other.batch_errors:
-            return False
-        gain = other.batch_errors[worst] - self.batch_errors[worst]
-        if len(gain) < _FEWEST_EXECUTIONS or not np.all(np.isfinite(gain)):
-            return False
-        return bool(gain.mean() > 2 * gain.std(ddof=1) / np.sqrt(len(gain)))
-
-
-@dataclass(frozen=True)
-class Mix:
-    """A range for every tensor, each from the method that quantizes held-out data best.
-
-    Attributes:
-        tensors: the ranges; their `method` says which was taken.
-        counts: how many tensors each method gave.
-        samples: how many held-out samples decided. Other samples evaluate it.
-    """
-
-    tensors: Hidden[Mapping[str, TensorRange]]
-    counts: Mapping[str, int]
-    samples: int
 
 
 @dataclass(frozen=True)
@@ -255,11 +226,10 @@ class CalibrateResult(Result):
         precision: that the ranges are for.
         calibration_samples, held_out_samples: their numbers.
         metric: the end-to-end metric, null without one.
-        methods: all that were tried, "mix" and the calibration "given" among them.
+        methods: all that were tried, the calibration "given" among them.
         weights: ranges of weights, where they are not the largest magnitude of each channel; the
             same for every method.
         best: the name of the one to use; `best_by` says what decided.
-        mix: how many tensors' ranges came from each method, null without a mix.
         from_cache: no model was run to calibrate.
         cache_difference: how the calibration given differs from a fresh one.
         source: where the calibration samples came from.
@@ -282,7 +252,6 @@ class CalibrateResult(Result):
     best: str
     best_by: str
     coverage: Coverage
-    mix: Mix | None
     from_cache: bool
     cache_difference: CacheDifference | None
     source: str

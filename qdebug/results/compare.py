@@ -354,9 +354,7 @@ class TaskResult:
             known.
         reference_classes: how many different classes FP32 chooses, for samples or for pixels, of
             the built-in metrics of classes and masks; null for others.
-        step: the smallest change that it can show: one sample of the built-in metrics; of others
-            the smallest that is seen when FP32's outputs are changed, for up to 16 samples; else
-            null.
+        step: the smallest change that a share of the samples can show: one of them; null of others.
         higher_is_better: as declared, else as seen: whether FP32's own outputs score higher than
             those of other samples; null where neither tells.
         is_share: it is a share of the samples, each of which counts as one.

@@ -94,28 +94,6 @@ def test_a_share_is_held_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert 20 <= found["held_out_samples"] <= 44
 
 
-def test_mix_is_chosen_on_one_half_and_judged_on_the_other(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = calibrated(capsys, *HOLDOUT, "--mix")
-    taken = {e["method"] for e in found["methods"]["mix"]["tensors"].values()}
-    assert taken <= set(METHODS)
-    assert sum(found["mix"]["counts"].values()) == 14
-    assert (found["held_out_samples"], found["mix"]["samples"]) == (250, 250)
-    assert found["methods"]["mix"]["sqnr_db"] > found["methods"]["mean-max"]["sqnr_db"]
-    assert found["best"] != "mix"  # percentile is as good on this network
-    assert found["best_by"] == "output SQNR; mix is not measurably better"
-
-
-def test_mix_is_taken_where_it_is_better_and_needs_two_halves(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = calibrated(capsys, *HOLDOUT, "--mix", "--method", "entropy,mean-max")
-    assert found["best"] == "mix"
-    only = [CNN, *CALIB, "--samples", "3", "--holdout-share", "0.34", "--mix"]
-    assert "--mix" in refused(capsys, "QD-USAGE-HOLDOUT", *only)
-
-
 def test_a_second_calibration_runs_no_model(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -255,7 +233,7 @@ def test_the_users_own_calibrator(capsys: pytest.CaptureFixture[str], tmp_path: 
 
 
 def test_the_table_fits_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["calibrate", CNN, *CALIB, *HOLDOUT, "--metric", "top1", "--mix"]) == 0
+    assert main(["calibrate", CNN, *CALIB, *HOLDOUT, "--metric", "top1"]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert all(line == line.rstrip() for line in shown.splitlines())

@@ -184,7 +184,7 @@ def test_users_calibrators_of_one_name_are_all_tried(desk: Any) -> None:
     specs = ("a.py:entropy", "a.py:mix", "b.py:half", "sub/b.py:half")
     flags = [flag for spec in specs for flag in ("--calibrator", spec)]
     found = desk.run(*CALIBRATE, "--method", "entropy", *flags, "--json", "-").json["methods"]
-    assert list(found) == ["entropy", "a.py:entropy", "a.py:mix", "half", "sub/b.py:half"]
+    assert list(found) == ["entropy", "a.py:entropy", "mix", "half", "sub/b.py:half"]
     amax = {name: method["tensors"]["x"]["amax"] for name, method in found.items()}
     assert amax["half"] == 2 * amax["sub/b.py:half"] == amax["a.py:entropy"] / 2
 
@@ -218,16 +218,15 @@ def test_every_bit_of_what_is_kept_is_checked(
 
 
 def test_a_configuration_file_and_flags_over_it(desk: Any) -> None:
-    lines = ["command: calibrate", "model: net.onnx", "calib-data: calib.npz", "mix: true"]
+    lines = ["command: calibrate", "model: net.onnx", "calib-data: calib.npz"]
     lines += ["method: [minmax, 'percentile:99']", "holdout-share: 0.5", "output: scales.yaml"]
     desk.write("run.yaml", "\n".join(lines))
     found = desk.run("calibrate", "--config", "run.yaml", "--json", "-").json
-    assert set(found["methods"]) == {"minmax", "percentile:99", "mix"}
-    # The other half of the samples held out chooses the mix.
-    assert found["held_out_samples"] == 2 and Path("scales.yaml").exists()
+    assert set(found["methods"]) == {"minmax", "percentile:99"}
+    assert found["held_out_samples"] == 4 and Path("scales.yaml").exists()
     over = ["--method", "entropy", "--holdout-share", "0.25", "-o", "over.yaml", "--json", "-"]
     found = desk.run("calibrate", "--config", "run.yaml", *over).json
-    assert set(found["methods"]) == {"entropy", "mix"} and found["held_out_samples"] == 1
+    assert set(found["methods"]) == {"entropy"} and found["held_out_samples"] == 2
     again = ("calibrate", "--config", "run.yaml")
     desk.refused(*again, says=["QD-STORE-OUTPUT-EXISTS", "scales.yaml", "--force"])
     desk.refused(

@@ -120,7 +120,6 @@ wrong.higher_is_better = False  # type: ignore[attr-defined]
         ("top1", ["metric>=0.98"], 50),
         ("top1", ["metric>=0.5"], 0),
         ("top1", [], -1),
-        (wrong, ["metric<=0.02"], 50),
     ],
 )
 def test_a_change_that_so_few_samples_cannot_show_is_told(
@@ -128,35 +127,9 @@ def test_a_change_that_so_few_samples_cannot_show_is_told(
 ) -> None:
     result = compared(some(7), metric=metric, fail_on=fail_on)
     assert result.metric is not None and result.metric.step == pytest.approx(1 / 7)
-    steps = "steps of 0.1429" if metric == "top1" else "steps of about 0.1429"
-    assert notes(result, steps) == (1 if told else 0)
+    assert notes(result, "steps of 0.1429") == (1 if told else 0)
     assert told < 1 or notes(result, f"It takes {told} or more") == 1
     assert notes(compared(some(200), metric=metric, fail_on=fail_on), "steps of") == 0
-
-
-def test_in_what_steps_a_metric_of_the_users_moves_is_measured() -> None:
-    def error_rate(outputs: Any, labels: Any) -> float:
-        wrong = outputs["logits"].argmax(1) != labels["labels"]
-        return float(3 * wrong.mean())
-
-    data = some(8)
-    data["labels"] = np.array([*data["labels"][:7], (data["labels"][7] + 1) % 10])
-    result = compared(data, metric=error_rate, fail_on=["metric<=0.4"])
-    assert result.metric is not None and result.metric.reference == 3 / 8
-    assert result.metric.step == pytest.approx(3 / 8)  # one more that is wrong
-    assert (
-        notes(result, "steps of about 0.3750") == 1 and notes(result, "It takes 120 or more") == 1
-    )
-    many = compared(some(17), metric=error_rate)
-    assert many.metric is not None and many.metric.step is None and notes(many, "steps of") == 0
-
-
-def test_no_step_is_larger_than_the_change_that_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "grain_of", lambda *_: 0.3)  # what was tried moved it by more
-    result = compared(some(8), metric="cosine")
-    assert result.metric is not None and 0.7 < result.metric.candidate < 1
-    assert result.metric.step is None
-    assert notes(result, "steps of about 0.3") == 0
 
 
 def test_a_condition_that_fp32_does_not_meet_is_told() -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qdebug.analyse.gate import check_metric, on_model, read_metric
-from qdebug.analyse.mixing import choose_mix
 from qdebug.analyse.objects import check_objects
 from qdebug.backends.sizing import parallelism
 from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
@@ -37,7 +36,7 @@ from qdebug.formats.registry import FORMAT_OF
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.groups import grouping_of
-from qdebug.network.samples.subset import halves, open_subsets
+from qdebug.network.samples.subset import open_subsets
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.rangesfile import Ranges, read_ranges
@@ -52,12 +51,10 @@ from qdebug.results.calibrate import (
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
 
-_TAKEN = (*METHODS, "mix", "given")
+_TAKEN = (*METHODS, "given")
 """Names that a user's function may have, but is not listed under."""
 _EXECUTIONS = 10
 """Samples that are split are run in at least this many batches."""
-_EXECUTIONS_FOR_MIX = 50
-"""How the error varies between them shows whether a mix is better."""
 
 
 def calibrate(
@@ -93,26 +90,25 @@ def _calibrate(
     sessions = session_settings(settings)
     pair = read_quantizable(settings, sessions, progress)
     metric = on_model(metric, pair.model)
-    calibration, held_out = open_subsets(
+    calibration, judging = open_subsets(
         settings.calibrates_on,
         settings.held_out,
         sample_inputs(pair.model.graph),
         setting="holdout",
         share=settings.holdout_share,
-        executions=(_EXECUTIONS_FOR_MIX,) * 2 if settings.mix else (_EXECUTIONS, 1),
+        executions=(_EXECUTIONS, 1),
     )
-    check_metric(metric, pair.model, held_out.samples)
-    grouping = grouping_of(calibration.samples), grouping_of(held_out.samples)
-    choosing, judging = halves(held_out) if settings.mix else (None, held_out)
+    check_metric(metric, pair.model, judging.samples)
+    grouping = grouping_of(calibration.samples), grouping_of(judging.samples)
     executor = open_executor(stack, settings)
     kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
         parallelism(), progress, sessions, settings.batch_size, kernels, executor
     )
     graph = pair.model.graph
-    check_objects(context, graph, held_out, metric)
+    check_objects(context, graph, judging, metric)
     others = calibration.samples if settings.held_out else None
-    judged = context, graph, held_out.samples, metric, others
+    judged = context, graph, judging.samples, metric, others
     suspicious = suspicions(*judged, says_chance=True)
     executor.share_model(pair.model, settings.model, required_opset(pair.plan))
     needed, cached = pair.needed, settings.cache
@@ -135,12 +131,6 @@ def _calibrate(
         difference = compare_with_cache(given.file, gathered.histograms, needed, pair.model)
         if not difference.missing:  # it is judged as it is, or not at all
             ranges["given"] = {t: given.tensors[t] for t in needed}
-    mix = None
-    if choosing:
-        chosen_on = gather_ranges(context, graph, choosing, cached=cached, tensors=needed)
-        form = FORMAT_OF[pair.plan.precision]
-        mix = choose_mix(ranges, chosen_on.histograms, choosing.count, form)
-        ranges["mix"] = dict(mix.tensors)
     trials = evaluated(context, pair, ranges, judging, metric, grouping[1])
     methods = {
         name: MethodResult(
@@ -160,7 +150,6 @@ def _calibrate(
         metric=trials.metric,
         coverage=_coverage(gathered, seen, needed),
         weights=pair.weights,
-        mix=mix,
         cache_difference=difference,
         from_cache=gathered.from_cache,
         source=settings.calib_data,
@@ -235,8 +224,7 @@ def _best(
     Without a metric, that of the highest SQNR of the outputs. With one, the same among the methods
     within one standard error of the best metric: closer ones cannot be distinguished on so many
     samples. (The error is that of a share, √(p(1 − p)/n); a metric beyond 0 to 1 has none.) By one
-    that is chance in FP32 nothing is ranked. A mix must beat the method that would be taken without
-    it by more than noise.
+    that is chance in FP32 nothing is ranked.
     """
     sign = -1 if metric and metric.higher_is_better is False else 1
     scores = {n: m.trial.metric for n, m in methods.items() if m.trial.metric is not None}
@@ -252,11 +240,7 @@ def _best(
         close = [methods[n] for n, value in scores.items() if sign * (top - value) <= error]
         equal = f"output SQNR among the {len(close)} that the metric cannot tell apart"
         reason = equal if len(close) > 1 else "the metric"
-    single = max((m for m in close if m.name != "mix"), key=_sqnr, default=None)
-    mix = next((m for m in close if m.name == "mix"), None)
-    if single is None or (mix and mix.trial.surely_beats(single.trial)):
-        return "mix", reason
-    return single.name, f"{reason}; mix is not measurably better" if "mix" in methods else reason
+    return max(close, key=_sqnr).name, reason
 
 
 def _sqnr(method: MethodResult) -> float:

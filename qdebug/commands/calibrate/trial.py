@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -59,13 +59,11 @@ class Tried:
 
     Attributes:
         totals: errors by candidate.
-        by_batch: Σerr² of every output in each batch, by candidate.
         kept: the outputs of every run, where there is a metric.
         energies: of `output_energies` in each batch, by candidate, where there are groups.
     """
 
     totals: dict[str, ErrorTotals]
-    by_batch: dict[str, list[dict[str, float]]]
     kept: dict[str, OutputKeeper]
     energies: dict[str, list[Array]]
 
@@ -73,7 +71,6 @@ class Tried:
         """Add those of later batches."""
         for name, total in self.totals.items():
             total.add(later.totals[name])
-            self.by_batch[name] += later.by_batch[name]
         for name, batches in self.energies.items():
             batches += later.energies[name]
         for run, keeper in self.kept.items():
@@ -94,7 +91,6 @@ class Tried:
             name: Trial(
                 total.metrics(),
                 task(self.kept[name].joined()) if task else None,
-                _energies(self.by_batch[name]),
                 self._by_group(name, subset, task, grouping) if grouping else {},
             )
             for name, total in self.totals.items()
@@ -194,15 +190,14 @@ def open_trial(
             kept = {run: OutputKeeper(run, graph.outputs, reduce=reduce) for run in names}
             whole = Reducer(metric, subset.samples)  # with what FP32's samples lose
             kept[REFERENCE] = OutputKeeper(REFERENCE, graph.outputs, reduce=whole)
-        by_batch = _ErrorsByBatch({name: [] for name in names})
         comparisons = {name: Comparison(candidate=name) for name in names}
         energies = _EnergiesBySample(graph, {name: [] for name in names if by_sample})
-        sinks: list[Sink] = [by_batch, *kept.values(), energies]
+        sinks: list[Sink] = [*kept.values(), energies]
         few = part_of(subset, shard)
         totals = evaluate(few, runs, comparisons, context, sinks=sinks, stage="evaluate")
         for keeper in kept.values():
             keeper.reduce = None  # a metric does not travel back
-        return Tried(totals, by_batch.found, kept, energies.found)
+        return Tried(totals, kept, energies.found)
 
     return run
 
@@ -243,17 +238,6 @@ def _run_of(session: Session, own: Feeds) -> Run:
 
 
 @dataclass(frozen=True)
-class _ErrorsByBatch:
-    """A sink: Σerr² of every output in each batch, by candidate."""
-
-    found: dict[str, list[dict[str, float]]]
-
-    def __call__(self, _: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
-        for name, batches in self.found.items():
-            batches.append({t: sums.sq_err for t, sums in errors[name].tensors.items()})
-
-
-@dataclass(frozen=True)
 class _EnergiesBySample:
     """A sink: Σerr² and Σref² of every output and sample, by candidate."""
 
@@ -265,8 +249,3 @@ class _EnergiesBySample:
         outputs = [t for t in self.graph.outputs if t in reference and self.graph.is_float(t)]
         for name, batches in self.found.items() if outputs else ():
             batches.append(output_energies(reference, executed.of(name), outputs, count))
-
-
-def _energies(batches: Sequence[Mapping[str, float]]) -> dict[str, Array]:
-    tensors = dict.fromkeys(t for one in batches for t in one)
-    return {t: np.array([one.get(t, 0.0) for one in batches]) for t in tensors}

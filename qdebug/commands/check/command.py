@@ -13,7 +13,6 @@ from qdebug.commands.check.samples import (
     nothing_found,
     sample_findings,
     set_findings,
-    step_findings,
     try_variants,
     uncomputed,
 )
@@ -208,8 +207,6 @@ def _with_samples(
     given = tried.given
     if judge.to_reference is not None and given is not None:
         findings += nothing_found(judge.to_reference, given, subset.count)
-    if metric is not None and given is not None and settings.max_drop and not metric.is_share:
-        findings += step_findings(metric, given, subset.count, settings.max_drop)
     if settings.calibrates_on is not None:
         findings += set_findings(compared, settings.calibrates_on.open(sample_inputs(model.graph)))
     return tried, findings, subset.count

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qdebug.analyse.gate import ENOUGH_FOR_CLASSES, on_model
-from qdebug.analyse.metric_grain import grain_of
 from qdebug.analyse.objects import refuse_nothing
 from qdebug.commands.check.variants import (
     WHOLE,
@@ -26,7 +25,6 @@ from qdebug.commands.check.variants import (
 from qdebug.config.check import CheckSettings
 from qdebug.errors import MetricError, QdebugError, SampleError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import MetricEvaluator
 from qdebug.metrics.chance import better_than_chance, no_better_than_chance
 from qdebug.metrics.tasks.base import LABEL_NAMES, TaskMetric, first_output, join_outputs
 from qdebug.metrics.tasks.classes import classes_of
@@ -584,27 +582,6 @@ def nothing_found(metric: TaskMetric, given: Executed, samples: int) -> Iterator
         yield uncomputed(error)
 
 
-def step_findings(
-    metric: TaskMetric, run: Executed, samples: int, max_drop: float
-) -> Iterator[Finding]:
-    """That a single step of a metric, which is no share of the samples, is more than the drop that
-    is to be told; see metric_grain."""
-    task = MetricEvaluator(metric, run.labels, run.outputs)
-    step = grain_of(task, samples, metric.higher_is_better, _STEP_S)
-    if step is None or step <= max_drop:
-        return
-    needed = math.ceil(step * samples / max_drop - 1e-6)
-    yield Finding(
-        "warning",
-        "sample-count",
-        f"On {counted(samples, 'sample')} the smallest step that {metric.name} was seen to take is "
-        f"{step:.2g}: {option('max_drop', f'{max_drop:g}')} needs about {needed} samples at least.",
-        "Give more samples.",
-    )
-
-
-_STEP_S = 10.0
-"""Seconds that a metric may be computed for that: check takes seconds."""
 _LOST = 5
 _Z = 1.96
 """Of a normal distribution, 95% lie so many standard deviations around its mean."""

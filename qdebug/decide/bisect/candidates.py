@@ -172,11 +172,6 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         """The metric with the reference's outputs; None without one."""
         return self._reference.task
 
-    @property
-    def raw_task(self) -> MetricEvaluator | None:
-        """The same with the outputs as they are; see KeptReference."""
-        return self._reference.raw_task
-
     def __exit__(self, *error: object) -> None:
         self.close()
 

@@ -1,4 +1,4 @@
-"""How finely a metric tells two networks apart on so many samples, next to what a target allows.
+"""How finely a share of the samples tells two networks apart, next to what a target allows.
 
 A share of 14 samples moves in steps of 0.07: a drop of 0.02 is none of them. That is said before a
 search begins, which cannot find out what the samples cannot show.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qdebug.decide.bisect.target import AccuracyTarget
@@ -27,7 +27,7 @@ _UP = 1 - 1e-9
 
 @dataclass(frozen=True)
 class Coarse:
-    """A metric whose steps are too large for what the target allows.
+    """A share of the samples whose steps are too large for what the target allows.
 
     Attributes:
         grain: the largest of its steps on any of the sample sets, where a single one is more than
@@ -40,55 +40,39 @@ class Coarse:
 
 
 def coarse(
-    target: AccuracyTarget,
-    reference: float | None,
-    grain: Callable[[], float | None],
-    sets: Sequence[tuple[int, str]],
+    target: AccuracyTarget, reference: float | None, sets: Sequence[tuple[int, str]]
 ) -> Coarse | None:
-    """Whether a few steps of the metric are more than the target allows, or a single one; None
-    where they are not.
+    """Whether a single sample is more than the target allows, or a few are; None where they are
+    not, and of a metric that is no share of the samples.
 
     Args:
         reference: FP32's metric; None where it is not known yet.
-        grain: see metric_grain, on the first of the sets.
         sets: of all samples that the target is checked on, how many and what they are.
     """
     allowed = _tolerance(target, reference)
-    step_down = grain() if allowed else None
-    if step_down is None or not allowed:
+    if not allowed or not is_share(target.metric):
         return None
-    first = sets[0][0]
-    steps = [(step_down * first / count, count, what) for count, what in sets]
-    name, shared = printable(target.metric_name), is_share(target.metric)
-    larger = [one for one in steps if allowed < one[0] * _UP]
-    needed = math.ceil(step_down * first / allowed - 1e-6)
+    name = printable(target.metric_name)
+    needed = math.ceil(1 / allowed - 1e-6)
+    larger = [(count, what) for count, what in sets if allowed * count < _UP]
     if not larger:
-        size, count, what = max(steps)
-        if allowed >= _SURELY_LOST * size * _UP:
+        count, what = min(sets)
+        if allowed * count >= _SURELY_LOST * _UP:
             return None
-        lost = math.floor(allowed / size + 1e-6)
-        about = counted(lost, "sample") if shared else f"{counted(lost, 'step')} as small as seen"
+        about = counted(math.floor(allowed * count + 1e-6), "sample")
         return Coarse(
             None,
             f"The target lets {name} be worse by {score(allowed)}: {about} on the {count} {what}, "
             f"which may be chance. It takes about {_SURELY_LOST * needed} samples to tell such a "
             "loss from it.",
         )
-    step = "one sample is" if shared else "its smallest step seen is about"
-    on = " and ".join(f"{score(size)} on the {count} {what}" for size, count, what in larger)
-    sure = f", and {_SURELY_LOST * needed} to tell it from chance" if shared else ""
+    on = " and ".join(f"{score(1 / count)} on the {count} {what}" for count, what in larger)
     return Coarse(
-        max(size for size, _, _ in larger),
-        f"The target lets {name} be worse by {score(allowed)}, but {step} {on}: a single one "
-        f"misses the target. It takes about {needed} samples to tell so small a difference{sure}.",
+        1 / min(count for count, _ in larger),
+        f"The target lets {name} be worse by {score(allowed)}, but one sample is {on}: a single "
+        f"one misses the target. It takes about {needed} samples to tell so small a difference, "
+        f"and {_SURELY_LOST * needed} to tell it from chance.",
     )
-
-
-def coarse_share(target: AccuracyTarget, sets: Sequence[tuple[int, str]]) -> Coarse | None:
-    """The same where nothing has been run yet: of a share of the samples the counts tell it."""
-    if target.allowed is None or not is_share(target.metric):
-        return None
-    return coarse(target, None, lambda: 1 / sets[0][0], sets)
 
 
 def _tolerance(target: AccuracyTarget, reference: float | None) -> float | None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qdebug.analyse.gate import guessing_note
-from qdebug.analyse.metric_grain import grain_of
 from qdebug.decide.bisect.candidates import Engines
 from qdebug.decide.bisect.durations import (
     everything_pinned,
@@ -42,6 +41,7 @@ from qdebug.decide.search.strategies import load_strategy
 from qdebug.errors import StoreError, UsageError, given_by
 from qdebug.execute.context import emulates_fp16
 from qdebug.memo import cache_folder
+from qdebug.metrics.tasks.base import is_share
 from qdebug.metrics.uncertainty import Interval
 from qdebug.results.conditions import Condition
 from qdebug.run.executor import workers_note
@@ -145,7 +145,7 @@ class Answered:
         coarse: see there.
         interval: of FP32's metric on the samples searched.
         suspect: a note that FP32 itself guesses; "" where it does not.
-        step: the smallest one that the metric is seen to move by on those samples.
+        step: by which a share of those samples moves; None of another metric.
     """
 
     searched: Searched
@@ -192,7 +192,7 @@ def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> A
     with ExitStack() as stack:
         first = stack.enter_context(_simulation(setup, options))
         step = _step(setup, first) if options.tells_coarse else None
-        found = setup.coarse or told(_coarse(setup, first, step))
+        found = setup.coarse or (told(_coarse(setup, first)) if step else None)
         suspect = _suspect(first)
         answer = _answered(setup, engines, options, stack, first, tried)
         interval = first.reference_interval
@@ -203,22 +203,16 @@ def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> A
 
 
 def _step(setup: Setup, first: Evaluator) -> float | None:
-    """In what steps the metric moves on the samples searched; None where the target is none of a
-    metric, and as grain_of."""
-    task = first.runner.raw_task
-    if task is None or first.condition.scope != "metric":
-        return None
-    count, higher = first.runner.subset.count, setup.target.higher_is_better
-    return grain_of(task, count, higher, setup.interval_s)
+    """In what steps the metric moves on the samples searched; None of one that is no share of
+    them."""
+    shared = is_share(setup.target.metric) and first.condition.scope == "metric"
+    return 1 / first.runner.subset.count if shared else None
 
 
-def _coarse(setup: Setup, first: Evaluator, step: float | None) -> Coarse | None:
-    """Whether a metric that moves in such steps is too coarse for the target."""
-    if step is None:
-        return None
-    count = first.runner.subset.count
-    sets = (count, "samples searched"), (setup.held_out.count, "held-out samples")
-    return coarse(setup.target, first.runner.reference_task, lambda: step, sets)
+def _coarse(setup: Setup, first: Evaluator) -> Coarse | None:
+    """Whether the metric is too coarse for the target."""
+    sets = (first.runner.subset.count, "samples searched"), (setup.held_out.count, HELD_OUT)
+    return coarse(setup.target, first.runner.reference_task, sets)
 
 
 def _suspect(first: Evaluator) -> str:

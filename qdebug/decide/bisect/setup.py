@@ -22,7 +22,7 @@ from qdebug.config.engine import EngineSettings, check_engine_flags, engine_sett
 from qdebug.config.specs import PinSearchSpec
 from qdebug.decide.bisect.candidates import sessions_of
 from qdebug.decide.bisect.durations import checks_after_rating
-from qdebug.decide.bisect.grain import Coarse, coarse_share, told
+from qdebug.decide.bisect.grain import Coarse, coarse, told
 from qdebug.decide.bisect.target import AccuracyTarget, read_target
 from qdebug.decide.search.problem import MEASURED_STD, PinTo
 from qdebug.decide.search.space import SearchSpace, local_noise, search_space
@@ -77,7 +77,7 @@ class Setup:
         space: what may be pinned.
         engine: what the answer is built with; None for the simulation alone.
         rating_s: seconds that `rated` took.
-        interval_s: seconds that the interval of FP32's metric may take, and as many its steps.
+        interval_s: seconds that the interval of FP32's metric may take.
         engine_settings: how workers of a cluster open the same.
         notes: what the user must know of how the layers were rated.
         coarse: where that is known before anything is run.
@@ -209,7 +209,7 @@ def prepare(
     if target.of_outputs:
         refuse_without_arrays(model, "a set of layers")
     sets = (searched.count, "samples searched"), (held_out.count, "held-out samples")
-    found = told(coarse_share(target, sets))
+    found = told(coarse(target, None, sets))
     executor: Executor = THIS_PROCESS
     if stack:
         executor = open_executor(stack, settings, gpus=spec_of(settings.backend).builds)

@@ -214,11 +214,6 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         self.task = MetricEvaluator.of(metric, subset.samples, reference) if metric else None
         self.reference_task = self.task.of_reference() if self.task else None
 
-    @property
-    def raw_task(self) -> MetricEvaluator | None:
-        """The metric with the outputs as they are, which all parts give."""
-        return self.task
-
     def __exit__(self, *error: object) -> None:
         self.close()
 

@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 
 from qdebug.analyse.gate import guessing_note
-from qdebug.analyse.metric_grain import grain_of
 from qdebug.analyse.metric_samples import interval_of
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.repair.verdict import (
@@ -318,12 +317,6 @@ class Judge:
         except OutOfTimeError:
             return found
         return replace(found, metric=exact, left_out=left_out)
-
-    def grain(self, within_s: float) -> float | None:
-        """The smallest step that the metric is seen to take within so many seconds; None without
-        one."""
-        task = self._reference.raw_task
-        return grain_of(task, self.count, self._sign > 0, within_s) if task else None
 
     def guessing_note(self) -> str:
         """A note, where FP32 itself is no better than guessing."""

@@ -22,7 +22,7 @@ from qdebug.analyse.objects import check_objects
 from qdebug.backends.sizing import parallelism
 from qdebug.config.repair import RepairSettings
 from qdebug.config.specs import PinSearchSpec, TargetSpec
-from qdebug.decide.bisect.grain import Coarse, coarse_share, told
+from qdebug.decide.bisect.grain import Coarse, coarse, told
 from qdebug.decide.bisect.setup import raised_to
 from qdebug.decide.bisect.target import AccuracyTarget, read_target, seen_direction
 from qdebug.decide.remedies.quantized import Quantized, quantized
@@ -151,7 +151,7 @@ def prepare(
     target = target and replace(target, metric=metric)
     fitting, choosing, proving = _samples(settings, reference, metric)
     counts = (choosing.count, "selection samples"), (proving.count, "held-out samples")
-    found = told(coarse_share(target, counts)) if target else None
+    found = told(coarse(target, None, counts)) if target else None
     executor = open_executor(stack, settings)
     if reference is given:
         executor.share_model(reference, settings.model, required_opset(plan, raised))

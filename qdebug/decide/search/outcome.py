@@ -217,9 +217,9 @@ class BisectResult(Result):
         reference_metric: the end-to-end metric of FP32, None without one.
         reference_interval: of that on these samples, 95 %; null where nothing says it.
         grain: by how much one sample changes the metric, where that is more than the target allows
-            it to change; null elsewhere, and where it is not known.
-        metric_step: the smallest step that the metric is seen to take on the samples searched: of a
-            share of the samples, one of them; null where it is not known.
+            it to change; null elsewhere, and of a metric that is no share of the samples.
+        metric_step: by how much one of the samples searched changes the metric, of a share of them;
+            null of others.
         metric_is_share: the metric is a share of the samples, so that a difference is a number of
             samples.
         search: the search itself; where a point was selected, that is its answer.

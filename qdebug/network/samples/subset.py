@@ -195,7 +195,7 @@ def split(
     return SampleSubset(samples, tuple(calibration)), SampleSubset(samples, tuple(held_out))
 
 
-def halves(subset: SampleSubset, setting: str = "mix") -> tuple[SampleSubset, SampleSubset]:
+def halves(subset: SampleSubset, setting: str) -> tuple[SampleSubset, SampleSubset]:
     """Its executions, in turns, where there are groups those of each in turns. `setting` is the one
     that needs them.
 

@@ -37,9 +37,9 @@ function calibrated(result) {
 }
 
 function methods(result) {
-  const { metric, mix } = result;
+  const { metric } = result;
   const fp32 = numberIn(metric, "reference");
-  const heads = ["method", ...(metric ? [`${metric.name} (FP32: ${number(fp32)})`] : []), "worst output: SQNR, dB", "cosine", "values clipped, worst tensor", ...(mix ? ["tensors in the mix"] : [])];
+  const heads = ["method", ...(metric ? [`${metric.name} (FP32: ${number(fp32)})`] : []), "worst output: SQNR, dB", "cosine", "values clipped, worst tensor"];
   const rows = Object.entries(result.methods).map(([name, found]) => {
     const clipped = Object.values(found.tensors).map((t) => numberIn(t, "clipped_fraction")).filter((v) => v !== null);
     const cosines = Object.values(found.outputs).map((o) => numberIn(o, "cosine"));
@@ -50,7 +50,6 @@ function methods(result) {
       decibel(numberIn(found, "sqnr_db")),
       cosines.length ? number(lowest(cosines), 5) : "–",
       clipped.length ? share(Math.max(...clipped)) : "–",
-      ...(mix ? [number(mix.counts[name] ?? (name === "mix" ? null : 0))] : []),
     ];
   });
   return plainTable("The methods", heads, rows);

@@ -14,7 +14,7 @@ from PIL import Image
 
 import qdebug
 from qdebug.commands.check import samples
-from qdebug.commands.check.samples import Executed, step_findings
+from qdebug.commands.check.samples import Executed
 from qdebug.commands.check.variants import chance_of_gain, confidence, of_pictures
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.preprocessing import Preprocessing
@@ -345,16 +345,6 @@ def test_fp32_runs_once_for_the_samples_and_the_steps_of_a_metric(
     how: Arrays = {"inputs": tmp_path / "data.npz", "metric": "cosine", "max_drop": 1e-9}
     result = qdebug.check(binary_net(tmp_path / "net.onnx"), **how)
     assert result.samples == 8 and runs == [None]
-
-
-@pytest.mark.parametrize(("max_drop", "finds"), [(0.001, True), (0.5, False)])
-def test_a_drop_below_a_step_of_the_metric(max_drop: float, finds: bool) -> None:
-    labels = np.arange(16) % 4
-    scores = np.eye(4)[labels] + np.random.default_rng(0).normal(size=(16, 4)) / 10
-    run = Executed({"y": scores}, {"labels": labels}, {})
-    found = [f.message for f in step_findings(load_metric("f1"), run, 16, max_drop)]
-    assert bool(found) == finds
-    assert not found or "f1 was seen to take" in found[0]
 
 
 def test_a_number_that_all_samples_share_is_not_unlike(tmp_path: Path) -> None:
