@@ -234,7 +234,6 @@ def calibrate(
     group: str | None = None,
     balance: bool = False,
     calibrator: Sequence[str | Callable[..., float]] = (),
-    mix: bool = False,
     precision: Literal["int8", "fp8", "a16w8"] = "int8",
     from_cache: str
     | os.PathLike[str]

@@ -67,13 +67,11 @@ def _right_export(settings: BisectSettings, progress: ProgressCallback) -> Frame
     context = simulation_context(parallelism(), progress, sessions, settings.batch_size)
     found = framework_result(settings.framework, context, model.graph, samples, None)
     if found.agrees is False:
-        # A proven cause comes with what to do, which need not be another export.
-        is_proven = bool(found.causes) and found.causes[0].proven
-        otherwise = "No layer in higher precision mends that. Export the network again"
         raise ModelError(
             f"{settings.model}: {unlike_export(found)}".removesuffix("."),
-            f"{'Do that first' if is_proven else otherwise}, or leave {option('framework')} out to "
-            "search for what quantization costs this model as it is. 'qdebug compare' with "
+            "No layer in higher precision mends that. Export the network again, or leave "
+            f"{option('framework')} out to search for what quantization costs this model as it is. "
+            "'qdebug compare' with "
             f"{option('framework')} lists every difference.",
             code="QD-MODEL-EXPORT",
         )

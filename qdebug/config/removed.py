@@ -6,6 +6,8 @@ _GAINED_LITTLE = "It gained next to nothing behind the other remedies: leave it 
 
 REMOVED: dict[str, str] = {
     "plot": "`qdebug ranges --tensor NAME` shows a histogram; with --json, its numbers.",
+    "mix": "Give one --method for all tensors: the best of each tensor was measurably better on no "
+    "network.",
     "segments": "Nothing: ONNX Runtime maps weights in external data, and --memory-budget limits "
     "the activations.",
     "to=model-explorer": "Use --to csv, or `qdebug view RUN`, which shows the network.",

@@ -11,32 +11,25 @@ from qdebug.results.words import first_names, in_decibels, number
 from qdebug.wording import counted, option, printable
 
 _MOST_OUTPUTS = 4
-_MOST_CAUSES = 3
 _MOST_NAMES = 3
 _UNDECIDED = (
     "Rounding alone changes the FP32 outputs as much, so whether the export is right cannot be "
     "told from them. Activations by module, as qdebug.capture keeps them, show where they part."
 )
+_UNLOCATED = "Activations by module, as qdebug.capture keeps them, show where it begins."
 
 
 def framework_blocks(result: CompareResult, *, detailed: bool) -> Iterator[Block]:
-    """How far the ONNX model is from the framework, where it differs and why; nothing without."""
+    """How far the ONNX model is from the framework, and where it differs; nothing without."""
     found = result.framework
     if found is None:
         return
     yield Line(f"Export: {printable(found.data)} against the ONNX model in FP32", "title")
     yield Facts(tuple(_facts(found, detailed=detailed)))
-    for cause in found.causes[:_MOST_CAUSES]:
-        certain = "" if cause.proven else "suspected: "
-        yield Line(f"{certain}{cause.label}: {printable(cause.evidence)}.", indent=2)
-        yield Line(printable(cause.remedy), "fine", 4)
     if found.agrees is None:
         yield Line(_UNDECIDED, indent=2)
-    if found.agrees is False and not found.causes:
-        said = f"None of {counted(found.tried, 'change')} of the model and its samples explains it."
-        if not found.modules:
-            said += " Activations by module, as qdebug.capture keeps them, show where it begins."
-        yield Line(said, indent=2)
+    if found.agrees is False and not found.modules:
+        yield Line(_UNLOCATED, indent=2)
     yield Line()
 
 
@@ -52,15 +45,11 @@ def unlike_export(found: FrameworkResult) -> str:
         f"framework's, and rounding explains {in_decibels(found.limit_db)} "
         f"({counted(found.samples, 'sample')})."
     ]
-    if found.first_differing:
+    first = next((t for t in found.compared if t.tensor == found.first_differing), None)
+    if first is not None:
         after = f", after {printable(found.last_agreeing)} agrees" if found.last_agreeing else ""
-        said.append(f"The first difference is at {printable(found.first_differing)}{after}.")
-    if found.causes:
-        cause = found.causes[0]
-        how = "Cause" if cause.proven else "First suspect"
-        said.append(
-            f"{how} ({cause.label}): {printable(cause.evidence)}. {printable(cause.remedy)}"
-        )
+        at = f"{printable(first.tensor)}, {in_decibels(first.sqnr_db)}"
+        said.append(f"The first difference is at {at}{after}.")
     return " ".join(said)
 
 

@@ -36,24 +36,6 @@ class FrameworkTensor:
 
 
 @dataclass(frozen=True)
-class ExportCause:
-    """Why an export may compute something else.
-
-    Attributes:
-        label: such as interpolation, epsilon, other-weights; docs/guides/export-check.md lists all.
-        evidence: what was measured, for people. remedy: what to do.
-        sqnr_db: of the outputs with it undone, on `samples`; null where it was not tried.
-        proven: undone, the outputs agree; or the framework's own record says it.
-    """
-
-    label: str
-    evidence: str
-    remedy: str
-    sqnr_db: float | None
-    proven: bool
-
-
-@dataclass(frozen=True)
 class FrameworkResult:
     """The framework against the ONNX model in FP32, on the same samples.
 
@@ -67,8 +49,6 @@ class FrameworkResult:
         last_agreeing, first_differing: the tensors between which the difference begins; null where
             nothing differs, or no activations were given.
         unmatched: arrays of the framework that belong to no tensor, and why.
-        causes: the proven ones first; none where the outputs agree.
-        tried: how many changes of the model and its samples were tried as a cause.
         score: the end-to-end metric of the framework's outputs; null without one, and where not
             every output is given.
     """
@@ -81,8 +61,6 @@ class FrameworkResult:
     last_agreeing: MaybeText
     first_differing: MaybeText
     unmatched: tuple[Skipped, ...]
-    causes: tuple[ExportCause, ...] = ()
-    tried: int = 0
     score: float | None = None
 
     @property

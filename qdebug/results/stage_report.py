@@ -72,8 +72,8 @@ def _framework(result: CompareResult) -> Stage:
     told = f"SQNR {in_decibels(worst.sqnr_db)} ({limit})"
     if found.agrees is None:
         told += ", too much to tell a wrong export from a right one"
-    if found.agrees is False and found.causes:
-        told += f", {'' if found.causes[0].proven else 'suspected: '}{found.causes[0].label}"
+    if found.agrees is False and found.first_differing:
+        told += f", first at {found.first_differing}"
     state = _gated(result, FRAMEWORK, holds=found.agrees)
     return Stage(FRAMEWORK, between, state, worst.sqnr_db, told)
 

@@ -234,7 +234,7 @@ def test_a_configuration_file_and_flags_over_it(desk: Any) -> None:
     )
     desk.refused(*again, "--method", ",", says=["QD-USAGE-VALUE", "--method"])
     desk.write("run.yaml", "\n".join([*lines, "select-point: 3"]))
-    desk.refused(*again, says=["QD-USAGE-CONFIG-FILE", "--config: run.yaml:8: select-point"])
+    desk.refused(*again, says=["QD-USAGE-CONFIG-FILE", "--config: run.yaml:7: select-point"])
     desk.refused(
         "compare", *again[1:], says=["QD-USAGE-CONFIG-FILE", "qdebug calibrate --config FILE"]
     )

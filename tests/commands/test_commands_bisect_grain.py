@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
-from typing import Any
 
 import numpy as np
 import pytest
 
-from qdebug.analyse.metric_grain import grain_of
 from qdebug.decide.bisect.grain import Coarse, coarse, told
 from qdebug.decide.bisect.target import AccuracyTarget
-from qdebug.execute.evaluator import MetricEvaluator
-from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tasks.load import load_metric
 
 
@@ -66,4 +61,3 @@ def test_it_is_said_before_the_work_begins(caplog: pytest.LogCaptureFixture) -> 
         assert told(None) is None and not caplog.records
         told(Coarse(0.1, "so few"))
     assert [record.message for record in caplog.records] == ["so few"]
-

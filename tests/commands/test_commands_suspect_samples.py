@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import qdebug
-from qdebug.analyse import gate
 from qdebug.analyse.gate import guessing_note
 from qdebug.display.bisect import view as bisected
 from qdebug.display.blocks import Line
@@ -105,13 +104,6 @@ def test_which_samples_are_scaled_wrongly_is_told_where_fp32_proves_it(
     said = sentence(result)  # no layer is blamed before that is mended
     assert "stale-calibration" in said and "in FP32 (" not in said
     assert said.count("255 times") == 1
-
-
-def wrong(outputs: Any, labels: Any) -> float:
-    return float((outputs["logits"].argmax(1) != labels["labels"]).mean())
-
-
-wrong.higher_is_better = False  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -135,12 +135,7 @@ def _of_export(found: FrameworkResult) -> Finding:
     )
     if found.first_differing:
         message += f", first in '{found.first_differing}'"
-    if not found.causes:
-        return Finding("error", "export", message)
-    cause = found.causes[0]
-    suspected = "" if cause.proven else "suspected: "
-    message += f". {suspected}{cause.label}: {cause.evidence}"
-    return Finding("error", "export", message, cause.remedy)
+    return Finding("error", "export", message)
 
 
 def _quantizable(model: Model) -> int:

@@ -1,9 +1,8 @@
 """What a PyTorch module computes on some samples, into a file for `compare --framework`: its
-outputs, those of its modules by forward hooks, and what is known of it. Memory holds one batch."""
+outputs, and those of its modules by forward hooks. Memory holds one batch."""
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from qdebug.commands.framework.framework_arrays import as_array, named_arrays
@@ -87,7 +85,6 @@ def capture(
         for name in wanted:
             hook = own[name].register_forward_hook(_keeping(name, seen, torch))
             stack.callback(hook.remove)
-        facts = _facts(module, torch)
         kept = _Modules()
         for batch in _batches(feeds, batch_size):
             arrays = {name: as_array(value) for name, value in batch.items()}
@@ -96,10 +93,6 @@ def capture(
             outputs = _run(module, batch, torch)
             others = {name: array for name, array in seen.items() if name not in outputs}
             activations = kept.of_batch(others, size)
-            if not count:
-                repeated = _run(module, batch, torch)
-                same = (np.array_equal(outputs[n], repeated[n], equal_nan=True) for n in outputs)
-                facts |= {"repeatable": all(same), "batch_size": size, "modules": [*activations]}
             for name, array in outputs.items():
                 if not array.ndim or len(array) != size:
                     raise SampleError(
@@ -115,7 +108,7 @@ def capture(
                 "capture: there are no samples", "Give some.", code="QD-SAMPLES-EMPTY"
             )
         writer.drop(kept.left_out)
-        writer.set_facts({**facts, "left_out": kept.left_out})
+        writer.set_facts({"modules": [*kept.shapes], "left_out": kept.left_out})
     return Path(path)
 
 
@@ -124,32 +117,24 @@ class _Modules:
     """Which modules give a row for each sample of every batch, all of one shape.
 
     Attributes:
-        shapes: of a row, by the module's name, as the first batch had it; None before that.
+        shapes: of a row, by the module's name in order of execution, as the first batch had it;
+            None where there was not a row for each sample.
         left_out: why a module is not kept, by name.
     """
 
-    shapes: dict[str, tuple[int, ...]] | None = None
+    shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def of_batch(self, seen: Mapping[str, Array], size: int) -> dict[str, Array]:
         """What is kept of what ran on a batch of `size` samples."""
-        rows = {n: a.shape[1:] for n, a in seen.items() if a.ndim and len(a) == size}
-        self.shapes = rows if self.shapes is None else self.shapes
-        for name in [*self.shapes, *(n for n in seen if n not in self.shapes)]:
-            shape = rows.get(name)
-            if name not in seen:
+        rows = {n: a.shape[1:] if a.ndim and len(a) == size else None for n, a in seen.items()}
+        self.shapes = self.shapes or rows
+        for name in {**self.shapes, **rows}:
+            if rows.get(name) is None or rows[name] != self.shapes.get(name):
                 why = "it did not run for all samples"
-            elif shape is None:
-                why = f"of shape {list(seen[name].shape)} for {counted(size, 'sample')}"
-            elif name not in self.shapes:
-                why = "it did not run, or not by sample, in the first batch"
-            elif shape != self.shapes[name]:
-                why = (
-                    f"of shape {list(self.shapes[name])} for some samples, {list(shape)} for others"
-                )
-            else:
-                continue
-            self.left_out.setdefault(name, why)
+                if name in rows and name in self.shapes:
+                    why = f"of shape {list(seen[name].shape)} for {counted(size, 'sample')}"
+                self.left_out.setdefault(name, why)
         return {n: seen[n] for n in self.shapes if n not in self.left_out}
 
 
@@ -198,47 +183,3 @@ def _put_back(module: Any, buffers: Mapping[str, Any]) -> None:
     for name, buffer in module.named_buffers():
         if name in buffers:
             buffer.data.copy_(buffers[name])
-
-
-_KEEPING_STATISTICS = ("BatchNorm", "InstanceNorm")
-_DROPPING = "Dropout"
-
-
-def _facts(module: Any, torch: Any) -> dict[str, Any]:
-    """What tells one export from another: mode, weights, settings of normalizations."""
-    training, keeps_statistics = [], False
-    for name, m in module.named_modules():
-        kind = type(m).__name__
-        # Without running statistics a normalization is the same in both modes.
-        keeps = kind.startswith(_KEEPING_STATISTICS) and m.running_mean is not None
-        if m.training and (keeps or kind.startswith(_DROPPING)):
-            training.append(f"{name} ({kind})")
-            keeps_statistics |= keeps
-    parameters = {}
-    for name, value in module.named_parameters():
-        array = as_array(value)
-        parameters[name] = {"dtype": str(value.dtype), "digests": weight_digests(array)}
-    return {
-        "torch": str(torch.__version__),
-        "training": training,
-        "keeps_statistics": keeps_statistics,
-        "parameters": parameters,
-    }
-
-
-def weight_digests(weight: Array) -> dict[str, list[str]]:
-    """SHA-256 of a weight as exporters store it: as it is and transposed; by what it is rounded to,
-    "" for nothing."""
-    digests = {}
-    for name, dtype in (("", None), ("FP16", np.float16), ("BF16", ml_dtypes.bfloat16)):
-        with np.errstate(over="ignore"):
-            rounded = weight if dtype is None else weight.astype(dtype).astype(np.float32)
-        ways = [rounded, rounded.T] if rounded.ndim == 2 else [rounded]
-        digests[name] = [weight_digest(way) for way in ways]
-    return digests
-
-
-def weight_digest(weight: Array) -> str:
-    """SHA-256 of the values in FP32, in the order of the axes."""
-    values = np.ascontiguousarray(weight, np.float32)
-    return hashlib.sha256(str(values.shape).encode() + values.tobytes()).hexdigest()

@@ -14,9 +14,7 @@ from PIL import Image
 
 import qdebug
 from qdebug.commands.check import samples
-from qdebug.commands.check.samples import Executed
 from qdebug.commands.check.variants import chance_of_gain, confidence, of_pictures
-from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.preprocessing import Preprocessing
 
 DATA = Path(__file__).parents[3] / "calib_data"

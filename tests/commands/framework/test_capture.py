@@ -9,7 +9,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from half_networks import Builder
 
 import qdebug
 from qdebug.errors import SampleError, StoreError, UsageError
@@ -38,21 +37,20 @@ def checked(folder: Path, kind: str, fault: str) -> FrameworkResult:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_right_export(kind: str, tmp_path: Path) -> None:
     found = checked(tmp_path, kind, "")
-    assert found.agrees and not found.causes and all(m.agrees for m in found.modules)
+    assert found.agrees and all(m.agrees for m in found.modules)
     assert found.modules and found.worst.sqnr_db > 110
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_cause_is_named(kind: str, fault: str, tmp_path: Path) -> None:
+def test_a_fault_is_seen(kind: str, fault: str, tmp_path: Path) -> None:
     found = checked(tmp_path, kind, fault)
-    assert not found.agrees and found.causes[0].label == fault
+    assert found.agrees is False and found.first_differing
 
 
-def test_the_interpolation_is_named(tmp_path: Path) -> None:
+def test_where_it_begins(tmp_path: Path) -> None:
     found = checked(tmp_path, "unet", "interpolation")
-    assert (found.causes[0].label, found.causes[0].proven) == ("interpolation", True)
-    assert found.first_differing == "y" and found.last_agreeing == "/down/Conv_output_0"
+    assert (found.last_agreeing, found.first_differing) == ("/down/Conv_output_0", "y")
 
 
 def test_the_file(tmp_path: Path) -> None:
@@ -117,29 +115,6 @@ def test_a_module_that_does_not_run_on_every_batch(tmp_path: Path) -> None:
     module.forward = lambda x: module.windows(torch.cat([x, x]))
     with pytest.raises(SampleError, match=r"output 'output_0' has shape \[16, 4\]"):
         qdebug.capture(module, {"x": data}, path, force=True)
-
-
-@pytest.mark.parametrize(
-    ("layer", "said", "proven"),
-    [
-        (lambda: torch.nn.InstanceNorm1d(3), False, False),
-        (lambda: torch.nn.InstanceNorm1d(3, track_running_stats=True), True, True),
-        (lambda: torch.nn.Dropout(0.5), True, True),
-        (lambda: torch.nn.Dropout(0.0), True, False),
-    ],
-)
-def test_whether_training_mode_matters(
-    layer: Any, said: bool, proven: bool, tmp_path: Path
-) -> None:
-    """It is the cause where runs differ, or where the layer has statistics of training."""
-    module = torch.nn.Sequential(layer(), torch.nn.Flatten(), torch.nn.Linear(12, 4)).train()
-    data = {"x": np.random.default_rng(0).normal(size=(8, 3, 4)).astype(np.float32)}
-    path = qdebug.capture(module, data, tmp_path / "run.h5")
-    b = Builder(0)
-    proto = b.model({"x": ["n", 3, 4]}, [b.linear(b.add("Flatten", "x"), 12, 4)])
-    found = qdebug.compare(proto, inputs=data, framework=path, effect="none", cache=False).framework
-    causes = {c.label: c.proven for c in found.causes} if found else {}
-    assert causes.get("training-mode") == (proven if said else None)
 
 
 def test_other_samples_and_another_order(tmp_path: Path) -> None:

@@ -16,12 +16,10 @@ from half_networks import Builder
 from onnx import numpy_helper
 
 import qdebug
-from qdebug.commands.framework.export_faults import rounded_weights
 from qdebug.display.framework import framework_blocks
 from qdebug.errors import ModelError, SampleError
 from qdebug.results.compare import CompareResult
 from qdebug.results.framework import FrameworkResult
-from qdebug.wording import counted
 
 RANDOM = np.random.default_rng(3)
 PICTURES = RANDOM.uniform(0, 1, (10, 3, 8, 8)).astype(np.float32)
@@ -97,7 +95,7 @@ def checked(model: Any, x: Any, framework: Any) -> FrameworkResult:
 @pytest.mark.parametrize(("model", "x"), [(pictures(), PICTURES), (vectors(), VECTORS)])
 def test_a_right_export(model: onnx.ModelProto, x: Any) -> None:
     found = checked(model, x, outputs(model, x, every=True))
-    assert found.agrees and not found.causes and found.first_differing == ""
+    assert found.agrees and found.first_differing == ""
     assert all(m.agrees for m in found.modules) and len(found.modules) > 3
     assert 60 < found.limit_db <= 90
 
@@ -109,7 +107,7 @@ def test_outputs_that_rounding_decides_are_left_open() -> None:
     model = b.model({"x": ["n", 12]}, [b.add("Sin", h)])
     result = compared(model, VECTORS, outputs(model, VECTORS * np.float32(1 + 2**-22)))
     found = result.framework
-    assert found is not None and found.agrees is None and not found.causes
+    assert found is not None and found.agrees is None
     assert found.limit_db < found.worst.sqnr_db < 20
     blocks = [str(b) for b in framework_blocks(result, detailed=True)]
     assert any("cannot be told" in b for b in blocks) and not any("agrees" in b for b in blocks)
@@ -128,14 +126,10 @@ FAULTS: Mapping[str, tuple[onnx.ModelProto, onnx.ModelProto, Any]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_cause_is_named(fault: str) -> None:
-    """By the outputs alone: the change that takes the fault back is found by trying."""
+def test_a_fault_is_seen_in_the_outputs(fault: str) -> None:
     right, wrong, x = FAULTS[fault]
     found = checked(wrong, x, outputs(right, x))
-    assert not found.agrees and found.causes[0].label == fault.strip()
-    if fault != "half-weights":  # what was rounded is not known any more
-        assert found.causes[0].proven and (found.causes[0].sqnr_db or 0) >= found.limit_db
-        assert sum(cause.proven for cause in found.causes) == 1
+    assert found.agrees is False and found.worst.sqnr_db < found.limit_db
 
 
 @pytest.mark.parametrize("batch_size", [3, 10])
@@ -143,9 +137,7 @@ def test_samples_in_another_order(batch_size: int) -> None:
     model = vectors()
     right = {n: np.ascontiguousarray(a[::-1]) for n, a in outputs(model, VECTORS).items()}
     found = compared(model, VECTORS, right, batch_size=batch_size).framework
-    assert found is not None and not found.agrees
-    assert [(c.label, c.proven) for c in found.causes] == [("sample-order", True)]
-    assert "its sample 9 as sample 0" in found.causes[0].evidence
+    assert found is not None and found.agrees is False
 
 
 def recurrent() -> onnx.ModelProto:
@@ -176,14 +168,6 @@ def test_samples_on_another_axis(how: str, batch_size: int) -> None:
     assert found is not None and found.agrees
 
 
-def test_outputs_by_each_others_names() -> None:
-    model = recurrent()
-    (first, one), (second, other) = outputs(model, SEQUENCES).items()
-    found = checked(model, SEQUENCES, {first: other, second: one})
-    assert [(c.label, c.proven) for c in found.causes] == [("output-names", True)]
-    assert f"'{first}' as '{second}', '{second}' as '{first}'" in found.causes[0].evidence
-
-
 @pytest.mark.parametrize(("name", "limit_db"), [("float16", 66.2), ("bfloat16", 48.2)])
 def test_outputs_that_were_stored_in_a_half_type(name: str, limit_db: float) -> None:
     """They are off by the rounding of what was stored, which says nothing of the export; whether
@@ -196,75 +180,26 @@ def test_outputs_that_were_stored_in_a_half_type(name: str, limit_db: float) -> 
         assert limit_db < found.worst.sqnr_db < limit_db + 10
 
 
-def test_a_branch_that_was_frozen() -> None:
-    """It doubles what some samples give; a difference that is small everywhere is no branch."""
-    model = vectors()
-    right = outputs(model, VECTORS)
-    name = next(iter(right))
-    right[name][[1, 4, 5]] *= 2
-    found = checked(model, VECTORS, right)
-    assert [c.label for c in found.causes] == ["frozen"] and "7 of 10" in found.causes[0].evidence
-
-
-def test_constants_that_no_product_reads_are_no_half_weights() -> None:
-    """Numbers such as the corners of a grid are numbers of BF16 in every network."""
-    b = Builder(7)
-    grid = b.constant(np.arange(96).reshape(12, 8))
-    model = b.model(
-        {"x": ["n", 12]}, [b.add("Mul", b.linear("x", 12, 8), b.add("ReduceMax", grid))]
-    )
-    assert rounded_weights(model) == "" and rounded_weights(rounded(model))
-
-
-@pytest.mark.parametrize("op_type", ["LSTM", "Gather"])
-def test_half_weights_of_recurrent_layers_and_embeddings(op_type: str) -> None:
-    b = Builder(7)
-    if op_type == "LSTM":
-        steps = b.add("Unsqueeze", "x", b.constant([0], np.int64))
-        recurrent = (b.weight(1, 32, 12), b.weight(1, 32, 8))
-        result, count = b.add("LSTM", steps, *recurrent, hidden_size=8), 2
-    else:
-        words = b.add("Cast", "x", to=onnx.TensorProto.INT64)
-        result, count = b.add("Gather", b.weight(20, 8), words), 1
-    model = b.model({"x": ["n", 12]}, [result])
-    assert rounded_weights(model) == ""
-    assert rounded_weights(rounded(model)) == (
-        f"all values of {count} of {counted(count, 'weight')} are numbers of FP16"
-    )
-
-
-@pytest.mark.parametrize("kind", ["epsilon", "batch-norm"])
-def test_a_normalization_that_was_folded(kind: str) -> None:
-    """What a convolution gives is off by a factor and an offset for each channel."""
-    model = pictures()
-    factors = np.linspace(1.001, 1.01, 6) if kind == "epsilon" else np.linspace(0.7, 1.3, 6)
-    other = onnx.ModelProto.FromString(model.SerializeToString())
-    weight = next(t for t in other.graph.initializer if list(t.dims) == [6, 3, 3, 3])
-    values = numpy_helper.to_array(weight) * factors[:, None, None, None]
-    weight.CopyFrom(numpy_helper.from_array(values.astype(np.float32), weight.name))
-    found = checked(model, PICTURES, outputs(other, PICTURES, every=True))
-    assert found.causes[0].label == kind and not found.causes[0].proven
-    assert found.first_differing == "t1" and found.last_agreeing == "t0"
-
-
-def test_other_weights_by_where_it_begins() -> None:
+def test_the_first_tensor_that_differs() -> None:
     right, wrong = vectors(), vectors()
     weight = next(t for t in wrong.graph.initializer if list(t.dims) == [16, 8])
     values = RANDOM.normal(size=(16, 8)).astype(np.float32)
     weight.CopyFrom(numpy_helper.from_array(values, weight.name))
     found = checked(wrong, VECTORS, outputs(right, VECTORS, every=True))
-    assert found.causes[0].label == "other-weights" and found.first_differing == "t4"
+    assert (found.last_agreeing, found.first_differing) == ("t3", "t4")
     found = checked(wrong, VECTORS, outputs(right, VECTORS))
-    assert not found.causes and found.tried > 5  # what cannot be told is not said
+    assert found.agrees is False and found.first_differing == ""
 
 
 def test_the_headline_begins_with_the_export() -> None:
     """What INT8 costs follows: it is measured against the ONNX model's own FP32."""
     right, wrong, x = FAULTS["interpolation"]
-    result = qdebug.compare(wrong, inputs={"x": x}, framework=outputs(right, x), cache=False)
+    given = outputs(right, x, every=True)
+    result = qdebug.compare(wrong, inputs={"x": x}, framework=given, cache=False)
     said = result.VIEWS.summary(result)
     assert said.startswith("The ONNX model differs from the framework") and "INT8" in said
-    assert "Cause (interpolation)" in result.headline()
+    assert "The first difference is at t3, " in result.headline()
+    assert result.stages[0].told.endswith(", first at t3")
     assert CompareResult.from_dict(result.to_dict()).framework == result.framework
 
 
@@ -282,44 +217,6 @@ def test_the_score_of_the_framework() -> None:
         cache=False,
     )
     assert result.framework is not None and result.framework.score == 1.0
-
-
-BY_CHANNEL = np.array([2, 3, 4]).reshape(1, 3, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("model", "x", "change", "words"),
-    [
-        (pictures(), PICTURES, lambda x: x[:, ::-1].copy(), "the channels reversed"),
-        (pictures(), PICTURES, lambda x: x * 255, "the samples times 255, the outputs agree"),
-        (vectors(), VECTORS, lambda x: x / 32768, "the samples times 1/32768"),
-        (recurrent(), SEQUENCES, lambda x: 2 * x - 1, "the samples times 2, less 1"),
-        (pictures(), PICTURES, lambda x: (x - 0.45) / 0.225, ""),
-    ],
-)
-def test_samples_that_were_prepared_otherwise(
-    model: onnx.ModelProto, x: Any, change: Callable[[Any], Any], words: str
-) -> None:
-    found = checked(model, x, outputs(model, change(x).astype(np.float32)))
-    assert [(c.label, c.proven) for c in found.causes] == [("preprocessing", True)] * bool(words)
-    assert not words or found.causes[0].evidence.startswith(f"with {words}")
-
-
-@pytest.mark.parametrize(
-    ("model", "x", "change", "words"),
-    [
-        (pictures(), PICTURES, lambda x: BY_CHANNEL * x - 0.5, "times 2, 3, 4 plus -0.5, -0.5"),
-        (vectors(), VECTORS, lambda x: 3 * x + 7, "times 3 plus 7"),
-        (recurrent(), SEQUENCES, lambda x: x / 3, "times 0.3333 plus "),
-    ],
-)
-def test_samples_of_any_other_scale_by_the_first_activation(
-    model: onnx.ModelProto, x: Any, change: Callable[[Any], Any], words: str
-) -> None:
-    """Neither the weights nor a normalization are blamed for it."""
-    found = checked(model, x, outputs(model, change(x).astype(np.float32), every=True))
-    assert [(c.label, c.proven) for c in found.causes] == [("preprocessing", True)]
-    assert f"with the samples {words}" in found.causes[0].evidence
 
 
 def channels_last(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -425,13 +322,10 @@ def test_bisect_searches_a_right_export_only() -> None:
     asked: Any = {"inputs": {"x": x}, "framework": outputs(right, x), "target": "output.cosine>=0"}
     result = qdebug.bisect(right, **asked, cache=False)
     assert result.passed and result.framework is not None and result.framework.agrees
-    with pytest.raises(ModelError, match=r"interpolation.*mode=linear") as caught:
+    with pytest.raises(ModelError, match="differs from the framework") as caught:
         qdebug.bisect(wrong, **asked, cache=False)
     assert caught.value.code == "QD-MODEL-EXPORT"
-    shuffled = outputs(right, x[::-1])
-    with pytest.raises(ModelError, match="in the order of the samples") as caught:
-        qdebug.bisect(right, **asked | {"framework": shuffled}, cache=False)
-    assert "Export the network again" not in str(caught.value.hint)
+    assert "Export the network again" in str(caught.value.hint)
 
 
 def test_check_tells_of_the_export_too() -> None:
@@ -441,4 +335,3 @@ def test_check_tells_of_the_export_too() -> None:
         assert result.framework is not None and result.framework.samples == 6
         (found,) = [f for f in result.findings if f.kind == "export"]
         assert result.passed == passed == (found.severity == "note")
-        assert ("interpolation" in found.message) == (not passed)

@@ -29,7 +29,9 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
 @given(size=st.integers(1, 12), share=st.floats(0.2, 0.8))
 def test_portions_have_no_sample_in_common(samples: Samples, size: int, share: float) -> None:
     calibration, held_out = split(samples.with_batch_size(size), share)
-    choosing, judging = halves(held_out) if len(held_out.batches) > 1 else (held_out, None)
+    choosing, judging = (
+        halves(held_out, "inputs") if len(held_out.batches) > 1 else (held_out, None)
+    )
     parts = [calibration, choosing, *([judging] if judging else [])]
     seen = [index for part in parts for index in part.indices]
     assert sorted(seen) == list(range(60))
@@ -52,14 +54,14 @@ def test_each_part_has_its_share_of_every_group(counts: list[int], share: float,
     samples = SampleSpec(data, group="kind").open((SPEC,))
     for one, other, part in (
         (*split(samples, share), share),
-        (*halves(whole(samples)), 0.5),
+        (*halves(whole(samples), "inputs"), 0.5),
     ):
         assert sorted([*one.indices, *other.indices]) == list(range(len(groups)))
         for group, count in enumerate(counts):
             has = (groups[other.indices] == group).sum()
             assert 1 <= has < count and has == pytest.approx(part * count, abs=1)
     if min(counts) > 2:  # one for each of three parts
-        choosing, proving = halves(split(samples, share, parts=2)[1])
+        choosing, proving = halves(split(samples, share, parts=2)[1], "inputs")
         assert all({*groups[x.indices]} == {*groups} for x in (choosing, proving))
 
 
