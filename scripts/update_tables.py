@@ -16,8 +16,6 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from measured_tables import format_costs, format_costs_simulated, gpu_formats, providers
-
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
@@ -195,15 +193,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "packages": packages,
     "backends": backends,
     "keywords": keywords,
-    **{
-        name: lambda made=made: table(*made())
-        for name, made in (
-            ("format-costs", format_costs),
-            ("format-costs-simulated", format_costs_simulated),
-            ("gpu-formats", gpu_formats),
-            ("providers", providers),
-        )
-    },
 }
 
 

@@ -11,7 +11,7 @@ all the same. So a product is judged by what it multiplies:
   back and scaled first ("CastMul").
 
 Where the operands leave two answers, there is none. Compared with the sources of the kernels in
-engines of TensorRT for RTX 1.7.1 (`scripts/bench/bench_audit.py`).
+1750 engines of TensorRT for RTX 1.7.1 (docs/validation/audit.md).
 """
 
 from __future__ import annotations

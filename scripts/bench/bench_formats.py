@@ -1,7 +1,6 @@
 """What each precision costs by itself: the outputs' SQNR in the simulation, and the score.
 
     python scripts/bench/bench_formats.py [--nets digits_cnn face FOLDER …] [--samples N]
-        [--keep-figures FILE]
 
 One row for each network: the SQNR of the worst output against FP32, in dB; of those of SCORES also
 the score. Ranges are minmax, weights have a scale per output channel, what cannot be quantized
@@ -11,11 +10,10 @@ stays in FP32. FOLDER holds model.onnx, inputs.npz and calib.npz; `face` and `mi
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ASSETS, BUNDLED, FOLDERS, data_of, keep_figures, parser_of
+from common import ASSETS, BUNDLED, FOLDERS, data_of, parser_of
 
 import qdebug
 from qdebug.formats.registry import FORMAT_OF, WEIGHT_ONLY
@@ -34,7 +32,6 @@ def main() -> None:
     """Print a table in Markdown."""
     parser = parser_of(__doc__, samples=1000)
     parser.add_argument("--nets", nargs="+", default=[*BUNDLED, *FOLDERS], metavar="NET")
-    parser.add_argument("--keep-figures", type=Path, help="what the documentation's tables show")
     args = parser.parse_args()
     precisions = [p for p in FORMAT_OF if p is not Precision.FP32 and p not in WEIGHT_ONLY]
     print(f"| network | {' | '.join(p.upper() for p in precisions)} |")
@@ -47,8 +44,6 @@ def main() -> None:
             for row in rows
         ]
         print(f"| {net} | {' | '.join(cells)} |", flush=True)
-        if args.keep_figures is not None:
-            keep_figures(args.keep_figures, rows, ("network", "precision"))
 
 
 def _compared(net: str, precision: str, samples: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import BUNDLED, FOLDERS, data_of, keep_figures, parser_of
+from common import BUNDLED, FOLDERS, data_of, parser_of
 
 import qdebug
 from qdebug.errors import QdebugError
@@ -41,7 +41,6 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), metavar="P")
     parser.add_argument("--compute-capability", metavar="X.Y", help="build for it, execute nothing")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--keep-figures", type=Path, help="what the documentation's tables show")
     parser.add_argument("--no-searches", action="store_true", help="no bisect, no repair")
     args = parser.parse_args()
     bench = _Bench(args.samples, args.compute_capability, args.json, time.monotonic() + args.limit)
@@ -52,28 +51,6 @@ def main() -> None:
         for net in [n for n in args.nets if n in TARGETS]:
             bench.row(f"{net} bisect from fp8", lambda n=net: bench.searched(n))
         bench.row("digits_cnn repaired in fp8", bench.repaired)
-    if args.keep_figures is not None:
-        rows = [figures_of(row) for row in bench.rows if "latency_ms" in row]
-        keep_figures(args.keep_figures, rows, ("network", "precision"))
-
-
-def figures_of(row: dict[str, Any]) -> dict[str, Any]:
-    """What the tables show of the row of an engine that ran: dB of the worst output."""
-    net, precision = row["row"].rsplit(" ", 1)
-    worst = min(row["outputs"], key=lambda x: x["total_db"])
-    share, tensors = row["agreement"]["within"], row["agreement"]["tensors"]
-    return {
-        "network": Path(net).name,
-        "precision": precision,
-        "library": row["library"],
-        "device": row["built_for"],
-        "simulated_db": worst["quantization_db"],
-        "engine_db": worst["total_db"],
-        "between_db": worst["kernel_db"],
-        "within": None if share is None else round(share * tensors),
-        "tensors": tensors,
-        "latency_ms": row["latency_ms"],
-    }
 
 
 class _Bench:

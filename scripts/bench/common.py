@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from nets import NETS, USUAL
-
-from qdebug.network.weights import with_data
 
 DATA = Path(__file__).resolve().parents[2] / "calib_data"
 ASSETS = DATA.parents[1] / "shared" / "assets"
@@ -46,23 +40,6 @@ def data_of(net: str) -> dict[str, Any]:
     data = {"model": folder / "model.onnx", "inputs": folder / "inputs.npz"}
     calib = folder / "calib.npz"
     return {**data, "calib_data": calib} if calib.exists() else data
-
-
-def keep_figures(path: Path, rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> None:
-    """Write `rows` to a JSON file that the documentation's tables are made from; they take the
-    place of those that have the same values of `keys`. What is not finite becomes null."""
-    kept = json.loads(path.read_text("utf-8")) if path.exists() else []
-    known = {tuple(row[k] for k in keys): row for row in kept}
-    for row in rows:
-        known[tuple(row[k] for k in keys)] = {k: _finite(v) for k, v in row.items()}
-    lines = ",\n".join(json.dumps(row, allow_nan=False) for row in known.values())
-    path.write_text(f"[\n{lines}\n]\n", "utf-8")
-
-
-def _finite(value: Any) -> Any:
-    if not isinstance(value, float):
-        return value
-    return round(value, 4) if math.isfinite(value) else None
 
 
 def planted_parser(doc: str | None) -> argparse.ArgumentParser:
@@ -108,57 +85,6 @@ def random_samples(path: Path, data: Path, count: int) -> Path:
     arrays = np.random.default_rng(0).standard_normal((count, *shape[1:]), dtype=np.float32)
     np.savez(data, **{value.name: arrays})  # type: ignore[arg-type]
     return data
-
-
-def session(
-    proto: onnx.ModelProto, outputs: Sequence[str] = (), threads: int = 1
-) -> ort.InferenceSession:
-    """ONNX Runtime alone, with all optimizations and `outputs` beside the model's own."""
-    marked = onnx.ModelProto()
-    marked.CopyFrom(proto)
-    present = {value.name for value in marked.graph.output}
-    marked.graph.output.extend(onnx.ValueInfoProto(name=t) for t in outputs if t not in present)
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads
-    return ort.InferenceSession(
-        with_data(marked).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-
-
-def seconds_of(
-    action: Callable[[], object], clock: Callable[[], float] = time.perf_counter
-) -> float:
-    """Wall time of one call, or what another clock says."""
-    started = clock()
-    action()
-    return clock() - started
-
-
-def fastest(
-    ways: Mapping[str, Callable[[], object]],
-    rounds: int,
-    before: Callable[[], object] = lambda: None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """Seconds of the fastest round of each way; they take turns, `before` goes before each."""
-    best = dict.fromkeys(ways, float("inf"))
-    for _ in range(rounds):
-        for name, way in ways.items():
-            before()
-            best[name] = min(best[name], seconds_of(way, clock))
-    return best
-
-
-def best(action: Callable[[], object], rounds: int) -> float:
-    """Seconds of the fastest of some calls."""
-    return min(seconds_of(action) for _ in range(rounds))
-
-
-def peak_megabytes() -> int:
-    """The peak memory of this process; ru_maxrss would start with that of the parent."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) // 1024
 
 
 def watch_memory(pid: int, most: dict[str, float]) -> None:

@@ -1,14 +1,11 @@
 """Train small networks of many kinds on scikit-learn's 8x8 digits, for the benchmarks.
 
 Writes `NAME.onnx`, `NAME_calib.npz` (inputs) and `NAME_holdout.npz` (inputs, and `labels` for a
-classifier or `targets` for the metric of `zoo_metrics.py`) into a folder; nothing of it is
-committed. Needs what `make_digits_model.py` needs, from which the data, their splits and the
-training come. One thread, 10 to 90 s for each network.
+classifier, else `targets`) into a folder; nothing of it is committed. Needs what
+`make_digits_model.py` needs, from which the data, their splits and the training come. One thread,
+10 to 90 s for each network.
 
-`hard` trains those of `HARD`, which are like public networks that lose much in INT8:
-`zoo_hard_networks.py` has why.
-
-    python scripts/bench/digit_zoo.py FOLDER [hard] [--only NAME ...]
+    python scripts/bench/digit_zoo.py FOLDER [--only NAME ...]
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,14 +24,306 @@ import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import zoo_hard_networks as hard
-import zoo_metrics
-import zoo_networks as networks
-from digits_networks import ConvBn
+from digits_networks import Attention, ConvBn
 from make_digits_model import OPSET, SEED, FloatArray, Split, load_data, shift, write_npz
 
 LEAST_QUALITY = 0.9
 """What a network must reach in FP32 on held-out data; a benchmark on a bad one shows nothing."""
+
+
+# --- networks -------------------------------------------------------------------------------------
+
+Activation = Callable[[], nn.Module]
+
+
+def conv_bn(
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    act: Activation = nn.ReLU,
+    *,
+    stride: int = 1,
+    groups: int = 1,
+) -> ConvBn:
+    """Convolution, BatchNorm and `act`."""
+    block = ConvBn(inputs, outputs, kernel, stride=stride, groups=groups)
+    block.act = act()
+    return block
+
+
+def pooled(features: int, classes: int = 10) -> nn.Sequential:
+    """Global average pooling and a linear classifier."""
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, classes))
+
+
+# --- convolutional classifiers --------------------------------------------------------------
+
+
+class Residual(nn.Module):
+    """ResNet's basic block."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = conv_bn(inputs, outputs, 3, stride=stride)
+        self.second = conv_bn(outputs, outputs, 3, nn.Identity)
+        same = inputs == outputs and stride == 1
+        project = conv_bn(inputs, outputs, 1, nn.Identity, stride=stride)
+        self.skip: nn.Module = nn.Identity() if same else project
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.skip(x) + self.second(self.first(x)))
+
+
+def resnet() -> nn.Module:
+    """A ResNet of three stages: 15 convolutions."""
+    widths = [(16, 16, 1), (16, 16, 1), (16, 24, 2), (24, 24, 1), (24, 32, 2), (32, 32, 1)]
+    return nn.Sequential(conv_bn(1, 16, 3), *(Residual(*w) for w in widths), pooled(32))
+
+
+class SqueezeExcite(nn.Module):
+    """Weighs each channel by what the whole image holds."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.squeeze = nn.Conv2d(channels, channels // 4, 1)
+        self.excite = nn.Conv2d(channels // 4, channels, 1)
+        self.gate = nn.Hardsigmoid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x * self.gate(self.excite(torch.relu(self.squeeze(self.pool(x)))))
+        return out
+
+
+class InvertedResidual(nn.Module):
+    """MobileNet's second block: expand, filter by channel, excite, project."""
+
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, act: Activation, excite: bool
+    ) -> None:
+        super().__init__()
+        inner = 3 * inputs
+        self.body = nn.Sequential(
+            conv_bn(inputs, inner, 1, act),
+            conv_bn(inner, inner, 3, act, stride=stride, groups=inner),
+            SqueezeExcite(inner) if excite else nn.Identity(),
+            conv_bn(inner, outputs, 1, nn.Identity),
+        )
+        self.same = inputs == outputs and stride == 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x)
+        return x + out if self.same else out
+
+
+def mobilenet(act: Activation, excite: bool) -> nn.Module:
+    """A MobileNet of five blocks."""
+    widths = [(16, 16, 1), (16, 24, 2), (24, 24, 1), (24, 32, 2), (32, 32, 1)]
+    blocks = (InvertedResidual(*w, act, excite) for w in widths)
+    return nn.Sequential(conv_bn(1, 16, 3, act), *blocks, conv_bn(32, 64, 1, act), pooled(64))
+
+
+class Dense(nn.Module):
+    """DenseNet's layer: what it makes is appended to what it reads."""
+
+    def __init__(self, inputs: int, growth: int) -> None:
+        super().__init__()
+        self.wide = conv_bn(inputs, 2 * growth, 1)
+        self.narrow = conv_bn(2 * growth, growth, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.narrow(self.wide(x))], dim=1)
+
+
+def densenet() -> nn.Module:
+    """A DenseNet of two blocks of three layers."""
+    return nn.Sequential(
+        conv_bn(1, 16, 3),
+        *(Dense(16 + 12 * i, 12) for i in range(3)),
+        conv_bn(52, 24, 1),
+        nn.AvgPool2d(2),
+        *(Dense(24 + 12 * i, 12) for i in range(3)),
+        conv_bn(60, 48, 1),
+        pooled(48),
+    )
+
+
+def wide() -> nn.Module:
+    """A plain, wide CNN, to logits; `with_softmax` ends it."""
+    return nn.Sequential(
+        conv_bn(1, 64, 3),
+        conv_bn(64, 64, 3),
+        nn.MaxPool2d(2),
+        conv_bn(64, 96, 3),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(96 * 4, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+
+
+def with_softmax(model: nn.Module) -> nn.Module:
+    """`model` with a Softmax at its end."""
+    return nn.Sequential(model, nn.Softmax(dim=1))
+
+
+# --- recurrent classifiers ------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer over the rows of an image, between linear layers."""
+
+    def __init__(self, kind: type[nn.LSTM | nn.GRU], width: int, bidirectional: bool) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, width)
+        self.cell = kind(width, width, batch_first=True, bidirectional=bidirectional)
+        self.hidden = nn.Linear(8 * width * (2 if bidirectional else 1), 64)
+        self.classifier = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.relu(self.embed(x.flatten(1, 2)))
+        states, _ = self.cell(rows)
+        logits: Tensor = self.classifier(torch.relu(self.hidden(states.flatten(1))))
+        return logits
+
+
+# --- transformers and mixers ----------------------------------------------------------------
+
+
+class LayerNorm(nn.Module):
+    """Layer normalization written out, as older exporters decompose it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centered = x - x.mean(dim=-1, keepdim=True)
+        variance = centered.pow(2).mean(dim=-1, keepdim=True)
+        return centered / torch.sqrt(variance + 1e-5) * self.weight + self.bias
+
+
+def perceptron(width: int, inner: int) -> nn.Sequential:
+    """Linear, GELU, linear."""
+    return nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
+
+
+class Block(nn.Module):
+    """A pre-norm transformer layer."""
+
+    def __init__(self, width: int, tokens: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = LayerNorm(width), LayerNorm(width)
+        self.attention = Attention(width, 4, tokens)
+        self.mlp = perceptron(width, 2 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        out: Tensor = x + self.mlp(self.norm2(x))
+        return out
+
+
+class Vit(nn.Module):
+    """A vision transformer over 2x2 patches, with a class token."""
+
+    def __init__(self, width: int = 48, layers: int = 3) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(1, width, 2, 2)
+        self.token = nn.Parameter(0.02 * torch.randn(1, 1, width))
+        self.position = nn.Parameter(0.02 * torch.randn(1, 17, width))
+        self.blocks = nn.Sequential(*(Block(width, 17) for _ in range(layers)))
+        self.norm = LayerNorm(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.patch(x).flatten(2).transpose(1, 2)
+        token = self.token.expand(patches.shape[0], -1, -1)
+        features = self.blocks(torch.cat([token, patches], dim=1) + self.position)
+        logits: Tensor = self.head(self.norm(features[:, 0]))
+        return logits
+
+
+class Mix(nn.Module):
+    """MLP-Mixer's layer: over the tokens, then over the channels."""
+
+    def __init__(self, width: int, tokens: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.tokens = perceptron(tokens, 2 * tokens)
+        self.channels = perceptron(width, 2 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.tokens(self.norm1(x).transpose(1, 2)).transpose(1, 2)
+        out: Tensor = x + self.channels(self.norm2(x))
+        return out
+
+
+class Mixer(nn.Module):
+    """An MLP-Mixer over 2x2 patches."""
+
+    def __init__(self, width: int = 48, layers: int = 3) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(1, width, 2, 2)
+        self.layers = nn.Sequential(*(Mix(width, 16) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patch(x).flatten(2).transpose(1, 2)
+        logits: Tensor = self.head(self.norm(self.layers(tokens)).mean(dim=1))
+        return logits
+
+
+# --- dense prediction -----------------------------------------------------------------------
+
+
+class Detector(nn.Module):
+    """Class scores and the box (left, top, right, bottom; 0 to 1) of the one digit in an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(
+            conv_bn(1, 16, 3, nn.LeakyReLU),
+            conv_bn(16, 32, 3, nn.LeakyReLU, stride=2),
+            conv_bn(32, 32, 3, nn.LeakyReLU),
+            conv_bn(32, 48, 3, nn.LeakyReLU, stride=2),
+            conv_bn(48, 48, 3, nn.LeakyReLU),
+            conv_bn(48, 64, 3, nn.LeakyReLU, stride=2),
+        )
+        self.classes = nn.Sequential(conv_bn(64, 64, 3), pooled(64))
+        self.boxes = nn.Sequential(
+            conv_bn(64, 16, 1), nn.Flatten(), nn.Linear(16 * 9, 32), nn.ReLU(), nn.Linear(32, 4)
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.backbone(x)
+        return self.classes(features), torch.sigmoid(self.boxes(features))
+
+
+class Unet(nn.Module):
+    """A U-Net of two levels: class scores for each pixel, the background's first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1 = nn.Sequential(conv_bn(1, 16, 3), conv_bn(16, 16, 3))
+        self.down2 = nn.Sequential(conv_bn(16, 32, 3, stride=2), conv_bn(32, 32, 3))
+        self.bottom = nn.Sequential(conv_bn(32, 64, 3, stride=2), conv_bn(64, 64, 3))
+        self.enlarge2 = nn.ConvTranspose2d(64, 32, 2, 2)
+        self.up2 = nn.Sequential(conv_bn(64, 32, 3), conv_bn(32, 32, 3))
+        self.enlarge1 = nn.Upsample(scale_factor=2)
+        self.up1 = nn.Sequential(conv_bn(48, 16, 3), conv_bn(16, 16, 3))
+        self.head = nn.Conv2d(16, 11, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.down1(x)
+        second = self.down2(first)
+        up = self.enlarge2(self.bottom(second))
+        up = self.up2(torch.cat([up, second], dim=1))
+        up = self.up1(torch.cat([self.enlarge1(up), first], dim=1))
+        out: Tensor = self.head(up)
+        return out
 
 
 @dataclass(frozen=True)
@@ -51,7 +340,7 @@ class Task:
 
     scene: Callable[[Split, np.random.Generator], tuple[FloatArray, FloatArray]]
     loss: Callable[[tuple[Tensor, ...], Tensor], Tensor]
-    quality: Callable[[zoo_metrics.Arrays, zoo_metrics.Arrays], float]
+    quality: Callable[[Sequence[FloatArray], FloatArray], float]
     outputs: tuple[str, ...]
     labelled: bool = False
 
@@ -102,55 +391,6 @@ def segmented(split: Split, generator: np.random.Generator) -> tuple[FloatArray,
     return images, pixels
 
 
-def in_lines(split: Split, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Lines of four digits in 12 x 44 pixels, each moved a little, the first of each its own; the
-    four labels plus one."""
-    count = len(split.labels)
-    images = generator.uniform(0, 0.1, (count, 1, 12, 44)).astype(np.float32)
-    chosen = generator.integers(0, count, (count, 4))
-    chosen[:, 0] = np.arange(count)
-    for i, four in enumerate(chosen):
-        for place, k in enumerate(four):
-            top, left = generator.integers(0, 5), 2 + 10 * place + generator.integers(0, 3)
-            images[i, 0, top : top + 8, left : left + 8] += split.images[k, 0]
-    return images, (split.labels[chosen] + 1).astype(np.float32)
-
-
-def in_scenes(split: Split, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """One to four digits, 9 to 15 pixels large, in the quadrants of 32 x 32 noisy pixels, the first
-    of each its own; for each of 4 x 4 cells 1 where the centre of a digit is, its label, centre and
-    size in pixels."""
-    count = len(split.labels)
-    images = generator.uniform(0, 0.15, (count, 1, 32, 32)).astype(np.float32)
-    cells = np.zeros((count, 16, 6), np.float32)
-    for i in range(count):
-        quadrants = generator.permutation(4)[: generator.integers(1, 5)]
-        for k, quadrant in enumerate(quadrants):
-            which = i if k == 0 else int(generator.integers(0, count))
-            side = int(generator.integers(9, 16))
-            top, left = generator.integers(0, 17 - side, 2) + 16 * np.array(divmod(quadrant, 2))
-            digit = torch.from_numpy(split.images[which])[None]
-            large = nn.functional.interpolate(digit, (side, side), mode="bilinear")
-            images[i, 0, top : top + side, left : left + side] += large[0, 0].numpy()
-            x, y = left + side / 2, top + side / 2
-            cells[i, int(y // 8) * 4 + int(x // 8)] = [1, split.labels[which], x, y, side, side]
-    return images, cells
-
-
-def with_points(split: Split, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Each digit anywhere in 24 x 24 noisy pixels, and five points (row, column) of its ink: the
-    uppermost, lowest, leftmost and rightmost pixel, and the mean."""
-    images, _ = pasted(split, generator)
-    points = np.zeros((len(images), 5, 2), np.float32)
-    for i, image in enumerate(images[:, 0]):
-        rows, columns = np.nonzero(image > 0.3)
-        ink = np.stack([rows, columns], axis=1)
-        ends = rows.argmin(), rows.argmax(), columns.argmin(), columns.argmax()
-        points[i] = [*(ink[k] for k in ends), ink.mean(axis=0).round()]
-    images += generator.uniform(0, 0.1, images.shape).astype(np.float32)
-    return images, points
-
-
 def class_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
     """Cross-entropy."""
     return nn.functional.cross_entropy(outputs[0], targets[:, 0].long())
@@ -169,79 +409,41 @@ def pixel_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs[0], targets.long(), weight=weight)
 
 
-def line_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
-    """Connectionist temporal classification."""
-    scores = outputs[0].log_softmax(2).transpose(0, 1)
-    count = len(targets)
-    columns, digits = (torch.full((count,), n) for n in (len(scores), targets.shape[1]))
-    return nn.functional.ctc_loss(scores, targets.long(), columns, digits)
+def classes_right(outputs: Sequence[FloatArray], targets: FloatArray) -> float:
+    """Top-1."""
+    return float((outputs[0].argmax(axis=1) == targets[:, 0]).mean())
 
 
-def scene_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
-    """Objectness of each cell; the box and the class of those that hold a digit."""
-    rows = outputs[0]
-    full = targets[..., 0] > 0
-    classes = nn.functional.one_hot(targets[full][:, 1].long(), 10).float()
-    certain = rows[..., 4:].clamp(1e-6, 1 - 1e-6)
-    objects = nn.functional.binary_cross_entropy(certain[..., 0], full.float())
-    right = nn.functional.binary_cross_entropy(certain[full][:, 1:], classes)
-    boxes = nn.functional.smooth_l1_loss(rows[full][:, :4], targets[full][:, 2:])
-    return 2 * objects + 4 * right + boxes / 2
+def boxes_right(outputs: Sequence[FloatArray], targets: FloatArray) -> float:
+    """The share of images with the right label and a box that overlaps (IoU) by half or more."""
+    boxes, true = outputs[1], targets[:, 1:]
+    low, high = np.maximum(boxes[:, :2], true[:, :2]), np.minimum(boxes[:, 2:], true[:, 2:])
+    both = np.prod(np.maximum(high - low, 0), axis=1)
+    union = sum(np.prod(x[:, 2:] - x[:, :2], axis=1) for x in (boxes, true)) - both
+    return float(((outputs[0].argmax(axis=1) == targets[:, 0]) & (both >= union / 2)).mean())
 
 
-def neighbour_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
-    """That each vector is nearest to those of its label (supervised contrastive learning)."""
-    vectors, labels = outputs[0], targets[:, 0]
-    near = vectors @ vectors.T / 0.1 - 1e9 * torch.eye(len(labels))
-    alike = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
-    chance = near.log_softmax(1)
-    return -(chance * alike).sum() / alike.sum()
+def pixels_right(outputs: Sequence[FloatArray], targets: FloatArray) -> float:
+    """The share of the digits' pixels with the right class; targets are 0 for the background."""
+    return float((outputs[0].argmax(axis=1) == targets)[targets > 0].mean())
 
 
-def point_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
-    """Cross-entropy over the places of each point."""
-    maps = outputs[0]
-    places = (targets[..., 0] * maps.shape[3] + targets[..., 1]).long()
-    return nn.functional.cross_entropy(maps.flatten(2).flatten(0, 1), places.flatten())
-
-
-CLASSIFY = Task(as_they_are, class_loss, zoo_metrics.top1, ("logits",), labelled=True)
-DETECT = Task(pasted, detection_loss, zoo_metrics.found, ("scores", "boxes"))
-SEGMENT = Task(segmented, pixel_loss, zoo_metrics.pixels_right, ("classes",))
-READ = Task(in_lines, line_loss, zoo_metrics.lines_read, ("columns",))
-FIND = Task(in_scenes, scene_loss, zoo_metrics.detections, ("detections",))
-EMBED = Task(as_they_are, neighbour_loss, zoo_metrics.same_label, ("vectors",), labelled=True)
-POINT = Task(with_points, point_loss, zoo_metrics.points_found, ("heatmaps",))
-
+CLASSIFY = Task(as_they_are, class_loss, classes_right, ("logits",), labelled=True)
+DETECT = Task(pasted, detection_loss, boxes_right, ("scores", "boxes"))
+SEGMENT = Task(segmented, pixel_loss, pixels_right, ("classes",))
 ZOO = {
-    "resnet": Recipe(networks.resnet, CLASSIFY, 40),
-    "mobilenet_silu": Recipe(lambda: networks.mobilenet(nn.SiLU, excite=False), CLASSIFY, 40),
-    "mobilenet_v3": Recipe(lambda: networks.mobilenet(nn.Hardswish, excite=True), CLASSIFY, 40),
-    "densenet": Recipe(networks.densenet, CLASSIFY, 40),
-    "wide": Recipe(networks.wide, CLASSIFY, 20, finish=networks.with_softmax),
-    "lstm": Recipe(lambda: networks.Recurrent(nn.LSTM, 32, False), CLASSIFY, 60),
-    "bigru": Recipe(lambda: networks.Recurrent(nn.GRU, 32, True), CLASSIFY, 60),
-    "vit": Recipe(networks.Vit, CLASSIFY, 120, 2e-3),
-    "mixer": Recipe(networks.Mixer, CLASSIFY, 120, 2e-3),
-    "detector": Recipe(networks.Detector, DETECT, 60),
-    "unet": Recipe(networks.Unet, SEGMENT, 40),
+    "resnet": Recipe(resnet, CLASSIFY, 40),
+    "mobilenet_silu": Recipe(lambda: mobilenet(nn.SiLU, excite=False), CLASSIFY, 40),
+    "mobilenet_v3": Recipe(lambda: mobilenet(nn.Hardswish, excite=True), CLASSIFY, 40),
+    "densenet": Recipe(densenet, CLASSIFY, 40),
+    "wide": Recipe(wide, CLASSIFY, 20, finish=with_softmax),
+    "lstm": Recipe(lambda: Recurrent(nn.LSTM, 32, False), CLASSIFY, 60),
+    "bigru": Recipe(lambda: Recurrent(nn.GRU, 32, True), CLASSIFY, 60),
+    "vit": Recipe(Vit, CLASSIFY, 120, 2e-3),
+    "mixer": Recipe(Mixer, CLASSIFY, 120, 2e-3),
+    "detector": Recipe(Detector, DETECT, 60),
+    "unet": Recipe(Unet, SEGMENT, 40),
 }
-HARD = {
-    "mobilenet_v2_wide": Recipe(lambda: hard.spread_mobilenet(nn.ReLU6, False, 2.5), CLASSIFY, 60),
-    "mobilenet_v3_wide": Recipe(
-        lambda: hard.spread_mobilenet(nn.Hardswish, True, 2.1), CLASSIFY, 60
-    ),
-    "efficientnet": Recipe(lambda: hard.spread_mobilenet(nn.SiLU, True, 2.2), CLASSIFY, 60),
-    "repvgg": Recipe(lambda: hard.repvgg(2.5), CLASSIFY, 40),
-    "vit_outliers": Recipe(networks.Vit, CLASSIFY, 120, 2e-3, finish=hard.outliers),
-    "crnn": Recipe(lambda: hard.Crnn(1.9), READ, 80),
-    "yolox": Recipe(lambda: hard.Yolox(1.8), FIND, 100),
-    "embedder": Recipe(lambda: hard.embedder(2.2), EMBED, 60),
-    "keypoints": Recipe(lambda: hard.Keypoints(1.8), POINT, 60),
-}
-ALL = ZOO | HARD
-
-
 # --- training and export --------------------------------------------------------------------
 
 
@@ -274,12 +476,9 @@ def trained(recipe: Recipe, split: Split, batch: int = 64) -> nn.Module:
             optimizer.step()
             schedule.step()
     model.eval()
-    folding: list[ConvBn | hard.RepBlock] = []
     for module in model.modules():
-        if isinstance(module, (ConvBn, hard.RepBlock)):
-            folding.append(module)
-    for module in reversed(folding):  # a block after what it is made of
-        module.fold()
+        if isinstance(module, ConvBn):
+            module.fold()
     return recipe.finish(model)
 
 
@@ -320,7 +519,7 @@ def write(name: str, recipe: Recipe, folder: Path) -> float:
     outputs = run(path, images)
     for together, apart in zip(outputs, run(path, images[:1]), strict=True):
         np.testing.assert_allclose(together[:1], apart, rtol=1e-3, atol=1e-4)
-    return recipe.task.quality(dict(zip(recipe.task.outputs, outputs, strict=True)), labels)
+    return recipe.task.quality(outputs, targets)
 
 
 def main() -> int:
@@ -329,16 +528,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", nargs="+", choices=ALL, metavar="NAME")
-    parser.add_argument("which", nargs="?", choices=("plain", "hard"), default="plain")
+    parser.add_argument("--only", nargs="+", choices=ZOO, metavar="NAME")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     bad = 0
-    for name in arguments.only or (HARD if arguments.which == "hard" else ZOO):
+    for name in arguments.only or ZOO:
         start = time.perf_counter()
-        quality = write(name, ALL[name], arguments.folder)
+        quality = write(name, ZOO[name], arguments.folder)
         bad += quality < LEAST_QUALITY
         print(f"{name:16} {quality:.3f} {time.perf_counter() - start:5.0f} s", flush=True)
     return 1 if bad else 0

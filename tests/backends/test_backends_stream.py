@@ -41,7 +41,7 @@ def test_what_is_in_flight_is_bounded(workers: int) -> None:
 
 
 def test_workers_run_at_once() -> None:
-    barrier = threading.Barrier(3, timeout=10)
+    barrier = threading.Barrier(3, timeout=60)
 
     def work(i: int) -> int:
         barrier.wait()

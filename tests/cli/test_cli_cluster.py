@@ -66,7 +66,7 @@ def ends_alone(group: int) -> bool:
 
 
 def until(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)
     return holds()

@@ -6,13 +6,28 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from qdebug.backends.openvino import OpenVINOBackend
+from qdebug.backends.simulation import SimulationBackend
 from qdebug.store.reader import RunReader
+from qdebug.testing.contract import quantized
 
 pytest.importorskip("openvino")
 
 ENGINE = ["--backend", "openvino"]
+
+
+@pytest.fixture(scope="module")
+def saturates() -> bool:
+    """Whether INT8 kernels of this processor saturate, as those of x86 without VNNI do."""
+    proto = quantized(largest_code=127)
+    feeds = {"x": np.random.default_rng(4).normal(size=(1, 8, 9, 9)).astype(np.float32)}
+    expected = SimulationBackend(1).open(proto, []).run(feeds)["y"]
+    found = OpenVINOBackend(1).open(proto, []).run(feeds)["y"]
+    noise, signal = np.square(expected - found).sum(), np.square(expected).sum()
+    return bool(noise > signal * 1e-4)
 
 
 @pytest.fixture
@@ -25,7 +40,9 @@ def cnn_flags(digits: Path) -> list[str]:
     ]
 
 
-def test_simulation_against_engine_tensor_by_tensor(desk: Any, cnn_flags: list[str]) -> None:
+def test_simulation_against_engine_tensor_by_tensor(
+    desk: Any, cnn_flags: list[str], saturates: bool
+) -> None:
     done = desk.run("compare", *cnn_flags, *ENGINE, "--json", "found.json", "-o", "run.h5")
     assert done.code == 0, done.err
     assert "OpenVINO" in done.out
@@ -33,13 +50,16 @@ def test_simulation_against_engine_tensor_by_tensor(desk: Any, cnn_flags: list[s
     execution = engine["execution"]
     assert engine["executed"] and execution["capture"] == "outputs"
     assert [c["hides"] for c in execution["checks"]] == [None]
-    # The kernels round otherwise than Q/DQ does: far below the error of quantization.
     tensors = {t["tensor"]: t for t in execution["tensors"]}
     assert len(tensors) > 25
-    for t in tensors.values():
-        assert t["kernel_db"] > t["quantization_db"] + 6, t
-    assert tensors["logits"]["label"] == "quantization"
-    assert execution["agreement"]["within"] == 1.0
+    if saturates:
+        assert tensors["logits"]["label"] == "kernel"
+        assert execution["agreement"]["within"] < 0.5
+    else:  # kernels round otherwise than Q/DQ does: far below the error of quantization
+        for t in tensors.values():
+            assert t["kernel_db"] > t["quantization_db"] + 6, t
+        assert tensors["logits"]["label"] == "quantization"
+        assert execution["agreement"]["within"] == 1.0
     assert execution["preflight"]["fp32_db"]["logits"] > 100
     assert execution["preflight"]["repeatable"]
     assert execution["latency_ms"] > 0 and len(execution["kernels"]) > 10
@@ -63,25 +83,30 @@ def test_requested_and_built_precision(desk: Any, cnn_flags: list[str]) -> None:
     assert inspected.json["audit"]["layers"] == found["engine"]["audit"]["layers"]
 
 
-def test_a_search_is_verified_on_the_engine(desk: Any, cnn_flags: list[str]) -> None:
+def test_a_search_is_verified_on_the_engine(
+    desk: Any, cnn_flags: list[str], saturates: bool
+) -> None:
     target = ["--target", "output.sqnr_db>=34"]
     done = desk.run("bisect", *cnn_flags, *target, *ENGINE, "--json", "-")
     assert done.code == 0, done.err
     found = done.json
     assert {x["to"] for x in found["layers"]} == {"fp32"}  # it has no FP16 kernels
+    # Where the simulation's answer fails on the engine, engines are searched, and all is on them.
     on_engine = [c for c in found["checks"] if "on the engine" in c["on"]]
-    assert on_engine and all(c["passed"] for c in found["checks"])
+    assert bool(on_engine) is not saturates
+    assert found["checks"] and all(c["passed"] for c in found["checks"])
     assert found["cost"]["unit"] == "ms"
     audited = {r["name"]: r for r in found["engine"]["audit"]["layers"]}
     assert all(audited[name]["verdict"] == "as-planned" for name in found["pinned"])
 
 
-def test_a_sweep_executes_what_it_builds(desk: Any, cnn_flags: list[str]) -> None:
+def test_a_sweep_executes_what_it_builds(desk: Any, cnn_flags: list[str], saturates: bool) -> None:
     axes = ["--weights", "per-channel,per-tensor"]
     rows = desk.run("sweep", *cnn_flags, *axes, *ENGINE, "--json", "-").json["combinations"]
     per_channel, per_tensor = (r["execution"] for r in rows)
     assert all(r["latency_ms"] > 0 for r in rows)
-    assert per_channel["sqnr_db"] > per_tensor["sqnr_db"] + 10
+    if not saturates:  # then what kernels lose hides the difference
+        assert per_channel["sqnr_db"] > per_tensor["sqnr_db"] + 10
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ _ANY = SimpleNamespace(layers=())
 def test_opening_sessions_is_work_too(
     layers: int, precise: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of small layers, as in scripts/bench/bench_effect_cost.py: 7e6 MACs each."""
+    """Of small layers: 7e6 MACs each."""
     monkeypatch.setattr(effect, "macs_per_sample", lambda *_: layers * 7e6)
     amounts = effect._amounts(
         _ANY,

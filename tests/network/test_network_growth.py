@@ -74,11 +74,11 @@ def _doubling(times: int) -> onnx.ModelProto:
 def test_small_bombs(tmp_path: Path, model: onnx.ModelProto, code: str) -> None:
     path = tmp_path / "bomb.onnx"
     path.write_bytes(model.SerializeToString())
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(ModelError) as caught:
         prepare_model(read_model(str(path)))
     assert caught.value.code == code
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_functions_that_call_themselves(tmp_path: Path) -> None:

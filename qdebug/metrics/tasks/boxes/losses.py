@@ -37,10 +37,10 @@ def soft_f1_losses(found: Candidates, reference: Candidates) -> Float64:
     counts as 0.
 
     Of networks that give each object once, in an order of their own, boxes of a class that overlap
-    are taken for one, and what has no counterpart has the score 0 there. Measured by
-    scripts/bench/bench_yardsticks.py: on a detector that loses much it orders 5 of 418 pairs of
-    variants wrongly, none surely, as few as the score itself; noise 42, and Σ abs(d − d_ref), which
-    false boxes raise without bound and lost ones do not, 26.
+    are taken for one, and what has no counterpart has the score 0 there. Measured on quantized
+    variants of a detector that loses much: it orders 5 of 418 pairs wrongly, none surely, as few as
+    the score itself; noise 42, and Σ abs(d − d_ref), which false boxes raise without bound and lost
+    ones do not, 26.
     """
     parts = _pairs(found, reference) if found.distinct else _places(found, reference)
     losses = []

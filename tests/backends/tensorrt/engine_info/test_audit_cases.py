@@ -1,6 +1,6 @@
 """Verdicts on recorded kernels of TensorRT for RTX, beside what their sources multiply.
 
-scripts/bench/bench_audit.py built the engines and recorded one case of each kind of kernel.
+One case of each kind of kernel, recorded when docs/validation/audit.md was measured.
 """
 
 from __future__ import annotations
