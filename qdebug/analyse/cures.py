@@ -26,15 +26,7 @@ from qdebug.analyse.summary import fp32_outputs
 from qdebug.calibrators.registry import NEVER_CLIPPING, default_calibrators
 from qdebug.errors import BackendError, MetricError, ModelError, PlanError
 from qdebug.execute.context import emulates_fp16
-from qdebug.execute.evaluator import (
-    KeptReference,
-    MetricEvaluator,
-    OutputKeeper,
-    Run,
-    Sink,
-    evaluate,
-    run_of,
-)
+from qdebug.execute.evaluator import KeptReference, OutputKeeper, Run, Sink, evaluate, run_of
 from qdebug.execute.gather import Gathered, calibrated
 from qdebug.execute.lockstep import output_options
 from qdebug.formats.registry import SCALED
@@ -60,6 +52,7 @@ from qdebug.plan.rewrite.requantize import with_channel_scales, with_exact_biase
 from qdebug.results.compare import LEAST_CURE_DB, Cause, CompareResult, Cure
 from qdebug.results.curve import part_restored
 from qdebug.results.summary import HALF, MOST_LEADERS
+from qdebug.run.outputs import MetricEvaluator
 from qdebug.types import Array, Progress
 from qdebug.wording import option
 
@@ -289,7 +282,9 @@ def _on_all(
     value = None
     if metric is not None:
         with suppress(MetricError):  # outputs that hold NaN: their noise is known all the same
-            evaluator = MetricEvaluator.of(metric, compared.samples, compared.sinks.keepers[0])
+            evaluator = MetricEvaluator.of(
+                metric, compared.samples, compared.sinks.keepers[0].checked()
+            )
             value = evaluator(keeper.joined())
     before, task = noise_db(compared.result.worst_noise), compared.result.metric
     helps = math.isnan(before) or after.sqnr_db - before >= LEAST_CURE_DB

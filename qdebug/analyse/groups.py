@@ -15,13 +15,13 @@ import numpy.typing as npt
 from qdebug.analyse.compared import Compared
 from qdebug.analyse.metric_samples import judged_pair
 from qdebug.errors import MetricError, SampleError
-from qdebug.execute.evaluator import MetricEvaluator
 from qdebug.metrics.effect import noise_by_sample
 from qdebug.metrics.uncertainty import of_noise
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.groups import Grouping, grouping_of
 from qdebug.network.samplespec import SampleSpec
 from qdebug.results.groups import GroupResult, Groups, GroupScore
+from qdebug.run.outputs import MetricEvaluator
 from qdebug.types import Array
 from qdebug.wording import option
 
@@ -149,7 +149,7 @@ class _Measured:
         if metric is not None:
             reference, candidate = sinks.keepers
             task, outputs = (
-                MetricEvaluator.of(metric, compared.samples, reference),
+                MetricEvaluator.of(metric, compared.samples, reference.checked()),
                 candidate.joined(),
             )
             count = compared.samples.count

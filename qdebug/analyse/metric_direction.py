@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from qdebug.errors import MetricError, UsageError
-from qdebug.execute.evaluator import MetricEvaluator
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.results.conditions import Condition
+from qdebug.run.outputs import MetricEvaluator
 from qdebug.wording import option
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.errors import MetricError
-from qdebug.execute.evaluator import MetricEvaluator
 from qdebug.metrics.tasks.base import Judged, TaskMetric, is_ragged, separated
 from qdebug.metrics.uncertainty import (
     Interval,
@@ -22,6 +21,7 @@ from qdebug.metrics.uncertainty import (
     of_share,
 )
 from qdebug.results.compare import SampleLoss
+from qdebug.run.outputs import MetricEvaluator
 from qdebug.types import Array
 
 _GROUPS = 12

@@ -11,7 +11,7 @@ import numpy as np
 
 from qdebug.errors import MetricError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import executed_batches, joined_batches, run_of
+from qdebug.execute.evaluator import executed_batches, run_of
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.tasks.base import TaskMetric, first_output
 from qdebug.metrics.tasks.boxes.detections import DECISION, Candidates
@@ -22,6 +22,7 @@ from qdebug.metrics.tasks.registry import built_in
 from qdebug.metrics.tasks.worst_group import metric_of
 from qdebug.network.graph import Graph
 from qdebug.network.samples.subset import SampleSubset
+from qdebug.run.outputs import joined
 from qdebug.types import Array
 from qdebug.wording import counted, option
 
@@ -45,7 +46,7 @@ def check_objects(
         for executed in executed_batches(subset, runs, 1, ends_at=context.ends_at):
             given = executed.reference
             outputs = {t: given[t] for t in graph.outputs if t in given}
-            if seen.object_in(joined_batches({executed.batch: outputs})):
+            if seen.object_in(joined({executed.batch: outputs})):
                 return
     raise seen.nothing(metric, subset.count)
 

@@ -17,7 +17,7 @@ from qdebug.analyse.effect.curves import apart_db
 from qdebug.analyse.effect.leave_out import candidates_of
 from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
 from qdebug.errors import MetricError
-from qdebug.execute.evaluator import MetricEvaluator, joined_batches, sized
+from qdebug.execute.evaluator import sized
 from qdebug.formats.registry import WEIGHT_ONLY
 from qdebug.metrics.candidate import CLOSE_DB
 from qdebug.metrics.effect import is_masked
@@ -35,6 +35,7 @@ from qdebug.results.summary import (
     joint_share,
     leading,
 )
+from qdebug.run.outputs import MetricEvaluator, joined
 from qdebug.types import Tensors
 from qdebug.wording import counted
 
@@ -307,8 +308,8 @@ class _RestoredRun:
         if metric is None:
             return _Restored(errors.noise(), errors.worst_noise())
         reference, planned = self.compared.sinks.keepers
-        task = MetricEvaluator.of(metric, self.compared.samples, reference)
-        outputs = joined_batches(run.outputs)
+        task = MetricEvaluator.of(metric, self.compared.samples, reference.checked())
+        outputs = joined(run.outputs)
         losses = [task.losses(x) for x in (planned.joined(), outputs, task.reference)]
         found = [float(x.mean()) for x in losses if x is not None]
         return _Restored(errors.noise(), errors.worst_noise(), task(outputs), tuple(found))

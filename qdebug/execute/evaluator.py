@@ -21,7 +21,6 @@ from collections.abc import (
 from concurrent.futures import wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import cached_property
 from operator import itemgetter
 from types import MappingProxyType
 
@@ -42,11 +41,12 @@ from qdebug.metrics.accumulate import (
     ExecutedBatch,
     compare_batch,
 )
-from qdebug.metrics.tasks.base import Float64, TaskMetric, by_sample, join_outputs
+from qdebug.metrics.tasks.base import TaskMetric, by_sample
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.subset import SampleSubset, is_whole, whole
 from qdebug.run.executor import shards_of
+from qdebug.run.outputs import MetricEvaluator, joined
 from qdebug.run.timelimit import check_time
 from qdebug.types import Array, Feeds, Progress, Tensors
 
@@ -282,7 +282,7 @@ class Reducer:
 
 
 def _of_batch(batch: Batch, tensors: Tensors, names: Sequence[str]) -> dict[str, Array]:
-    return joined_batches({batch: {t: tensors[t] for t in names if t in tensors}})
+    return joined({batch: {t: tensors[t] for t in names if t in tensors}})
 
 
 @dataclass
@@ -366,22 +366,17 @@ class OutputKeeper:
         Raises:
             MetricError: one has another shape for some samples, or the metric does not take them.
         """
+        return joined(self.checked())
+
+    def checked(self) -> Mapping[Batch, Tensors]:
+        """What was kept of each batch.
+
+        Raises:
+            MetricError: the metric does not take the outputs.
+        """
         if self.failure is not None:
             raise self.failure
-        return joined_batches(self.by_batch)
-
-
-def joined_batches(by_batch: Mapping[Batch, Tensors]) -> dict[str, Array]:
-    """The tensors of some batches as one, in their order, [samples, …].
-
-    Raises:
-        MetricError: one has another shape for some samples.
-    """
-    parts: dict[str, list[Array]] = {}
-    for tensors in by_batch.values():
-        for name, array in tensors.items():
-            parts.setdefault(name, []).append(array)
-    return join_outputs(parts, [batch.count for batch in by_batch])
+        return self.by_batch
 
 
 class _Reduced:
@@ -412,72 +407,6 @@ class _Reduced:
     def kept(self) -> OutputKeeper | None:
         """None where it is no less."""
         return self._keeper if self._is_less and self._keeper.by_batch else None
-
-
-@dataclass(frozen=True)
-class MetricEvaluator:
-    """An end-to-end metric with all it needs but a candidate's outputs.
-
-    Attributes:
-        labels: the arrays that are not inputs, by name, [samples, …].
-        reference: the outputs of the reference, [samples, …].
-    """
-
-    metric: TaskMetric
-    labels: Mapping[str, Array]
-    reference: Mapping[str, Array]
-
-    @classmethod
-    def of(cls, metric: TaskMetric, samples: Samples, kept: OutputKeeper) -> MetricEvaluator:
-        """The metric on the batches of which the reference's outputs were `kept`.
-
-        Raises:
-            MetricError: an output has another shape for some samples, or the metric does not take
-                them.
-        """
-        reference = kept.joined()
-        rows = [slice(b.start, b.start + b.count) for b in kept.by_batch]
-        labels = {
-            name: np.concatenate([array[r] for r in rows]) if array.ndim else array
-            for name, array in samples.extras.items()
-        }
-        settled = metric.settled(reference) if metric.settled else None
-        return cls(settled or metric, labels, reference)
-
-    def __call__(self, outputs: Mapping[str, Array]) -> float:
-        """The metric of some outputs, [samples, …].
-
-        Raises:
-            MetricError: the metric raised, or gave no finite number.
-        """
-        return self.metric(outputs, self.labels, self.reference)
-
-    def decided(self, outputs: Mapping[str, Array]) -> tuple[float, str]:
-        """The same, and the group of samples that decides it; see TaskMetric.decided."""
-        return self.metric.decided(outputs, self.labels, self.reference)
-
-    def losses(self, outputs: Mapping[str, Array]) -> Float64 | None:
-        """What each sample loses, float64 [samples]; None where the metric has no loss.
-
-        Raises:
-            MetricError: the loss raised, or gave something else.
-        """
-        loss = self.metric.loss
-        return None if loss is None else loss(outputs, self.labels, self.reference)
-
-    def of_reference(self) -> float:
-        """The metric of the reference itself; raises as a call does."""
-        return self._of_reference[0]
-
-    @property
-    def metric_s(self) -> float:
-        """Seconds that the metric takes, by that of the reference; raises as a call does."""
-        return self._of_reference[1]
-
-    @cached_property
-    def _of_reference(self) -> tuple[float, float]:
-        began = time.perf_counter()
-        return self(self.reference), time.perf_counter() - began
 
 
 def sized(
@@ -546,7 +475,7 @@ class KeptReference:
         self.task: MetricEvaluator | None = None
         if metric is not None:
             needed = (reduced.kept if reduced else None) or self.outputs
-            self.task = MetricEvaluator.of(metric, subset.samples, needed)
+            self.task = MetricEvaluator.of(metric, subset.samples, needed.by_batch)
 
     def _keep_feeds(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         self._room -= sum(array.nbytes for array in executed.feeds.values())

@@ -154,7 +154,8 @@ class Runner:
         read = _closure(reducer.reads, variants)
         if any(one.key is None for one in read.values()):
             return None
-        models = [(n, v.key, sorted(v.capture.items()), v.fed_by) for n, v in read.items()]
+        # By their order, not by their names: a candidate may be called otherwise the next time.
+        models = [(v.key, sorted(v.capture.items()), v.fed_by) for v in read.values()]
         machine = version("onnxruntime"), platform.machine()
         return digest_of(reducer.key, models, self._parts.data.digest, machine)
 
@@ -421,9 +422,10 @@ def _closure(reads: Iterable[str], variants: Mapping[str, Variant]) -> dict[str,
     """The variants of these names, and those that feed them."""
     found: dict[str, Variant] = {}
     for name in reads:
-        while name:
-            found[name] = variants[name]
-            name = variants[name].fed_by
+        fed: str | None = name
+        while fed is not None:
+            found[fed] = variants[fed]
+            fed = variants[fed].fed_by
     return found
 
 
@@ -433,7 +435,7 @@ def _identity(variant: Variant) -> tuple[object, ...]:
 
 def _run(session: Session, variant: Variant, executed: ExecutedBatch) -> Tensors:
     feeds = executed.feeds
-    fed = {**feeds, **executed.runs[variant.fed_by]} if variant.fed_by else feeds
+    fed = {**feeds, **executed.runs[variant.fed_by]} if variant.fed_by is not None else feeds
     tensors = session.run(fed)
     named = {name: tensors[t] for name, t in variant.capture.items() if t in tensors}
     return {**tensors, **named}

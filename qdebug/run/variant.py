@@ -35,7 +35,7 @@ class Variant:
     backend: Backend
     key: str | None = None
     capture: Mapping[str, str] = field(default_factory=dict)
-    fed_by: str = ""
+    fed_by: str | None = None
     shared: bool = False
 
 

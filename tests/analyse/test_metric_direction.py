@@ -13,8 +13,8 @@ from qdebug.analyse.gate import read_gate
 from qdebug.analyse.metric_direction import direction_of
 from qdebug.config.specs import TargetSpec
 from qdebug.decide.bisect.target import read_target
-from qdebug.execute.evaluator import MetricEvaluator
 from qdebug.metrics.tasks.load import load_metric, metric_in_memory
+from qdebug.run.outputs import MetricEvaluator
 
 DIRECTION = "QD-USAGE-METRIC-DIRECTION"
 OUTPUTS = {"y": np.random.default_rng(0).standard_normal((9, 4))}

@@ -10,12 +10,12 @@ import pytest
 
 from qdebug.analyse.gate import metric_notes, read_gate
 from qdebug.analyse.metric_samples import JudgedPair, judged_pair
-from qdebug.execute.evaluator import MetricEvaluator
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric, metric_in_memory
 from qdebug.metrics.tasks.worst_group import of_worst_group
 from qdebug.metrics.uncertainty import Uncertainty
 from qdebug.results.compare import TaskResult
+from qdebug.run.outputs import MetricEvaluator
 
 SAMPLES = 24
 RANDOM = np.random.default_rng(0)

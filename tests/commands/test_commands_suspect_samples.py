@@ -16,10 +16,10 @@ from qdebug.display.blocks import Line
 from qdebug.display.calibrate import view as calibrate_screen
 from qdebug.display.repair import view as repair_screen
 from qdebug.display.summary import sentence
-from qdebug.execute.evaluator import MetricEvaluator
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.samples import open_samples
 from qdebug.network.samples.subset import same_samples
+from qdebug.run.outputs import MetricEvaluator
 from qdebug.types import TensorSpec
 
 DATA = Path(__file__).parents[2] / "calib_data"

@@ -16,13 +16,14 @@ from qdebug.backends.options import DEFAULT_SESSIONS
 from qdebug.backends.sizing import parallelism
 from qdebug.execute import evaluator
 from qdebug.execute.context import simulation_context
-from qdebug.execute.evaluator import KeptReference, joined_batches
+from qdebug.execute.evaluator import KeptReference
 from qdebug.execute.kept_batches import KeptBatches
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import whole
 from qdebug.network.samplespec import SampleSpec
+from qdebug.run.outputs import joined
 from qdebug.types import ignore_progress
 
 CLASSES = 20
@@ -44,7 +45,7 @@ def test_what_has_no_room_is_read_from_a_file() -> None:
         for batch, found in zip(batches * 3, pool.map(kept.__getitem__, batches * 3), strict=True):
             for name, array in of(batch.index).items():
                 assert np.array_equal(found[name], array) and found[name].dtype == array.dtype
-    assert joined_batches(kept)["y"].shape == (12, 50)
+    assert joined(kept)["y"].shape == (12, 50)
     kept.clear()
     assert not kept
 
@@ -92,7 +93,7 @@ def test_a_metric_keeps_of_fp32_what_it_needs(
             kept = KeptReference(context, graph, session, whole(samples), metric)
         task = kept.task
         assert task is not None
-        raw = replace(task, reference=joined_batches(kept.outputs.by_batch))
+        raw = replace(task, reference=joined(kept.outputs.by_batch))
         every = raw.reference["y"]
         assert every.shape == (12, CLASSES, 8, 8)
         changed = {"y": every + 0.3 * np.sin(np.arange(every.size).reshape(every.shape))}

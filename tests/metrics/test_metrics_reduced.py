@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.execute.evaluator import OutputKeeper, Reducer, joined_batches
+from qdebug.execute.evaluator import OutputKeeper, Reducer
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ExecutedBatch
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.samples import Batch
 from qdebug.network.samples.samples import Extras
+from qdebug.run.outputs import joined
 
 pytest.importorskip("faster_coco_eval")
 SAMPLES, SIDE, PLACES, CLASSES = 5, 32, 16, 3
@@ -88,7 +89,7 @@ def test_a_metric_says_the_same_of_what_it_needs(name: str, maker: Any) -> None:
         batch = Batch(number, start, len(next(iter(own.values()))))
         for by_batch, arrays in zip(kept, (before, own), strict=True):
             by_batch[batch] = metric.reduced(arrays, truth, before)
-    reduced_reference, reduced = map(joined_batches, kept)
+    reduced_reference, reduced = map(joined, kept)
     sets = [np.array([0, 2, 3]), np.array([1, 4])]
     raw = metric.judged(outputs, labels, reference, sets)
     less = metric.judged(reduced, labels, reduced_reference, sets)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper
+from qdebug.execute.evaluator import OutputKeeper
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tasks.facts import ModelFacts
@@ -18,6 +18,7 @@ from qdebug.metrics.tasks.worst_group import of_worst_group
 from qdebug.network.graph import Graph
 from qdebug.network.outputshares import share_outputs
 from qdebug.network.samples import Batch
+from qdebug.run.outputs import MetricEvaluator
 
 SCORES = np.array([[0.0], [0.2], [0.6], [1.0]], np.float32)
 STEP = np.float32(0.3)
@@ -75,7 +76,7 @@ def test_all_samples_decide_and_not_those_of_a_part(by_group: bool) -> None:
     metric: TaskMetric = load_metric("top1")
     if by_group:
         metric = of_worst_group(metric, "group")
-    task = MetricEvaluator.of(metric, samples, keeper(REFERENCE, logits))
+    task = MetricEvaluator.of(metric, samples, keeper(REFERENCE, logits).checked())
     assert task(keeper(CANDIDATE, logits).joined()) == 1
     half = np.array([2, 3])
     part = [{n: a[half] for n, a in x.items()} for x in (task.reference, labels, task.reference)]

@@ -33,7 +33,7 @@ from qdebug.analyse.effect.leave_out import High, candidates_of
 from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned, pinned_work
 from qdebug.analyse.layer_results import ranked_by_effect
 from qdebug.errors import MetricError
-from qdebug.execute.evaluator import KeptReference, joined_batches
+from qdebug.execute.evaluator import KeptReference
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tasks.base import Float64, is_share
 from qdebug.metrics.tasks.losses import tells_apart
@@ -42,6 +42,7 @@ from qdebug.network.macs import macs_per_sample
 from qdebug.results.compare import CompareResult, LayerResult, TaskResult
 from qdebug.results.curve import Curve, CurvePoint, Figure, Order, part_restored
 from qdebug.results.summary import HALF, HOLDS, MOST_LEADERS, RELEVANT_DB, are_few
+from qdebug.run.outputs import joined
 from qdebug.run.timelimit import OutOfTimeError
 
 _DECIDING = (1, 3, 5, 13)
@@ -196,7 +197,7 @@ class _Trials:
         if task is None:
             return noise
         try:
-            outputs = joined_batches(run.outputs)
+            outputs = joined(run.outputs)
             return replace(noise, score=task(outputs), losses=task.losses(outputs))
         except MetricError:  # outputs that hold NaN, or too few samples
             return noise

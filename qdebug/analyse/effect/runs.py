@@ -24,15 +24,7 @@ from qdebug.backends.ort_fast.prefix_cache import ResumedSession
 from qdebug.backends.stream import map_in_order
 from qdebug.errors import BackendError, MetricError, ModelError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import (
-    KeptReference,
-    OutputKeeper,
-    Run,
-    Sink,
-    evaluate,
-    joined_batches,
-    run_of,
-)
+from qdebug.execute.evaluator import KeptReference, OutputKeeper, Run, Sink, evaluate, run_of
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals, ExecutedBatch
 from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.metrics.tasks.base import TaskMetric
@@ -42,6 +34,7 @@ from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.plan.pair import ModelPair
 from qdebug.run.executor import Shard, cut_evenly, part_of, workers_note
+from qdebug.run.outputs import joined
 from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.types import Array, Progress, Tensors
 
@@ -331,7 +324,7 @@ class Runs:
         with suppress(MetricError):  # broken outputs, or too few samples
             task = self._reference.task
             assert task is not None
-            outputs = joined_batches(kept)
+            outputs = joined(kept)
             score = task(outputs)
             found, before = task.losses(outputs), task.losses(task.reference)
             if found is not None and before is not None:

@@ -16,16 +16,7 @@ from qdebug.backends.base import Session
 from qdebug.commands.calibrate.quantizable import Candidate, Quantizable, Ranges
 from qdebug.errors import MetricError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import (
-    MetricEvaluator,
-    OutputKeeper,
-    Reducer,
-    Run,
-    Sink,
-    evaluate,
-    open_all,
-    run_of,
-)
+from qdebug.execute.evaluator import OutputKeeper, Reducer, Run, Sink, evaluate, open_all, run_of
 from qdebug.execute.over_shards import over_shards
 from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.metrics.chance import no_better_than_chance
@@ -37,6 +28,7 @@ from qdebug.network.samples.groups import Grouping
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.results.calibrate import GroupFigures, ReferenceMetric, Trial
 from qdebug.run.executor import Shard, part_of
+from qdebug.run.outputs import MetricEvaluator
 from qdebug.types import Array, Feeds, Tensors
 
 
@@ -86,7 +78,7 @@ class Tried:
         """
         task = None
         if metric is not None:
-            task = MetricEvaluator.of(metric, subset.samples, self.kept[REFERENCE])
+            task = MetricEvaluator.of(metric, subset.samples, self.kept[REFERENCE].checked())
         trials = {
             name: Trial(
                 total.metrics(),

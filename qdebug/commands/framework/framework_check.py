@@ -22,7 +22,7 @@ from qdebug.commands.framework.matching import (
 )
 from qdebug.errors import MetricError, SampleError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper, evaluate, run_of
+from qdebug.execute.evaluator import OutputKeeper, evaluate, run_of
 from qdebug.execute.preparation import rounding_db
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ExecutedBatch
 from qdebug.metrics.sums import ErrorSums
@@ -33,6 +33,7 @@ from qdebug.network.samples import Samples
 from qdebug.network.samples.matching import quoted
 from qdebug.network.samples.subset import whole
 from qdebug.results.framework import FrameworkResult, FrameworkTensor
+from qdebug.run.outputs import MetricEvaluator
 from qdebug.types import Array, Skipped, Tensors
 from qdebug.wording import option
 
@@ -109,7 +110,7 @@ def _score(
 ) -> float | None:
     """The metric of the framework's outputs; None where it cannot be computed of them."""
     try:
-        return MetricEvaluator.of(metric, samples, own)(framework.joined())
+        return MetricEvaluator.of(metric, samples, own.checked())(framework.joined())
     except MetricError:  # that of the ONNX model is told
         return None
 

@@ -26,7 +26,6 @@ from qdebug.execute.context import Context
 from qdebug.execute.evaluator import (
     BatchErrors,
     KeptReference,
-    MetricEvaluator,
     OutputKeeper,
     Reducer,
     Run,
@@ -47,6 +46,7 @@ from qdebug.plan.lower import lower
 from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import BoundPlan
 from qdebug.plan.select import nearest
+from qdebug.run.outputs import MetricEvaluator
 from qdebug.types import Precision, Tensors
 
 PrecisionOverrides = Mapping[str, Precision]

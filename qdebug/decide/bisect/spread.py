@@ -31,7 +31,7 @@ from qdebug.decide.bisect.candidates import (
 from qdebug.execute.context import Context
 from qdebug.execute.engine.build import fitted, open_runtime
 from qdebug.execute.engine.request import planned_graph
-from qdebug.execute.evaluator import MetricEvaluator, OutputKeeper, sized
+from qdebug.execute.evaluator import OutputKeeper, sized
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.tasks.base import TaskMetric
@@ -40,6 +40,7 @@ from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, spread
 from qdebug.plan.plan import BoundPlan
 from qdebug.run.executor import cut_evenly, part_of
+from qdebug.run.outputs import MetricEvaluator
 from qdebug.types import Precision, Tensors
 
 Key = tuple[tuple[str, Precision], ...]
@@ -211,7 +212,9 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         reference = OutputKeeper(REFERENCE, ())
         for one in opened[: self._parts]:
             reference.by_batch.update(one.outputs)
-        self.task = MetricEvaluator.of(metric, subset.samples, reference) if metric else None
+        self.task = (
+            MetricEvaluator.of(metric, subset.samples, reference.checked()) if metric else None
+        )
         self.reference_task = self.task.of_reference() if self.task else None
 
     def __exit__(self, *error: object) -> None:

@@ -10,7 +10,7 @@ from qdebug.analyse.metric_direction import check_direction, direction_of, of_ex
 from qdebug.config.specs import TargetSpec
 from qdebug.errors import UsageError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import KeptReference, MetricEvaluator
+from qdebug.execute.evaluator import KeptReference
 from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tensor import GATED
@@ -19,6 +19,7 @@ from qdebug.network.layers import Layers
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.results.conditions import Checked, Condition, check_condition, parse_condition
 from qdebug.results.words import score
+from qdebug.run.outputs import MetricEvaluator
 from qdebug.run.timelimit import check_time
 from qdebug.wording import option
 

@@ -28,7 +28,6 @@ from qdebug.errors import BackendError, MetricError, ModelError, PlanError
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import (
     KeptReference,
-    MetricEvaluator,
     OutputKeeper,
     Reducer,
     Run,
@@ -43,6 +42,7 @@ from qdebug.metrics.uncertainty import Interval, group_numbers
 from qdebug.network.graph import Graph
 from qdebug.network.outputparts import OutputParts, output_parts
 from qdebug.network.samples.subset import SampleSubset
+from qdebug.run.outputs import MetricEvaluator
 from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.types import Array, Tensors
 
