@@ -1,5 +1,5 @@
 # Sourced by the other scripts: makes .venv once and installs qdebug with the extras in $1.
-# Installs again only when pyproject.toml or the C sources changed, or for another extra.
+# Installs again only when pyproject.toml or the C source changed, or for another extra.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,7 +11,7 @@ fi
 
 extras=${1:-}
 stamp=.venv/.installed-${extras:-base}
-if [ ! -e "$stamp" ] || [ -n "$(find pyproject.toml qdebug/native/*.[ch] -newer "$stamp")" ]; then
+if [ ! -e "$stamp" ] || [ -n "$(find pyproject.toml qdebug/native/*.c -newer "$stamp")" ]; then
     [ -x .venv/bin/python ] || "$python" -m venv .venv
     echo "Installing qdebug into .venv ..." >&2
     # Setuptools warns about its own newer features; a user can do nothing about that.

@@ -368,12 +368,11 @@ def _of_output(
 
 
 def _clipping(grid: Grid | None) -> MeasureOptions:
-    """Beyond what a pair clips: a magnitude, or two bounds where it is not symmetric."""
+    """Beyond what a pair clips; a symmetric one has the magnitude of its highest value as both."""
     if grid is None:
         return MeasureOptions()
-    if grid.symmetric:
-        return MeasureOptions(clip_limit=grid.limits[1])
-    return MeasureOptions(clip_bounds=grid.limits)
+    low, high = grid.limits
+    return MeasureOptions(bounds=(-high if grid.symmetric else low, high))
 
 
 def _spread(total: int, wanted: int) -> set[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ from qdebug.metrics.sums import (
     MeasureOptions,
     error_energy,
     measure,
-    sample_ratios,
     signal_energy,
 )
 from qdebug.metrics.tensor import Metrics, metrics_of
@@ -150,10 +149,7 @@ def compare_batch(comparison: Comparison, executed: ExecutedBatch) -> ErrorTotal
     reference, candidate = executed.of(comparison.reference), executed.of(comparison.candidate)
     local = executed.of(LOCAL) if comparison.local else {}
     batch = executed.batch
-    totals = ErrorTotals(
-        local_samples=batch.count if local else 0,
-        sample_ratios=_sample_ratios(comparison.rated, reference, candidate, batch.count),
-    )
+    totals = ErrorTotals(local_samples=batch.count if local else 0)
     tensors = comparison.tensors
     for tensor in _common_floats(reference, candidate) if tensors is None else tensors:
         expected, found = reference[tensor], candidate[tensor]
@@ -167,8 +163,11 @@ def compare_batch(comparison: Comparison, executed: ExecutedBatch) -> ErrorTotal
             found,
             first_sample=batch.start,
             samples=batch.count,
-            options=comparison.options.get(tensor),
+            options=comparison.options.get(tensor, MeasureOptions()),
         )
+    rated = [totals.tensors[t].by_sample for t in comparison.rated if t in totals.tensors]
+    worst = np.broadcast_arrays(np.zeros(batch.count), *filter(None, rated))
+    totals.sample_ratios = tuple(np.max(worst, axis=0).tolist())
     for layer, (tensor, output) in comparison.local.items() if local else ():
         sums, expected = totals.tensors.get(tensor), reference[tensor]
         if sums is not None and expected.shape == local[output].shape:
@@ -186,18 +185,6 @@ def skipped_tensors(errors: ErrorTotals) -> tuple[Skipped, ...]:
 def _common_floats(reference: Tensors, candidate: Tensors) -> list[str]:
     floats = (t for t, array in reference.items() if np.issubdtype(array.dtype, np.floating))
     return [t for t in floats if t in candidate]
-
-
-def _sample_ratios(
-    rated: Iterable[str], reference: Tensors, candidate: Tensors, count: int
-) -> tuple[float, ...]:
-    worst = [0.0] * count
-    for tensor in rated:
-        expected, found = reference[tensor], candidate[tensor]
-        if expected.shape == found.shape and expected.size:
-            ratios = sample_ratios(expected, found, count)
-            worst = [max(pair) for pair in zip(worst, ratios, strict=True)]
-    return tuple(worst)
 
 
 def part_noise(sums: ErrorSums) -> list[float]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.metrics.kernel import (
-    Float64,
-    Parts,
-    RowSums,
-    channel_energies,
-    difference_energy,
-    exact_parts,
-    fast_parts,
-)
 from qdebug.types import Array
+
+Float64 = npt.NDArray[np.float64]
+
+_RUN = 1 << 12
+"""Neighbours that float32 adds up before float64 takes over; BLAS starts no threads for so few."""
+_TILE = 1 << 16
+"""Values that are summed together: three float32 arrays of so many fit a core's own cache."""
+_LEAST, _MOST = 1e-15, 1e15
+"""Squares of magnitudes outside of this leave float32's normal range."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,9 @@ class ErrorSums:
         errors, signals = self.channel_sq_err, self.channel_ref_sq
         if errors is None or signals is None or self.mismatched_non_finite:
             return None
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(errors == 0, 0.0, errors / signals)
         # A channel without a signal has no SQNR: the noise that it carries says little.
-        ratio = np.where((signals == 0) & (errors > 0), -1.0, ratio)
+        ratio = np.where(errors > 0, -1.0, 0.0)
+        np.divide(errors, signals, out=ratio, where=(errors > 0) & (signals > 0))
         worst = int(np.argmax(ratio))
         if ratio[worst] < 0:  # none has a signal
             return None
@@ -121,28 +121,27 @@ class MeasureOptions:
     """What to measure besides the totals.
 
     Attributes:
-        clip_limit: magnitude beyond which the candidate's values are clipped, or None.
-        clip_bounds: the same for a range that is not symmetric: below the first, above the second.
+        bounds: values of the candidate below the first or above the second are clipped.
         channel_axis: axis of the channels, counted from the sample axis, or None.
         most_channels: a longer axis has none.
         part_starts: see ErrorSums; along `channel_axis`.
     """
 
-    clip_limit: float | None = None
+    bounds: tuple[float, float] | None = None
     channel_axis: int | None = None
-    clip_bounds: tuple[float, float] | None = None
     most_channels: float = math.inf
     part_starts: tuple[int, ...] = ()
 
-    def clipped(self, values: Array) -> int | None:
-        """How many of `values` are beyond `clip_bounds`; None where there are none."""
-        if self.clip_bounds is None:
-            return None
-        low, high = (np.float32(x) for x in self.clip_bounds)
-        return int(np.count_nonzero(values < low) + np.count_nonzero(values > high))
+    def channels(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """How many channels an array of that shape has, and how many neighbours in memory belong to
+        the same; 0 and 0 where it has none."""
+        axis, rank = self.channel_axis, len(shape)
+        if axis is None or rank < 2 or not -rank <= axis < rank or shape[axis] > self.most_channels:
+            return 0, 0
+        return shape[axis], math.prod(shape[axis % rank + 1 :])
 
 
-_NOTHING_ELSE = MeasureOptions()
+_TOTALS_ALONE = MeasureOptions()
 
 
 def measure(
@@ -151,9 +150,10 @@ def measure(
     *,
     first_sample: int = 0,
     samples: int = 1,
-    options: MeasureOptions | None = None,
+    options: MeasureOptions = _TOTALS_ALONE,
 ) -> ErrorSums:
-    """The sums over one execution.
+    """The sums over one execution: within 2e-6 of exact where the reference is float32 and the
+    candidate no wider, within float64 rounding else.
 
     Args:
         reference, candidate: same shape, any floating type. The leading axis is split evenly
@@ -165,66 +165,68 @@ def measure(
     Raises:
         ValueError: the shapes differ.
     """
-    options = options or _NOTHING_ELSE
-    if reference.shape != candidate.shape:
-        raise ValueError(f"shape {reference.shape} against {candidate.shape}")
-    if reference.size == 0:
-        counted = options.clip_limit is not None or options.clip_bounds is not None
-        return ErrorSums(clipped=0 if counted else None)
-    rows = samples if reference.ndim and reference.shape[0] % samples == 0 else 1
-    ref = np.ascontiguousarray(reference).reshape(rows, -1)
-    cand = np.ascontiguousarray(candidate).reshape(rows, -1)
+    shape, size = reference.shape, reference.size
+    if shape != candidate.shape:
+        raise ValueError(f"shape {shape} against {candidate.shape}")
+    if size == 0:
+        return ErrorSums(clipped=None if options.bounds is None else 0)
+    if not shape or shape[0] % samples:
+        samples = 1
+    channels, neighbours = options.channels(shape)
+    rows = size // neighbours if neighbours > 1 else samples
+    ref, cand = (np.ascontiguousarray(x).reshape(rows, -1) for x in (reference, candidate))
+    clean, found = None, None
     if ref.dtype == np.float32 and cand.dtype in (np.float32, np.float16):
-        with np.errstate(all="ignore"):  # what overflows is found by is_safe and summed again
-            parts = fast_parts(ref, cand, options.clip_limit)
-            channels = _channels(ref, cand, reference.shape, options)
-        if parts.is_safe():
-            totals = _totals(parts, ref.size, first_sample, None, channels)
-            return _with_options(totals, cand, options)
-    clean = _cleaned(ref, cand)
-    parts = exact_parts(clean.ref, clean.cand, options.clip_limit)
-    channels = _channels(clean.ref, clean.cand, reference.shape, options)
-    return _with_options(_totals(parts, ref.size, first_sample, clean, channels), cand, options)
-
-
-def _with_options(totals: ErrorSums, cand: Array, options: MeasureOptions) -> ErrorSums:
-    if options.clip_bounds:
-        totals = replace(totals, clipped=options.clipped(cand))
-    return replace(totals, part_starts=options.part_starts) if options.part_starts else totals
+        with np.errstate(all="ignore"):  # what overflows is summed again
+            found = _sum_rows(ref, cand, options.bounds)
+    if found is None or not found.is_safe():
+        clean = _cleaned(ref, cand)
+        ref, cand = clean.ref, clean.cand
+        found = _sum_rows(ref, cand, options.bounds)
+    by_channel: Float64 | None = None
+    if neighbours > 1:
+        by_channel = found.sums[1:3].reshape(2, -1, channels).sum(axis=1)
+    elif channels:
+        by_channel = _sum_columns(ref.reshape(-1, channels), cand.reshape(-1, channels))
+    sums = found.sums.reshape(5, samples, -1).sum(axis=2)
+    ratios = _ratios(sums[1], sums[2])
+    if clean:
+        ratios[clean.mismatched.reshape(samples, -1).any(axis=1)] = math.inf
+    worst = int(ratios.argmax())
+    abs_err, sq_err, ref_sq, cand_sq, dot = sums.sum(axis=1).tolist()
+    max_abs_err, ref_amax, cand_amax = found.peaks
+    return ErrorSums(
+        count=size,
+        abs_err=abs_err,
+        sq_err=sq_err,
+        ref_sq=ref_sq,
+        cand_sq=cand_sq,
+        dot=dot,
+        max_abs_err=max_abs_err,
+        ref_amax=clean.ref_amax if clean else ref_amax,
+        cand_amax=clean.cand_amax if clean else cand_amax,
+        clipped=None if options.bounds is None else found.clipped,
+        nan_count=clean.nan_count if clean else 0,
+        inf_count=clean.inf_count if clean else 0,
+        mismatched_non_finite=int(clean.mismatched.sum()) if clean else 0,
+        worst_sample=first_sample + worst,
+        worst_ratio=float(ratios[worst]),
+        channel_sq_err=None if by_channel is None else by_channel[0],
+        channel_ref_sq=None if by_channel is None else by_channel[1],
+        part_starts=options.part_starts,
+        by_sample=tuple(ratios.tolist()),
+    )
 
 
 def error_energy(reference: Array, other: Array) -> float:
     """Σ(reference − other)²; NaN where `other` is not finite although the reference is."""
-    ref = np.ascontiguousarray(reference).reshape(-1)
-    values = np.ascontiguousarray(other).reshape(-1)
-    if ref.dtype == np.float32 and values.dtype in (np.float32, np.float16):
-        with np.errstate(all="ignore"):  # what overflows is summed again in float64
-            total = difference_energy(ref, values)
-        if math.isfinite(total) and total > 1e-30:
-            return total
-        if total == 0 and np.array_equal(ref, values):
-            return 0.0
-    clean = _cleaned(ref.reshape(1, -1), values.reshape(1, -1))
-    if clean.mismatched[0]:
-        return math.nan
-    return float(np.square(clean.ref - clean.cand).sum())
+    sums = measure(reference, other)
+    return math.nan if sums.mismatched_non_finite else sums.sq_err
 
 
 def signal_energy(values: Array) -> float:
     """Σv² of the finite `values`."""
-    wide = values.astype(np.float64)
-    return float(np.square(wide, where=np.isfinite(wide), out=np.zeros_like(wide)).sum())
-
-
-def sample_ratios(reference: Array, candidate: Array, samples: int) -> list[float]:
-    """Σerr²/Σref² of each sample; +inf where the candidate is not finite."""
-    rows = samples if reference.ndim and reference.shape[0] % samples == 0 else 1
-    clean = _cleaned(reference.reshape(rows, -1), candidate.reshape(rows, -1))
-    parts = exact_parts(clean.ref, clean.cand, None)
-    ratios = [
-        _ratio(row, bad) for row, bad in zip(parts.rows, clean.mismatched.tolist(), strict=True)
-    ]
-    return ratios if rows == samples else ratios * samples
+    return measure(values, values).ref_sq
 
 
 def sample_energies(reference: Array, candidate: Array, rows: int) -> Float64:
@@ -236,21 +238,91 @@ def sample_energies(reference: Array, candidate: Array, rows: int) -> Float64:
     return np.stack([errors, np.square(clean.ref).sum(axis=1)])
 
 
-@dataclass(frozen=True)
-class _Cleaned:
-    """Float64 copies of both arrays with every position zeroed at which either is not finite."""
+class _Rows(NamedTuple):
+    """What `_sum_rows` finds.
+
+    Attributes:
+        sums: of each row Σ|err|, Σerr², Σref², Σcand² and Σref·cand, float64 [5, rows].
+        peaks: max |err|, max |ref| and max |cand| of all rows.
+        clipped: how many values of the candidate are out of bounds.
+    """
+
+    sums: Float64
+    peaks: tuple[float, float, float]
+    clipped: int
+
+    def is_safe(self) -> bool:
+        """Whether float32 squares neither overflowed nor vanished, and nothing was NaN or Inf."""
+        fit = all(_LEAST < peak < _MOST or peak == 0 for peak in self.peaks)
+        return fit and bool(np.isfinite(self.sums).all())
+
+
+def _sum_rows(ref: Array, cand: Array, bounds: tuple[float, float] | None) -> _Rows:
+    """The sums of [rows, width], in the type of `ref` over each run, in float64 across."""
+    low, high = bounds or (-math.inf, math.inf)
+    sums, clipped = np.zeros((5, len(ref))), 0
+    max_abs_err = ref_amax = cand_amax = 0.0
+    for row, column in _tiles(*ref.shape):
+        r = ref[row, column]
+        c = cand[row, column].astype(ref.dtype, copy=False)
+        d = r - c
+        np.abs(d, out=d)
+        least, most = float(c.min()), float(c.max())
+        max_abs_err = max(max_abs_err, float(d.max()))
+        ref_amax = max(ref_amax, float(r.max()), -float(r.min()))
+        cand_amax = max(cand_amax, most, -least)
+        if most > high:
+            clipped += int(np.count_nonzero(c > high))
+        if least < low:
+            clipped += int(np.count_nonzero(c < low))
+        r, c, d = (x.reshape(len(x), -1, min(_RUN, x.shape[1])) for x in (r, c, d))
+        ones = np.ones(d.shape[2], d.dtype)  # BLAS is faster than `sum`
+        pairs = (d, ones), (d, d), (r, r), (c, c), (r, c)
+        found = np.array([np.vecdot(x, y) for x, y in pairs], np.float64)
+        sums[:, row] += found.sum(axis=2)
+    return _Rows(sums, (max_abs_err, ref_amax, cand_amax), clipped)
+
+
+def _tiles(rows: int, width: int) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of tiles that are whole runs wide, or less than one."""
+    whole = width // _RUN * _RUN
+    for first, end in ((0, whole), (whole, width)):
+        wide = min(end - first, _TILE)
+        for column in range(first, end, wide or 1):
+            for row in range(0, rows, _TILE // wide):
+                yield slice(row, row + _TILE // wide), slice(column, min(column + wide, end))
+
+
+def _sum_columns(ref: Array, cand: Array) -> Float64:
+    """Σerr² and Σref² of each column of [rows, columns], float64 [2, columns]."""
+    sums = np.zeros((2, ref.shape[1]))
+    height = max(1, _TILE // ref.shape[1])
+    for row in range(0, len(ref), height):
+        r = ref[row : row + height]
+        d = r - cand[row : row + height]
+        sums += [np.einsum("ij,ij->j", x, x) for x in (d, r)]
+    return sums
+
+
+class _Clean(NamedTuple):
+    """Float64 copies of both arrays, [rows, width], with 0 wherever either is not finite.
+
+    Attributes:
+        mismatched: positions that are not finite and do not hold the same in both, int64 [rows].
+        nan_count, inf_count: of the candidate.
+        ref_amax, cand_amax: largest finite magnitudes.
+    """
 
     ref: Float64
     cand: Float64
     mismatched: npt.NDArray[np.int64]
-    """Per row, positions that are not finite and do not hold the same in both."""
     nan_count: int
     inf_count: int
     ref_amax: float
     cand_amax: float
 
 
-def _cleaned(ref: Array, cand: Array) -> _Cleaned:
+def _cleaned(ref: Array, cand: Array) -> _Clean:
     r, c = ref.astype(np.float64), cand.astype(np.float64)
     bad = ~(np.isfinite(r) & np.isfinite(c))
     same = (r == c) | (np.isnan(r) & np.isnan(c))
@@ -258,60 +330,13 @@ def _cleaned(ref: Array, cand: Array) -> _Cleaned:
     nan_count, inf_count = int(np.isnan(c).sum()), int(np.isinf(c).sum())
     r[bad] = 0.0
     c[bad] = 0.0
-    return _Cleaned(r, c, (bad & ~same).sum(axis=1), nan_count, inf_count, *amax)
+    return _Clean(r, c, (bad & ~same).sum(axis=1), nan_count, inf_count, *amax)
 
 
-def _totals(
-    parts: Parts,
-    count: int,
-    first_sample: int,
-    clean: _Cleaned | None,
-    channels: tuple[Float64 | None, Float64 | None],
-) -> ErrorSums:
-    mismatched = clean.mismatched.tolist() if clean else [0] * len(parts.rows)
-    ratios = [_ratio(row, bad) for row, bad in zip(parts.rows, mismatched, strict=True)]
-    worst = max(range(len(ratios)), key=ratios.__getitem__)
-    return ErrorSums(
-        count=count,
-        abs_err=sum(row.abs_err for row in parts.rows),
-        sq_err=sum(row.sq_err for row in parts.rows),
-        ref_sq=sum(row.ref_sq for row in parts.rows),
-        cand_sq=sum(row.cand_sq for row in parts.rows),
-        dot=sum(row.dot for row in parts.rows),
-        max_abs_err=parts.max_abs_err,
-        ref_amax=clean.ref_amax if clean else parts.ref_amax,
-        cand_amax=clean.cand_amax if clean else parts.cand_amax,
-        clipped=parts.clipped,
-        nan_count=clean.nan_count if clean else 0,
-        inf_count=clean.inf_count if clean else 0,
-        mismatched_non_finite=sum(mismatched),
-        worst_sample=first_sample + worst,
-        worst_ratio=ratios[worst],
-        channel_sq_err=channels[0],
-        channel_ref_sq=channels[1],
-        by_sample=tuple(ratios),
-    )
-
-
-def _ratio(row: RowSums, mismatched: int) -> float:
-    """Σerr²/Σref², by which samples compare; +inf for one that is not finite where it should."""
-    if mismatched:
-        return math.inf
-    if row.sq_err == 0:
-        return 0.0
-    return row.sq_err / row.ref_sq if row.ref_sq else math.inf
-
-
-def _channels(
-    ref: Array, cand: Array, shape: tuple[int, ...], options: MeasureOptions
-) -> tuple[Float64 | None, Float64 | None]:
-    """Σerr² and Σref² per channel."""
-    axis = options.channel_axis
-    if axis is None or len(shape) < 2 or not -len(shape) <= axis < len(shape):
-        return None, None
-    if shape[axis] > options.most_channels:
-        return None, None
-    return channel_energies(ref.reshape(shape), cand.reshape(shape), axis)
+def _ratios(errors: Float64, signals: Float64) -> Float64:
+    """Σerr²/Σref²: 0 without an error, +inf of one without a signal."""
+    ratios = np.where(errors > 0, math.inf, 0.0)
+    return np.divide(errors, signals, out=ratios, where=(errors > 0) & (signals > 0))
 
 
 def _add(a: int | None, b: int | None) -> int | None:

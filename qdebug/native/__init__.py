@@ -1,8 +1,5 @@
-"""The compiled inner loops: `compiled`, or None where no C compiler was found at installation.
-
-Everything works without them, slower: calibrators/gather.py and measure/kernel.py then do the same
-with numpy and BLAS.
-"""
+"""The compiled loops of the calibration's histograms: `compiled`, or None where no C compiler was
+found at installation; then calibrators/gather.py does the same with numpy, slower."""
 
 from __future__ import annotations
 
@@ -13,6 +10,6 @@ try:
 except ImportError as error:
     compiled = None  # type: ignore[assignment]
     if error.name != "qdebug.native":  # it is there, and does not load: built for something else
-        logging.getLogger(__name__).warning("the compiled inner loops do not load: %s", error)
+        logging.getLogger(__name__).warning("the compiled histograms do not load: %s", error)
 
 __all__ = ["compiled"]

@@ -1,10 +1,39 @@
-/* The inner loops of the histograms, compiled: see calibrators/gather.py, which does the same with numpy where
- * no C compiler was at hand at installation, and calibrators/histogram.py for the bins.
+/* The module `qdebug.native._native`: the inner loops of the calibration's histograms.
+ *
+ * See calibrators/gather.py, which does the same with numpy where no C compiler was at hand at
+ * installation, and calibrators/histogram.py for the bins. No -ffast-math: loading a library built
+ * with it changes how the whole process treats denormal numbers. Sixteen explicit lanes vectorise
+ * without it.
  */
-#include "native.h"
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+
+/* Of a function marked so, the variant for this CPU is chosen when the library is loaded. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__)
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CLONES
+#endif
+
+static inline void drop(Py_buffer *views, int count) {
+    while (count-- > 0) PyBuffer_Release(&views[count]);
+}
+
+/* The memory of `count` contiguous arrays, the last `outputs` of them to be written. Where one is
+ * not contiguous or read-only: 0, nothing held, and the exception set. */
+static inline int take(PyObject **arrays, Py_buffer *views, int count, int outputs) {
+    for (int i = 0; i < count; i++) {
+        int flags = PyBUF_C_CONTIGUOUS | (i >= count - outputs ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(arrays[i], &views[i], flags) < 0) {
+            drop(views, i);
+            return 0;
+        }
+    }
+    return 1;
+}
 
 #define LANES 16
 #define BLOCK 2048
@@ -289,7 +318,7 @@ static Gathered gather_rows(const float *x, Py_ssize_t rows, Py_ssize_t width, P
     return g;
 }
 
-PyObject *gather(PyObject *self, PyObject *args) {
+static PyObject *gather(PyObject *self, PyObject *args) {
     PyObject *arrays[3], *result = NULL;
     Py_buffer b[3]; /* the values, the counters and each row's peak */
     Py_ssize_t rows, room;
@@ -317,7 +346,7 @@ PyObject *gather(PyObject *self, PyObject *args) {
     return result;
 }
 
-PyObject *count(PyObject *self, PyObject *args) {
+static PyObject *count(PyObject *self, PyObject *args) {
     PyObject *arrays[2];
     Py_buffer b[2];
     int top, first, fits;
@@ -336,8 +365,25 @@ PyObject *count(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyObject *portable(PyObject *self, PyObject *args) {
+static PyObject *portable(PyObject *self, PyObject *args) {
     (void)self;
     if (!PyArg_ParseTuple(args, "p", &portable_only)) return NULL;
     Py_RETURN_NONE;
 }
+
+static PyMethodDef methods[] = {
+    {"portable", portable, METH_VARARGS,
+     "portable(only): whether to avoid instructions that only some CPUs have; for tests."},
+    {"gather", gather, METH_VARARGS,
+     "gather(values, rows, room, top, first, counters, peaks): see calibrators/gather.py."},
+    {"count", count, METH_VARARGS,
+     "count(values, top, first, counters): see calibrators/gather.py; the counters must hold every "
+     "value."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }

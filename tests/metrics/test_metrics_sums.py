@@ -18,7 +18,7 @@ from qdebug.metrics.accumulate import (
     compare_batch,
     skipped_tensors,
 )
-from qdebug.metrics.sums import ErrorSums, MeasureOptions, error_energy, measure, sample_ratios
+from qdebug.metrics.sums import ErrorSums, MeasureOptions, error_energy, measure
 from qdebug.metrics.tensor import METRIC, metrics_of, sqnr_db
 from qdebug.network.samples import Batch
 
@@ -28,9 +28,10 @@ INF, NAN = math.inf, math.nan
 
 def _metrics(ref: Any, cand: Any, dtype: Any = F32, **options: Any) -> Any:
     reference, candidate = np.array(ref, dtype), np.array(cand, dtype)
-    extra = MeasureOptions(**options) if options else None
     samples = len(reference) if reference.ndim else 1
-    return metrics_of(measure(reference, candidate, samples=samples or 1, options=extra))
+    return metrics_of(
+        measure(reference, candidate, samples=samples or 1, options=MeasureOptions(**options))
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float16, F32, np.float64])
@@ -85,7 +86,8 @@ def test_a_zero_reference() -> None:
 @pytest.mark.parametrize("limit", [None, 1.0])
 def test_empty_arrays(shape: tuple[int, ...], limit: float | None) -> None:
     empty = np.zeros(shape, F32)
-    options = MeasureOptions(limit, 1 if len(shape) > 1 else None)
+    bounds = None if limit is None else (-limit, limit)
+    options = MeasureOptions(bounds, 1 if len(shape) > 1 else None)
     found = measure(empty, empty, samples=max(shape[0], 1), options=options)
     assert (found.count, found.worst_sample) == (0, None)
     metrics = metrics_of(found)
@@ -100,7 +102,7 @@ def test_empty_arrays(shape: tuple[int, ...], limit: float | None) -> None:
 def test_a_scalar() -> None:
     found = measure(np.array(2.0, F32), np.array(1.5, F32), samples=1)
     assert (found.count, found.sq_err, found.worst_sample) == (1, 0.25, 0)
-    assert sample_ratios(np.array(2.0, F32), np.array(1.0, F32), 3) == [0.25] * 3
+    assert measure(np.array(2.0, F32), np.array(1.0, F32), samples=3).by_sample == (0.25,)
     assert error_energy(np.array(2.0, F32), np.array(1.5, F32)) == 0.25
 
 

@@ -21,7 +21,7 @@ UNITS = {"dB": "_db", "share": ("_fraction", "_share"), "count": "_count"}
 
 
 def _metrics(candidate: Array) -> dict[str, float]:
-    options = MeasureOptions(clip_limit=2.0, channel_axis=1)
+    options = MeasureOptions((-2.0, 2.0), channel_axis=1)
     return asdict(metrics_of(measure(REFERENCE, candidate, samples=4, options=options)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdebug.metrics.sums import ErrorSums, MeasureOptions, error_energy, measure, sample_ratios
+from qdebug.metrics.sums import ErrorSums, MeasureOptions, error_energy, measure
 from qdebug.metrics.tensor import metrics_of
 
 TOTALS = ("abs_err", "sq_err", "ref_sq", "cand_sq")
@@ -78,6 +79,26 @@ def test_large_arrays_stay_within_2e_6(shape: tuple[int, ...]) -> None:
     _assert_close(measure(ref, cand, samples=len(ref)), _naive(ref, cand), 2e-6)
 
 
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 1100)),
+    axis=st.integers(0, 2),
+)
+def test_float16_counts_as_its_float32(seed: int, shape: tuple[int, int, int], axis: int) -> None:
+    rng = np.random.default_rng(seed)
+    ref = rng.standard_normal(shape, np.float32)
+    cand = rng.standard_normal(shape).astype(np.float16)
+    options = MeasureOptions((-1.0, 1.0), axis)
+    found, wide = (
+        measure(ref, x, samples=shape[0], options=options) for x in (cand, cand.astype(np.float32))
+    )
+    for name in ("channel_sq_err", "channel_ref_sq"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(wide, name))
+    without = {"channel_sq_err": None, "channel_ref_sq": None}
+    assert replace(found, **without) == replace(wide, **without)
+
+
 @settings(deadline=None, max_examples=200)
 @given(
     case=PAIRS,
@@ -87,7 +108,9 @@ def test_large_arrays_stay_within_2e_6(shape: tuple[int, ...]) -> None:
 )
 def test_any_partition_gives_the_same(case: Any, cuts: list[int], axis: int, order: Any) -> None:
     ref, cand = _pair((*case[:2], np.float64, np.float64, *case[4:]))
-    options = MeasureOptions(10.0 ** case[4], 1 + axis % (ref.ndim - 1) if ref.ndim > 1 else None)
+    limit = 10.0 ** case[4]
+    channels = 1 + axis % (ref.ndim - 1) if ref.ndim > 1 else None
+    options = MeasureOptions((-limit, limit), channels)
     whole = measure(ref, cand, first_sample=7, samples=len(ref), options=options)
     edges = sorted({0, len(ref), *(c for c in cuts if c < len(ref))})
     parts = [
@@ -116,7 +139,7 @@ def test_worst_sample_and_worst_channel(case: Any, axis: int) -> None:
     assert found.worst_sample is not None
     by_sample = _ratios(ref, cand, 0)
     assert math.isclose(by_sample[found.worst_sample], by_sample.max(), rel_tol=1e-5)
-    assert np.allclose(sample_ratios(ref, cand, len(ref)), by_sample, rtol=1e-5, atol=0)
+    assert np.allclose(found.by_sample, by_sample, rtol=1e-5, atol=0)
     if ref.ndim > 1:
         by_channel = _ratios(ref, cand, axis)
         metrics = metrics_of(found)
@@ -174,6 +197,6 @@ def test_nan_and_inf_are_counted_and_left_out(case: Any, seed: int) -> None:
 def test_clipped_fraction(case: Any, limit: float) -> None:
     ref, cand = _pair((*case[:2], np.float32, np.float32, 0, case[5]))
     limit = float(np.float32(limit))
-    found = measure(ref, cand, options=MeasureOptions(limit))
-    assert found.clipped == (np.abs(cand) > limit).sum()
+    found = measure(ref, cand, options=MeasureOptions((-limit, 2 * limit)))
+    assert found.clipped == (cand < -limit).sum() + (cand > 2 * limit).sum()
     assert metrics_of(found).clipped_fraction == found.clipped / ref.size
