@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import PATIENCE_S
 
 import qdebug
 
@@ -19,7 +20,7 @@ COMMANDS = (
 
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from patience import PATIENCE_S
 
 from qdebug.backends.stream import available_cores, map_in_order
 
@@ -41,7 +42,7 @@ def test_what_is_in_flight_is_bounded(workers: int) -> None:
 
 
 def test_workers_run_at_once() -> None:
-    barrier = threading.Barrier(3, timeout=60)
+    barrier = threading.Barrier(3, timeout=PATIENCE_S)
 
     def work(i: int) -> int:
         barrier.wait()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from onnx import helper
+from patience import PATIENCE_S
 
 from qdebug.backends.ort_fast.prefix_cache import PrefixCache
 from qdebug.plan.planfile import read_plan
@@ -329,14 +330,14 @@ def test_a_killed_search_goes_on(desk: Any, how: signal.Signals) -> None:
              "--strategy", "prefix", "--journal", "j.jsonl"]  # fmt: skip
     flags[flags.index("metric>=0.0")] = "metric<=-1"  # never met: everything is tried
     journal = desk.folder / "j.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     with desk.started("bisect", *flags) as running:
         while time.monotonic() < deadline:
             if journal.exists() and journal.read_bytes().count(b"\n") >= 2:
                 break
             time.sleep(0.02)
         running.send_signal(how)
-        _, said = running.communicate(timeout=60)
+        _, said = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == (130 if how == signal.SIGINT else -9)
     if how == signal.SIGINT:
         assert "interrupted" in said and "rerun the command to resume" in said

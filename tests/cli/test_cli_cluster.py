@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import PATIENCE_S
 
 pytest.importorskip("distributed")
 
@@ -66,7 +67,7 @@ def ends_alone(group: int) -> bool:
 
 
 def until(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)
     return holds()
@@ -78,7 +79,7 @@ def test_a_signal_to_the_group_gives_one_line_and_leaves_nothing(
 ) -> None:
     running = started(desk, temporary)
     os.killpg(running.pid, how)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=PATIENCE_S)
     assert (running.returncode, out, err) == (code, "", _DONE)
     assert ends_alone(running.pid)
     assert list(temporary.iterdir()) == []
@@ -89,7 +90,7 @@ def test_workers_of_a_killed_command_end_and_the_next_one_removes_its_files(
 ) -> None:
     running = started(desk, temporary)
     running.kill()
-    running.communicate(timeout=60)
+    running.communicate(timeout=PATIENCE_S)
     assert ends_alone(running.pid)
     assert len(list(temporary.glob("qdebug-cluster-*"))) == 1
     command = ("compare", "net.onnx", "--inputs", "data.npz", "--cluster", "local:1")

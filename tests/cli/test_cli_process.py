@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from patience import PATIENCE_S
 
 from qdebug.store import cache
 
@@ -80,14 +81,14 @@ def test_ctrl_c(desk: Any, existing: bool, how: signal.Signals, code: int) -> No
     command = ["compare", "net.onnx", "--inputs", "long.npz", "-o", "run.h5", "--force"]
     command += ["--save-plan", "plan.yaml", "--json", "out.json", "--batch-size", "1"]
     command += ["--calib-data", "calib.npz"]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     with desk.started(*command) as running:
         while not list(Path().glob(".run.h5.*.partial")):
             assert running.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
         time.sleep(0.5)
         running.send_signal(how)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == code, err
     assert out == "" and "Traceback" not in err
     assert err.strip() == "qdebug: interrupted; nothing half-written was left behind"

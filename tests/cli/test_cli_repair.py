@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from patience import PATIENCE_S
 
 import qdebug
 from qdebug.decide.remedies.result import Figures, Outcome, Proof
@@ -321,12 +322,12 @@ def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path)
     environment = os.environ | {"QDEBUG_CACHE_DIR": str(cache)}
     # The killed run leaves no file for which the next one would need --force.
     command = ["repair", *flags, "--json", "found.json"]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     with desk.started(*command, env=environment) as running:
         while time.monotonic() < deadline and not list(cache.glob("repairs/*.npz")):
             time.sleep(0.02)
         running.send_signal(how)
-        _, said = running.communicate(timeout=60)
+        _, said = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == (130 if how == signal.SIGINT else -9)
     if how == signal.SIGINT:
         assert "rerun the command to resume" in said

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
+from patience import PATIENCE_S
 
 from qdebug.backends.tensorrt.execute.device import find_device
 from qdebug.commands.sweep.command import sweep
@@ -182,13 +183,13 @@ def test_engines_are_kept_where_asked(desk: Any) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c(desk: Any, tmp_path: Path) -> None:
     kept = Path(os.environ["QDEBUG_CACHE_DIR"]) / "sweep"
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_S
     axes = ["--optimization-level", "0,1,2,3,4,5", "--precision", "int8,fp16,int8+fp16"]
     with desk.started(*CNN, *axes, "--weights", "per-channel,per-tensor") as process:
         while not list(kept.glob("*.json")) and process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 from rich.console import Console
 
 import qdebug
@@ -162,7 +163,7 @@ def test_lines_are_printed_by_themselves(monkeypatch: pytest.MonkeyPatch) -> Non
     for enabled in (True, False):
         file = io.StringIO()
         with ProgressBars(Console(file=file), enabled=enabled):
-            ends = time.monotonic() + 30
+            ends = time.monotonic() + PATIENCE_S
             while enabled and time.monotonic() < ends and not file.getvalue():
                 time.sleep(0.01)
             time.sleep(0.2)

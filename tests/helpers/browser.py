@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE_S
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 
@@ -84,6 +86,7 @@ def opened(
         color_scheme="dark" if dark else "light",
         permissions=["clipboard-read", "clipboard-write"],
     )
+    context.set_default_timeout(1000 * PATIENCE_S)
     try:
         watched = Watched(context.new_page())
         page = watched.page

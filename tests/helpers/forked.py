@@ -26,6 +26,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from patience import PATIENCE_S
+
 from qdebug.config.commands import COMMANDS
 
 TESTS = Path(__file__).parents[1]
@@ -62,7 +64,7 @@ def run(
     env: Mapping[str, str] | None = None,
     preexec_fn: Callable[[], None] | None = None,
     libraries_only: bool = False,
-    timeout: float = 120,
+    timeout: float = PATIENCE_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run what stands behind `python` on a command line: "-m" and a module, "-c" and code, or a
     script; and its arguments. Its standard input is empty.
@@ -122,7 +124,7 @@ def _run(
     *,
     preexec_fn: Callable[[], None] | None = None,
     forgotten: str = "",
-    timeout: float = 120,
+    timeout: float = PATIENCE_S,
 ) -> subprocess.CompletedProcess[str]:
     words = [str(word) for word in program]
     outputs = [processes.Pipe(duplex=False) for _ in ("stdout", "stderr")]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
+from patience import PATIENCE_S
 
 from qdebug.errors import StoreError, UsageError
 from qdebug.page.data import TensorDetails
@@ -24,7 +25,7 @@ class Fake:
     def __init__(self) -> None:
         self.asked: list[tuple[int, str, int | None, int | None]] = []
         self.name = ""
-        self.together = threading.Barrier(2, timeout=60)
+        self.together = threading.Barrier(2, timeout=PATIENCE_S)
 
     def html(self) -> str:
         return f"<!DOCTYPE html><title>page</title>{self.name}"
@@ -57,7 +58,7 @@ def _get(
 ) -> tuple[int, str, dict[str, str]]:
     url = urlsplit(server.url)
     assert url.hostname == "127.0.0.1"
-    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=PATIENCE_S)
     connection.request(method, path, headers={"Host": host} if host else {})
     answer = connection.getresponse()
     found = answer.status, answer.read().decode(), dict(answer.getheaders())
@@ -111,7 +112,7 @@ def test_an_address_that_is_none_is_refused(
 ) -> None:
     server, _ = served
     url = urlsplit(server.url)
-    with socket.create_connection((url.hostname, url.port), timeout=60) as connection:
+    with socket.create_connection((url.hostname, url.port), timeout=PATIENCE_S) as connection:
         connection.sendall(f"GET http://[::1/x HTTP/1.0\r\nHost: {url.netloc}\r\n\r\n".encode())
         answer = connection.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.0 400 ")

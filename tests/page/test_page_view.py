@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 from browser import missing, opened
+from patience import PATIENCE_S
 
 import qdebug
 from qdebug.store.partial import PartialRun
@@ -57,14 +58,14 @@ def _started(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], st
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < ends
         time.sleep(0.1)
 
 
 def _text(address: str) -> str:
-    with urlopen(address, timeout=20) as answer:
+    with urlopen(address, timeout=PATIENCE_S) as answer:
         found: str = answer.read().decode()
         return found
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import PATIENCE_S
 
 from qdebug.errors import StoreError
 from qdebug.store.partial import PartialRun
@@ -65,7 +66,7 @@ def names_in(directory: Path) -> list[str]:
 
 def execute(*command: object) -> subprocess.CompletedProcess[str]:
     words = [str(word) for word in command]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import PATIENCE_S
 
 from qdebug.decide.search.journal import Journal
 from qdebug.errors import StoreError
@@ -50,7 +51,7 @@ def test_two_processes_keep_results_of_one_key(tmp_path: Path) -> None:
     both = [SPAWN.Process(target=work, args=(str(tmp_path), own, seen)) for own in (1, 2)]
     for process in both:
         process.start()
-    found = seen.get(timeout=60) | seen.get(timeout=60)
+    found = seen.get(timeout=PATIENCE_S) | seen.get(timeout=PATIENCE_S)
     for process in both:
         process.join()
         assert process.exitcode == 0

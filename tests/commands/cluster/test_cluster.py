@@ -18,6 +18,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from patience import PATIENCE_S
 
 from qdebug.analyse.effect.runs import cut
 from qdebug.config.cluster import ClusterSettings, parse_cluster
@@ -291,7 +292,7 @@ def test_who_is_no_scheduler_is_not_waited_for(answer: bytes | None) -> None:
         thread.start()
         address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
         command = [sys.executable, "-c", _REFUSED, address]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
         thread.join()
     assert (ended.stdout, ended.stderr) == ("QD-CLUSTER-NO-WORKER\n", "")
 
