@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 
 from qdebug.backends.base import Session
-from qdebug.backends.bf16 import mentions_bf16
-from qdebug.backends.fp16_emulation.rounding import mentions_fp16
+from qdebug.backends.fp16_emulation.rounding import mentions_narrow
 from qdebug.backends.ort_fast.assemble import Assembled, Assembler
 from qdebug.backends.ort_fast.leave_out import REST, LeaveOutAssembler
 from qdebug.backends.ort_fast.prefix_cache import PrefixCache, ResumedSession
@@ -244,7 +243,7 @@ def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
         return context.simulation.open(proto, ())
 
     sessions = PartSessions(assembler.constants, context.parallel.threads, context.sessions)
-    as_a_whole = mentions_fp16(model.graph.proto) or mentions_bf16(model.graph.proto)
+    as_a_whole = mentions_narrow(model.graph.proto)
     everything = frozenset({*model.layers, REST})
     return Candidates(
         names=model.layers,

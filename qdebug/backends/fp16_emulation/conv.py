@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -33,13 +33,10 @@ from qdebug.backends.fp16_emulation.wide import Body, Shape, Wide, sum_of_blocks
 from qdebug.formats.registry import BF16
 
 # All as observed; see above. NVIDIA does not document them.
-_TILE = 32
-_FEW_OUTPUTS = 32
+_TILE, _FEW_OUTPUTS = 32, 32
 _FP32_CHANNELS = 8
-_FEW_POSITIONS = 64
-_MANY_POSITIONS = 256
-_SHORT = 8
-_FULL = 256
+_FEW_POSITIONS, _MANY_POSITIONS = 64, 256
+_SHORT, _FULL = 8, 256
 _INTERLEAVED = (24, 32)
 _END = np.iinfo(np.int64).max
 _ZERO = -1  # in place of a channel: zeros
@@ -98,22 +95,14 @@ def conv(
         return None
     outputs, channels, *kernel = (n for n in sizes if isinstance(n, int))
     ones = (1,) * len(kernel)
-    window = _Window(
-        groups=group,
-        outputs=outputs // group,
-        channels=channels,
-        kernel=tuple(kernel),
-        strides=tuple(strides) or ones,
-        dilations=tuple(dilations) or ones,
-        pads=tuple(pads) or (0, 0) * len(kernel),
-    )
-    if auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):
-        same = _same_pads(window, pixels.shape, upper=auto_pad == b"SAME_UPPER")
-        if same is None:
-            return None
-        window = replace(window, pads=same)
-    depthwise = group > 1 and channels == window.outputs == 1
-    if depthwise or _rounds_once(window, pixels.shape):
+    moves = (tuple(kernel), tuple(strides) or ones, tuple(dilations) or ones)
+    upper, lower = (auto_pad == how for how in (b"SAME_UPPER", b"SAME_LOWER"))
+    same = _same_pads(*moves, pixels.shape, upper=upper) if upper or lower else ()
+    if same is None:
+        return None
+    padded = same or tuple(pads) or (0, 0) * len(kernel)
+    window = _Window(group, outputs // group, channels, *moves, padded)
+    if _rounds_once(window, pixels.shape):
         return None
     if pixels.body.format is BF16 or (group > 1 and channels <= _FP32_CHANNELS):
         given = {"strides": window.strides, "dilations": window.dilations, "pads": window.pads}
@@ -125,37 +114,39 @@ def conv(
 
 def _rounds_once(window: _Window, shape: Shape) -> bool:
     """Whether a kernel sums in FP32 and adds the bias before it rounds."""
-    if window.groups > 1:
-        return False
-    if len(window.kernel) <= 2 and 1 < window.positions <= _SHORT // window.channels:
-        return True
-    if len(window.kernel) == 1 and window.channels == 1:
-        return _FEW_POSITIONS < window.positions < _MANY_POSITIONS
-    pixel = shape is not None and all(n == 1 for n in (shape[0], *shape[2:]))
-    return pixel and window.positions == 1 and min(window.channels, window.outputs) >= _FULL
+    rank, positions, channels = len(window.kernel), window.positions, window.channels
+    short = rank <= 2 and 1 < positions <= _SHORT // channels
+    long = rank == channels == 1 and _FEW_POSITIONS < positions < _MANY_POSITIONS
+    pixel = positions == 1 and shape is not None and all(n == 1 for n in (shape[0], *shape[2:]))
+    full = pixel and min(channels, window.outputs) >= _FULL
+    depthwise = window.groups > 1 and channels == window.outputs == 1
+    return depthwise or (window.groups == 1 and (short or long or full))
 
 
-def _same_pads(window: _Window, shape: Shape, *, upper: bool) -> tuple[int, ...] | None:
+def _same_pads(
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    shape: Shape,
+    *,
+    upper: bool,
+) -> tuple[int, ...] | None:
     """The pads of ONNX's auto_pad, which result in ⌈size / stride⌉ outputs; None where they depend
     on a size that is unknown."""
-    small, large = [], []
-    each = zip(window.kernel, window.strides, window.dilations, strict=True)
-    for axis, (k, s, d) in enumerate(each, 2):
+    needed = []
+    for axis, (k, s, d) in enumerate(zip(kernel, strides, dilations, strict=True), 2):
         size = 1 if s == 1 else shape[axis] if shape else None
         if not isinstance(size, int):
             return None
-        pad = max(0, (-(-size // s) - 1) * s + d * (k - 1) + 1 - size)
-        small.append(pad // 2)
-        large.append(pad - pad // 2)
+        needed.append(max(0, (-(-size // s) - 1) * s + d * (k - 1) + 1 - size))
+    small, large = [n // 2 for n in needed], [n - n // 2 for n in needed]
     return (*small, *large) if upper else (*large, *small)
 
 
 def _summed(pixels: Wide, weights: Wide, window: _Window) -> Wide:
     """The convolution, rounded after each block of terms."""
     rank, channels, groups = len(window.kernel), window.channels, window.groups
-    few = window.outputs <= _FEW_OUTPUTS
-    if window.positions > _FEW_POSITIONS:
-        few = rank == 1
+    few = window.outputs <= _FEW_OUTPUTS if window.positions <= _FEW_POSITIONS else rank == 1
     if any(window.pads):
         pixels = pixels.of("Pad", [0, 0, *window.pads[:rank], 0, 0, *window.pads[rank:]])
     terms = list(range(channels))
@@ -165,13 +156,8 @@ def _summed(pixels: Wide, weights: Wide, window: _Window) -> Wide:
         terms = [i for first in firsts for i in (*range(first, first + channels), *more)]
         pixels, weights = _flat(pixels, weights, window)
         ones = (1,) * rank
-        window = replace(
-            window,
-            channels=window.positions * channels,
-            kernel=ones,
-            strides=ones,
-            dilations=ones,
-        )
+        seen = window.positions * channels
+        window = _Window(groups, window.outputs, seen, ones, ones, ones, window.pads)
     if few and channels in _INTERLEAVED:
         tiles = [terms[i : i + _TILE] for i in range(0, len(terms), _TILE)]
         halves = [[i for i in tile if i // 4 % 2 == half] for tile in tiles for half in (0, 1)]
@@ -220,18 +206,20 @@ def _in_blocks(pixels: Wide, weights: Wide, window: _Window, count: int, size: i
     """The sum of blocks, each a convolution with a kernel of one pixel."""
     body, rank, positions = pixels.body, len(window.kernel), window.positions
     outputs = window.groups * window.outputs
-    parts = weights.of("Reshape", [outputs, count, size, positions])
-    parts = parts.of("Transpose", perm=[1, 3, 0, 2])
-    parts = parts.of("Reshape", [-1, outputs, size, *[1] * rank])
-    step = size * window.groups
-    blocks, starts, ends = [], [], []
-    for tile in (range(count)[i : i + 2] for i in range(0, count, 2)):
-        for k, (first, last) in enumerate(window.reads):
-            for i in tile:
-                blocks.append(i * positions + k)
-                starts.append([i * step, *first])
-                ends.append([i * step + step, *last])
-    tables = [body.ints(table) for table in (blocks, starts, ends)]
+    # [outputs, channels, *kernel] -> [blocks · positions, outputs, channels of a block, 1, …]
+    parts = (
+        weights.of("Reshape", [outputs, count, size, positions])
+        .of("Transpose", perm=[1, 3, 0, 2])
+        .of("Reshape", [-1, outputs, size, *[1] * rank])
+    )
+    tiles = [range(count)[i : i + 2] for i in range(0, count, 2)]
+    order = [(i, k) for tile in tiles for k in range(positions) for i in tile]
+    step, reads = size * window.groups, window.reads
+    tables = [
+        body.ints([i * positions + k for i, k in order]),
+        body.ints([[i * step, *reads[k][0]] for i, k in order]),
+        body.ints([[i * step + step, *reads[k][1]] for i, k in order]),
+    ]
     axes, steps = body.ints(range(1, 2 + rank)), body.ints([1, *window.strides])
 
     def block(here: Body, number: str) -> Wide:
@@ -240,4 +228,4 @@ def _in_blocks(pixels: Wide, weights: Wide, window: _Window, count: int, size: i
         kernel = here.add("Gather", str(parts), at)
         return part.of("Conv", kernel, kernel_shape=[1] * rank, group=window.groups)
 
-    return sum_of_blocks(body, len(blocks), block)
+    return sum_of_blocks(body, len(order), block)

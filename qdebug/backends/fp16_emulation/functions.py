@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,11 @@ from qdebug.backends.fp16_emulation.wide import Wide
 
 _ELU = 1 + 2**-10  # what the kernels have for a factor of 1
 _SELU = 1.67326319217681884765625, 1.05070102214813232421875
+
+
+def as_it_is(op_type: str, x: Wide, *others: Wide | None, **given: Any) -> Wide:
+    """An operator that is computed in FP32 as it stands."""
+    return x.of(op_type, *others, **given)
 
 
 def softmax(x: Wide, axis: int = -1) -> Wide:
@@ -44,18 +50,16 @@ def layer_normalization(x: Wide, scale: Wide, bias: Wide | None = None, **given:
     return total if bias is None else total + bias
 
 
-def instance_normalization(x: Wide, scale: Wide, bias: Wide, **given: Any) -> Wide | None:
-    """InstanceNormalization; None where the rank is unknown."""
-    return _normalized("InstanceNormalization", x, scale, bias, given)
-
-
-def group_normalization(
-    x: Wide, scale: Wide, bias: Wide, stash_type: int = 1, **given: Any
+def normalized(
+    op_type: str, x: Wide, scale: Wide, bias: Wide, stash_type: int = 1, **given: Any
 ) -> Wide | None:
-    """GroupNormalization; None where the rank is unknown, and before opset 21, where the factors
-    are those of groups."""
-    known = x.body.opset >= 21
-    return _normalized("GroupNormalization", x, scale, bias, given) if known else None
+    """InstanceNormalization, and GroupNormalization of opset 21 and later, whose factors before are
+    those of groups; None where the rank is unknown."""
+    if x.shape is None or (op_type == "GroupNormalization" and x.body.opset < 21):
+        return None
+    ones = _ones(scale)
+    plain = x.of(op_type, ones, ones - ones, **given).rounded()
+    return plain * _of_channels(scale, x.shape) + _of_channels(bias, x.shape)
 
 
 def batch_normalization(
@@ -91,13 +95,13 @@ def hard_swish(x: Wide) -> Wide:
 
 def elu(x: Wide, alpha: float = 1.0) -> Wide | None:
     """Elu; None for a factor other than 1."""
-    return _bent(x, x, (_exp(x) - 1.0).rounded() * _ELU) if alpha == 1 else None
+    return _bent(x, x, (x.of("Exp").rounded() - 1.0).rounded() * _ELU) if alpha == 1 else None
 
 
 def selu(x: Wide, alpha: float = _SELU[0], gamma: float = _SELU[1]) -> Wide:
     """Selu."""
     factor, scale = truncated(alpha), truncated(gamma)
-    return _bent(x, x * scale, (_exp(x) * factor - factor).rounded() * scale)
+    return _bent(x, x * scale, (x.of("Exp").rounded() * factor - factor).rounded() * scale)
 
 
 def leaky_relu(x: Wide, alpha: float = 0.01) -> Wide:
@@ -107,7 +111,7 @@ def leaky_relu(x: Wide, alpha: float = 0.01) -> Wide:
 
 def softplus(x: Wide) -> Wide:
     """Softplus: where the exponential overflows it is the operand."""
-    power = _exp(x)
+    power = x.of("Exp").rounded()
     # log(1 + p) = 2 artanh(p / (p + 2)), which is exact for a small p as well
     soft = (power / (power + 2.0)).of("Atanh") * 2.0
     return power.of("IsInf").of("Where", x, soft)
@@ -136,10 +140,7 @@ def gelu(x: Wide, approximate: bytes = b"none") -> Wide:
 
 def added(first: Wide, *terms: Wide) -> Wide:
     """Sum: one after the other, each sum rounded."""
-    total = first
-    for k, term in enumerate(terms):
-        total = (total.rounded() if k else total) + term
-    return total
+    return reduce(lambda total, term: total.rounded() + term, terms, first)
 
 
 def truncated(value: float) -> float:
@@ -151,23 +152,9 @@ def truncated(value: float) -> float:
     return float(nearest)
 
 
-def _exp(x: Wide) -> Wide:
-    return x.of("Exp").rounded()
-
-
 def _bent(x: Wide, above: Wide, below: Wide) -> Wide:
     """`above` where x is positive, `below` elsewhere."""
     return x.of("Greater", 0.0).of("Where", above, below)
-
-
-def _normalized(
-    op_type: str, x: Wide, scale: Wide, bias: Wide, given: dict[str, Any]
-) -> Wide | None:
-    if x.shape is None:
-        return None
-    ones = _ones(scale)
-    plain = x.of(op_type, ones, ones - ones, **given).rounded()
-    return plain * _of_channels(scale, x.shape) + _of_channels(bias, x.shape)
 
 
 def _of_channels(values: Wide, shape: Sequence[Any]) -> Wide:
@@ -182,5 +169,6 @@ def _summed_up(terms: Wide, axes: Sequence[str], **given: Any) -> Wide:
 
 
 def _ones(like: Wide) -> Wide:
-    one = numpy_helper.from_array(np.ones(1, np.float32))
-    return like.of("Shape").of("ConstantOfShape", value=one)
+    return like.of("Shape").of(
+        "ConstantOfShape", value=numpy_helper.from_array(np.ones(1, np.float32))
+    )

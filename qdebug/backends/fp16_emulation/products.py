@@ -23,11 +23,11 @@ Products in BF16 are summed in FP32 and rounded once, before the bias is added.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
-
-import numpy as np
 
 from qdebug.backends.fp16_emulation.wide import Body, Wide, sum_of_blocks
 from qdebug.formats.registry import BF16
@@ -77,27 +77,28 @@ def gemm(
 def einsum(left: Wide, right: Wide, *more: Wide, equation: bytes) -> Wide | None:
     """Einsum; None where it is no product of two operands that sums over one index."""
     text = equation.decode().replace(" ", "")
-    terms, arrow, result = text.partition("->")
-    operands = terms.split(",")
-    if not arrow or "." in text or len(operands) != 2 or left.shape is None or right.shape is None:
+    found = re.fullmatch(r"(\w+),(\w+)->(\w*)", text)
+    if found is None or left.shape is None or right.shape is None:
         return None
-    summed = {*operands[0], *operands[1]} - set(result)
-    if len(summed) != 1 or any(len(set(part)) < len(part) for part in operands):
-        return None
-    axes = [part.find(*summed) for part in operands]
-    length = left.shape[axes[0]]
-    if min(axes) < 0 or not isinstance(length, int) or length == 0:
+    first, second, result = found.groups()
+    summed = "".join({*first, *second} - {*result})
+    unique = all(len(set(part)) == len(part) for part in (first, second))
+    axes = (first.find(summed), second.find(summed))
+    if not unique or len(summed) != 1 or min(axes) < 0 or left.shape[axes[0]] == 0:
         return None
     if left.body.format is BF16:
         return left.of("Einsum", right, equation=text)
-    return _in_blocks((left, right), axes, length, "Einsum", equation=text)
+    terms = left.shape[axes[0]]
+    known = terms if isinstance(terms, int) else None
+    return _in_blocks((left, right), axes, known, "Einsum", equation=text)
 
 
 def _matrix(x: Wide, turn: int) -> Wide:
     """An operand of Gemm, transposed if that is its `turn`."""
-    shape = x.shape or (None, None)
-    half = x.body.add("Transpose", x.half, perm=[1, 0]) if turn else x.half
-    return Wide(x.body, half=half, shape=shape[::-1] if turn else shape)
+    first, second = x.shape or (None, None)
+    if not turn:
+        return Wide(x.body, half=x.half, shape=(first, second))
+    return Wide(x.body, half=x.body.add("Transpose", x.half, perm=[1, 0]), shape=(second, first))
 
 
 def _sizes(left: Wide, right: Wide) -> tuple[int | None, int | None, int | None]:
@@ -123,22 +124,17 @@ def _product(left: Wide, right: Wide) -> Wide | None:
     if 1 in (rows, columns) and not lifted:
         terms_alone = left.of("Unsqueeze", [-1]) * right.of("Unsqueeze", [-3])
         return terms_alone.rounded().of("ReduceSum", [-2], keepdims=0)
-    axes = (-1, -2)
+    in_blocks = partial(_in_blocks, (left, right), (-1, -2), terms, "MatMul")
     if terms is not None and terms <= ONE_BY_ONE:
-        order = [*range(terms)[1:2], 0, *range(2, terms)]
-        return _in_blocks((left, right), axes, terms, "MatMul", size=1, order=order)
+        return in_blocks(size=1, order=[*range(terms)[1:2], 0, *range(2, terms)])
     count = _parts(rows, terms, columns)
     if terms is None or count == 1:
-        return _in_blocks((left, right), axes, terms, "MatMul")
-    cuts = np.linspace(0, terms // BLOCK, count + 1).astype(int)
-    cuts[-1] = -(-terms // BLOCK)
-    parts = [
-        _in_blocks((left, right), axes, terms, "MatMul", order=range(*ends))
-        for ends in pairwise(cuts)
-    ]
+        return in_blocks()
+    cuts = [*(terms // BLOCK * i // count for i in range(count)), -(-terms // BLOCK)]
+    parts = [in_blocks(order=range(*ends)) for ends in pairwise(cuts)]
     while len(parts) > 1:  # a power of 2
-        half = len(parts) // 2
-        parts = [(a + b).rounded() for a, b in zip(parts[:half], parts[half:], strict=True)]
+        first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+        parts = [(a + b).rounded() for a, b in zip(first, second, strict=True)]
     return parts[0]
 
 

@@ -15,7 +15,8 @@ only where they say so; conv.py, products.py and functions.py say what was obser
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import onnx
 from onnx import TensorProto, shape_inference
@@ -33,19 +34,22 @@ from qdebug.types import Fp16Kernels
 
 _KERNELS: dict[str, Callable[..., Wide | None]] = {
     "BatchNormalization": functions.batch_normalization,
+    "Clip": partial(functions.as_it_is, "Clip"),
     "Conv": conv,
     "Einsum": einsum,
     "Elu": functions.elu,
     "Gelu": functions.gelu,
     "Gemm": gemm,
-    "GroupNormalization": functions.group_normalization,
+    "GroupNormalization": partial(functions.normalized, "GroupNormalization"),
     "HardSigmoid": functions.hard_sigmoid,
     "HardSwish": functions.hard_swish,
-    "InstanceNormalization": functions.instance_normalization,
+    "InstanceNormalization": partial(functions.normalized, "InstanceNormalization"),
     "LayerNormalization": functions.layer_normalization,
     "LeakyRelu": functions.leaky_relu,
     "LogSoftmax": functions.log_softmax,
     "MatMul": matmul,
+    "Max": partial(functions.as_it_is, "Max"),
+    "Min": partial(functions.as_it_is, "Min"),
     "Mish": functions.mish,
     "ReduceLogSumExp": functions.log_of_sum,
     "ReduceSumSquare": functions.sum_of_squares,
@@ -57,18 +61,16 @@ _KERNELS: dict[str, Callable[..., Wide | None]] = {
 }
 
 _SLOW = frozenset({"Clip", "Max", "Min"})
-SELECTING = _SLOW | {"MaxPool", "Relu"}
-"""Operators whose results are values of their operands, or 0: they do not round."""
 
 OBSERVED = frozenset(
-    {*_KERNELS, *SELECTING, "Abs", "Add", "AveragePool", "ConvTranspose", "Cos", "Div", "Dropout"}
+    {"MaxPool", "Relu", "Abs", "Add", "AveragePool", "ConvTranspose", "Cos", "Div", "Dropout"}
     | {"Erf", "Exp", "GlobalAveragePool", "GlobalMaxPool", "Log", "Mul", "Neg", "PRelu", "Pow"}
     | {"Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"}
     | {"ReduceSum", "Resize", "Sigmoid", "Sin", "Sqrt", "Sub", "Tanh", "ThresholdedRelu", "Where"}
     | {"Cast", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "DequantizeLinear"}
     | {"Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape"}
     | {"ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile"}
-    | {"Transpose", "Unsqueeze"}
+    | {"Transpose", "Unsqueeze", *_KERNELS}
 )
 """Operators that TensorRT's kernels were seen to round as the simulation does: written out here,
 rounded once, or only moved."""
@@ -83,17 +85,14 @@ def keep_fp16_rounding(
         proto: the model.
         kernels: how FP16 operators round internally.
     """
-    if not mentions_fp16(proto):
+    if not mentions_narrow(proto, [TensorProto.FLOAT16]):
         return proto
     typed = Graph(shape_inference.infer_shapes(proto))
     barred = onnx.ModelProto()
     barred.CopyFrom(proto)
     del barred.graph.node[:], barred.graph.value_info[:]
     taken, _ = all_names(proto.graph)
-
-    def free(wanted: str) -> str:
-        return free_name(wanted, taken)
-
+    free = partial(free_name, taken=taken)
     for original in proto.graph.node:
         node = copy_node(original)
         barriers = []
@@ -111,15 +110,11 @@ def _computed(
     typed: Graph, node: onnx.NodeProto, kernels: Fp16Kernels, free: Callable[[str], str]
 ) -> list[onnx.NodeProto]:
     """The nodes that compute a node with FP16 outputs."""
-    if node.op_type in _SLOW and not node.domain:
-        nodes = fed_fp32(node, [i for i, t in enumerate(node.input) if t], free)
-        half, node.output[0] = node.output[0], free(node.output[0])
-        return [*nodes, make_node("Cast", [node.output[0]], half, to=TensorProto.FLOAT16)]
-    made = None
-    if kernels is Fp16Kernels.TENSORRT and not _runs_in_int8(typed, node):
-        shapes = [typed.shapes.get(tensor) for tensor in node.input]
-        made = as_tensorrt_computes(node, shapes, typed.opset, free)
-    return made or [node]
+    exact = kernels is Fp16Kernels.EXACT or _runs_in_int8(typed, node)
+    if exact and node.op_type not in _SLOW:
+        return [node]
+    shapes = [typed.shapes.get(tensor) for tensor in node.input]
+    return as_tensorrt_computes(node, shapes, typed.opset, free) or [node]
 
 
 def _runs_in_int8(typed: Graph, node: onnx.NodeProto) -> bool:
@@ -134,35 +129,18 @@ def _is_dequantized(typed: Graph, tensor: str) -> bool:
     return maker is not None and maker.op_type == "DequantizeLinear"
 
 
-def fed_fp32(
-    node: onnx.NodeProto, halves: Iterable[int], free: Callable[[str], str]
-) -> list[onnx.NodeProto]:
-    """`node`, edited in place, behind Casts to FP32 of its FP16 inputs.
-
-    Args:
-        node: the node.
-        halves: positions of its FP16 inputs.
-        free: makes a new tensor name from a wanted one.
-    """
-    casts = []
-    for i in halves:
-        wide = free(node.input[i])
-        casts.append(make_node("Cast", [node.input[i]], wide, to=TensorProto.FLOAT))
-        node.input[i] = wide
-    return [*casts, node]
-
-
-def mentions_fp16(proto: onnx.ModelProto) -> bool:
-    """Whether a model has FP16 in it."""
+def mentions_narrow(
+    proto: onnx.ModelProto, kinds: Sequence[int] = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+) -> bool:
+    """Whether a model has tensors of one of these element types, outside of subgraphs."""
     graph = proto.graph
-    if any(t.data_type == TensorProto.FLOAT16 for t in graph.initializer):
-        return True
-    if any(v.type.tensor_type.elem_type == TensorProto.FLOAT16 for v in graph.input):
-        return True
-    return any(
-        a.t.data_type == TensorProto.FLOAT16 or (a.name == "to" and a.i == TensorProto.FLOAT16)
-        for node in graph.node
-        for a in node.attribute
+    values = (*graph.input, *graph.output)
+    attributes = [a for node in graph.node for a in node.attribute]
+    return (
+        any(t.data_type in kinds for t in graph.initializer)
+        or any(v.type.tensor_type.elem_type in kinds for v in values)
+        or any(a.t.data_type in kinds for a in attributes)
+        or any(a.name in ("to", "dtype") and a.i in kinds for a in attributes)
     )
 
 

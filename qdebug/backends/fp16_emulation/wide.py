@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
+from onnx.helper import make_graph, make_tensor_value_info
 
 from qdebug.formats.base import Format
 from qdebug.plan.rewrite.edit import NodeBuilder
@@ -24,14 +24,11 @@ class Body(NodeBuilder):
         super().__init__(opset, free, hint)
         self.format = format
 
-    def inner(self) -> Body:
-        """An empty one, for a node of this one."""
-        return Body(self.opset, self.tensor_name, self._hint, self.format)
-
     def named(self, operand: Any) -> str:
-        """The tensor of an operand: a `Wide`, a name, or numbers, of which whole ones are int64."""
-        if isinstance(operand, (Wide, str)):
-            return str(operand)
+        """The tensor of an operand: a `Wide`, a name, or numbers, of which whole ones are int64; ""
+        of None."""
+        if operand is None or isinstance(operand, (Wide, str)):
+            return str(operand or "")
         values = np.asarray(operand)
         return self.constant(values.astype(np.float32) if values.dtype.kind == "f" else values)
 
@@ -106,18 +103,20 @@ def sum_of_blocks(body: Body, count: int | str, block: Callable[[Body, str], Wid
     first = block(body, body.ints(0)).rounded()
     if count == 1:
         return first
-    inner, kinds, value = body.inner(), TensorProto, helper.make_tensor_value_info
+    inner = Body(body.opset, body.tensor_name, "block", body.format)
     done, go_on, before = (inner.tensor_name("loop") for _ in range(3))
     total = Wide(inner, half=before) + block(inner, inner.add("Add", done, inner.ints(1)))
-    narrow = body.format.onnx_type
-    inputs = [value(done, kinds.INT64, []), value(go_on, kinds.BOOL, [])]
-    graph: onnx.GraphProto = helper.make_graph(
+    graph = make_graph(
         nodes=inner.nodes,
         name="blocks",
-        inputs=[*inputs, value(before, narrow, None)],
+        inputs=[
+            make_tensor_value_info(done, TensorProto.INT64, []),
+            make_tensor_value_info(go_on, TensorProto.BOOL, []),
+            make_tensor_value_info(before, body.format.onnx_type, None),
+        ],
         outputs=[
-            value(inner.add("Identity", go_on), kinds.BOOL, []),
-            value(total.half, narrow, None),
+            make_tensor_value_info(inner.add("Identity", go_on), TensorProto.BOOL, []),
+            make_tensor_value_info(total.half, body.format.onnx_type, None),
         ],
     )
     more = body.add("Sub", body.named(count), body.ints(1))

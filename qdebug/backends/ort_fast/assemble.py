@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import onnx
 from onnx import TensorProto, helper
 
-from qdebug.backends.bf16 import mentions_bf16
-from qdebug.backends.fp16_emulation.rounding import mentions_fp16
+from qdebug.backends.fp16_emulation.rounding import mentions_narrow
 from qdebug.backends.ort_fast.conv import conv_to_codes, conv_to_float
 from qdebug.backends.ort_fast.cut_points import (
     CutPoint,
@@ -122,7 +121,7 @@ class Assembler:
         self.literal = Literal(self.shop, items, fp16_kernels)
         self.pools = _pools(self.literal)
         proto = self.graph.proto
-        self._mentions_narrow = mentions_fp16(proto) or mentions_bf16(proto)
+        self._mentions_narrow = mentions_narrow(proto)
         self._parts: dict[object, Any] = {}
         self._lock = threading.Lock()
 

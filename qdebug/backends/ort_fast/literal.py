@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
-from qdebug.backends.fp16_emulation.rounding import SELECTING, as_tensorrt_computes, fed_fp32
+from qdebug.backends.fp16_emulation.rounding import as_tensorrt_computes
 from qdebug.backends.ort_fast.parts import Form, Formed, Part, Workshop
 from qdebug.formats.base import FloatArray
 from qdebug.formats.registry import FP16, INT8
@@ -18,6 +18,9 @@ from qdebug.plan.rewrite.cast import narrow_roles
 from qdebug.plan.rewrite.edit import copy_node, make_node
 from qdebug.plan.rewrite.qdq import QuantizedLayer, along_channels, quantized_operands, weight_codes
 from qdebug.types import Fp16Kernels
+
+SELECTING = frozenset({"Clip", "Max", "Min", "MaxPool", "Relu"})
+"""Operators whose results are values of their operands, or 0: they do not round."""
 
 ZERO_U8 = 128
 """The zero point that shifts the contract's signed codes to unsigned ones."""
@@ -34,6 +37,24 @@ SOURCES: dict[Form, tuple[Form, ...]] = {
     Form.FAKE_LAST: (Form.U8_LAST,),
 }
 """From which forms each can be made, the best first."""
+
+
+def fed_fp32(
+    node: onnx.NodeProto, halves: Iterable[int], free: Callable[[str], str]
+) -> list[onnx.NodeProto]:
+    """`node`, edited in place, behind Casts to FP32 of its FP16 inputs.
+
+    Args:
+        node: the node.
+        halves: positions of its FP16 inputs.
+        free: makes a new tensor name from a wanted one.
+    """
+    casts = []
+    for i in halves:
+        wide = free(node.input[i])
+        casts.append(make_node("Cast", [node.input[i]], wide, to=TensorProto.FLOAT))
+        node.input[i] = wide
+    return [*casts, node]
 
 
 class Literal:
