@@ -10,6 +10,7 @@ configuration files, which are also the keywords of the Python functions.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -64,8 +65,8 @@ fail-on:
 
 Sizes may be written as `512M` or `2G`. A list with one value may be written as that value. A key
 without a value (`null`), and in Python a keyword that is `None`, stands for the default.
-In Python, what the last column calls an object may be given as one; in a file or as a flag it is a
-path or a name.
+In Python, what the table calls an object may be given as one; in a file or as a flag it is a path
+or a name. What a setting means, and its default, is said of [its flag](cli.md).
 """
 
 
@@ -78,22 +79,24 @@ def cli_page() -> str:
         usage = " ".join(("qdebug", command.name, *arguments, "[OPTIONS]"))
         example = f"\n# for example\n{command.command_line}" if command.example else ""
         parts.append(f"```sh\n{usage}{example}\n```\n")
+        rows: list[tuple[str, str, str]] = []
         for group, members in command.grouped.items():
-            head = (group or "Arguments", "", "Default")
-            parts.append(_table(head, map(_flag_row, members)))
+            rows += [(f"**{group}**", "", "")] if group else []
+            rows += map(_flag_row, members)
+        if rows:
+            parts.append(_table(("Flag", "Meaning", "Default"), rows))
     return _page(parts)
 
 
 def configuration_page() -> str:
-    """The keys of every command's configuration file."""
-    parts = [_CONFIGURATION]
+    """The keys of the commands' configuration files, each once with the commands that have it."""
+    users: dict[tuple[str, str, str], list[str]] = {}
     for command in COMMANDS.values():
-        declared = settings_of(command.settings)
-        if declared:
-            parts += _heading(command)
-            rows = ((f"`{s.key}`", _kind(s), _default(s), _object(s)) for s in declared)
-            parts.append(_table(("Key", "Value", "Default", "Object in Python"), rows))
-    return _page(parts)
+        for s in settings_of(command.settings):
+            users.setdefault((f"`{s.key}`", _kind(s), _object(s)), []).append(command.name)
+    rows = ((key, kind, taken, ", ".join(names)) for (key, kind, taken), names in users.items())
+    table = _table(("Key", "Value", "Object in Python", "Commands"), sorted(rows))
+    return _page([_CONFIGURATION, "## The keys\n", table])
 
 
 PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "configuration.md": configuration_page}
@@ -138,7 +141,7 @@ def _default(setting: Setting) -> str:
 
 
 def _object(setting: Setting) -> str:
-    kinds = setting.python_type.removesuffix(" | None").split(" | ")
+    kinds = re.split(r" \| (?![^\[]*\])", setting.python_type.removesuffix(" | None"))
     return ", ".join(f"`{kind}`" for kind in kinds if setting.as_object and kind != "str")
 
 

@@ -21,8 +21,6 @@ sys.path.insert(0, str(REPOSITORY))
 
 from qdebug.backends.registry import CAPABILITIES, built_in  # noqa: E402
 from qdebug.calibrators.registry import CALIBRATORS  # noqa: E402
-from qdebug.config.commands import COMMANDS  # noqa: E402
-from qdebug.config.option import TENSORRT, Setting, settings_of  # noqa: E402
 from qdebug.config.strategies import STRATEGIES  # noqa: E402
 from qdebug.metrics.tasks.registry import BUILT_IN, DECODERS  # noqa: E402
 from qdebug.metrics.tensor import LAYER_METRICS, METRICS, Metric  # noqa: E402
@@ -150,38 +148,6 @@ def backends() -> str:
     return table(heads, rows)
 
 
-def _meaning(setting: Setting) -> str:
-    """Its help; the heading of those that are for TensorRT only is not here."""
-    text = setting.option.help
-    only = setting.option.group == TENSORRT and "Only with" not in text
-    return f"{text} Only with TensorRT." if only else text
-
-
-def keywords() -> str:
-    """The keywords of each function that stands for a command."""
-    parts = []
-    for command in COMMANDS.values():
-        rows = (
-            (
-                f"`{s.name}`",
-                f"`{s.keyword_type}`",
-                _default(s),
-                _meaning(s),
-            )
-            for s in settings_of(command.settings)
-        )
-        if settings_of(command.settings):
-            head = ("Keyword", "Type", "Default", "Meaning")
-            parts.append(f"### {command.name}: keywords\n\n{table(head, rows)}")
-    return "\n\n".join(parts)
-
-
-def _default(setting: Setting) -> str:
-    if setting.required:
-        return "required"
-    return setting.option.unset or f"`{setting.default!r}`"
-
-
 TABLES: Mapping[str, Callable[[], str]] = {
     "calibrators": calibrators,
     "data-formats": data_formats,
@@ -192,7 +158,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "strategies": strategies,
     "packages": packages,
     "backends": backends,
-    "keywords": keywords,
 }
 
 
