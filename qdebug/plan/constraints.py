@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import onnx
+from pydantic import TypeAdapter
 
 from qdebug.errors import PlanError
 from qdebug.formats.registry import INT8
@@ -71,22 +72,8 @@ def constrained_graph(bound: BoundPlan, *, by_cache: bool = False) -> Graph:
 
 def constraints_in(proto: onnx.ModelProto) -> Constraints | None:
     """The constraints that a `constrained_graph` carries; None for any other model."""
-    texts = [p.value for p in proto.metadata_props if p.key == _KEY]
-    if not texts:
-        return None
-    found = json.loads(texts[0])
-
-    def precisions(name: str) -> dict[str, Precision]:
-        return {key: Precision(value) for key, value in found[name].items()}
-
-    kept = {name: found[name] for name in ("ranges", "others", "weights", "by_cache")}
-    return Constraints(
-        precisions("precisions"),
-        precisions("stored"),
-        Precision(found["fallback"]),
-        tuple(found["free"]),
-        **kept,
-    )
+    text = next((p.value for p in proto.metadata_props if p.key == _KEY), None)
+    return None if text is None else TypeAdapter(Constraints).validate_json(text)
 
 
 def constraints_of(bound: BoundPlan, *, by_cache: bool = False) -> Constraints:

@@ -23,12 +23,13 @@ class FileNode:
 
     Attributes:
         index: its position in the file.
-        name: as in the file; it may be empty or shared with another node.
+        name: a unique one: its own where that is, else one that is made up.
+        node: as in the file, where its name may be empty or shared with another node.
     """
 
     index: int
     name: str
-    op_type: str
+    node: Node
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class FileNodes:
         """The nodes of each layer, in the file's order."""
         found: dict[str, list[FileNode]] = {layer.name: [] for layer in self.layers}
         for index, owners in sorted(self._owners.items()):
-            node = self._nodes[index]
             # An old Softmax is prepared as Flatten, Softmax, Reshape: the Softmax decides.
-            alike = [o for o in owners if self.model.graph.by_name[o].op_type == node.op_type]
+            op_type = self._nodes[index].node.op_type
+            alike = [o for o in owners if self.model.graph.by_name[o].op_type == op_type]
             layer = self.layers.of_node.get((alike or owners)[0])
             if layer is not None:
-                found[layer.name].append(self._file_node(index))
+                found[layer.name].append(self._nodes[index])
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     @cached_property
@@ -57,62 +58,47 @@ class FileNodes:
         present = {name for owners in self._owners.values() for name in owners}
         return frozenset(x.name for x in self.layers if present.isdisjoint(x.nodes))
 
-    @cached_property
+    @property
     def tensors(self) -> frozenset[str]:
         """Names of the tensors and weights in the file."""
         return self._file.tensors
 
-    @cached_property
+    @property
     def computed(self) -> frozenset[str]:
         """Names of the tensors that nodes of the file write, except constants."""
         return frozenset(self._writers.keys() - self._file.initializers.keys())
 
-    @cached_property
-    def renamed(self) -> Mapping[int, str]:
-        """A unique name for every node of the file that has none, by the node's index."""
-        taken, renamed = set(self._count), {}
-        for index, node in enumerate(self._nodes):
-            if node.name and self._count[node.name] == 1:
-                continue
-            wanted = node.name or f"{node.op_type}_{next((t for t in node.outputs if t), index)}"
-            renamed[index] = free_name(wanted, taken)
-        return renamed
-
-    def name_of(self, node: FileNode) -> str:
-        """The node's own name where it is unique, else the one in `renamed`."""
-        return self.renamed.get(node.index, node.name)
-
-    def reads(self, node: FileNode) -> tuple[str, ...]:
-        """The tensors that a node of the file reads."""
-        return self._nodes[node.index].reads
+    @property
+    def renamed(self) -> dict[int, str]:
+        """The names that are made up, by the node's index."""
+        return {n.index: n.name for n in self._nodes if n.name != n.node.name}
 
     @cached_property
     def _file(self) -> Graph:
         return Graph(self.model.file.proto)
 
     @cached_property
-    def _nodes(self) -> tuple[Node, ...]:
-        return self._file.nodes
-
-    @cached_property
-    def _count(self) -> Counter[str]:
-        return Counter(node.name for node in self._nodes)
+    def _nodes(self) -> tuple[FileNode, ...]:
+        count = Counter(node.name for node in self._file.nodes)
+        taken, found = set(count), []
+        for index, node in enumerate(self._file.nodes):
+            name = node.name
+            if not name or count[name] > 1:
+                output = next((t for t in node.outputs if t), index)
+                name = free_name(name or f"{node.op_type}_{output}", taken)
+            found.append(FileNode(index, name, node))
+        return tuple(found)
 
     @cached_property
     def _writers(self) -> Mapping[str, int]:
-        return {t: i for i, node in enumerate(self._nodes) for t in node.outputs if t}
-
-    def _file_node(self, index: int) -> FileNode:
-        node = self._nodes[index]
-        return FileNode(index, node.name, node.op_type)
+        return {t: n.index for n in self._nodes for t in n.node.outputs if t}
 
     @cached_property
     def _owners(self) -> Mapping[int, list[str]]:
         """Index of a file node -> the prepared nodes that it became part of."""
         owners: dict[int, list[str]] = {}
-        names = {node.name: i for i, node in enumerate(self._nodes) if self._count[node.name] == 1}
         # prepare_model calls a node without a name the same.
-        names |= {name: i for i, name in self.renamed.items() if not self._nodes[i].name}
+        names = {n.name: n.index for n in self._nodes if n.node.name in ("", n.name)}
         for node in self.model.graph.nodes:
             indices = set(self._behind(node))
             origins = (names.get(name) for name in self.model.origins.get(node.name, ()))
@@ -131,13 +117,13 @@ class FileNodes:
                 continue
             seen.add(index)
             yield index
-            pending += [t for t in self._nodes[index].reads if t not in kept]
+            pending += [t for t in self._nodes[index].node.reads if t not in kept]
 
     @cached_property
     def _constant(self) -> frozenset[int]:
         """Nodes that depend on no input of the model."""
         constants, found = set(self._file.initializers), set()
-        for index, node in enumerate(self._nodes):
+        for index, node in enumerate(self._file.nodes):
             if constants.issuperset(node.reads):
                 constants.update(node.outputs)
                 found.add(index)

@@ -118,7 +118,7 @@ def render_modelopt(source: ExportSource, path: Path) -> Rendered:
         path=beside_model,
         cache=cache.name,
         high=high,
-        renamed=dict(source.nodes.renamed),
+        renamed=source.nodes.renamed,
     )
     return Rendered({path: in_utf8(script), cache: data}, notes)
 
@@ -141,7 +141,7 @@ def _excluded(source: ExportSource) -> tuple[list[str], list[str]]:
     for layer in source.bound.layers:
         if layer.quantizable and source.bound.precisions[layer.name] is not Precision.INT8:
             found = nodes.by_layer[layer.name]
-            patterns += [re.escape(nodes.name_of(node)) + r"\Z" for node in found]
+            patterns += [re.escape(n.name) + r"\Z" for n in found]
             lost += [layer.name] if layer.name in nodes.absent else []
     return patterns, lost
 

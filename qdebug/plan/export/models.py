@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from qdebug.network.graph import Graph
@@ -121,31 +122,6 @@ def plan_script(constraints: Constraints) -> str:
     It defines `apply_plan(network, trt)` and `builder_flags(REQUESTED)`. The script around it has
     `from __future__ import annotations`, `sys`, `SimpleNamespace` and `Any`.
     """
-    requested = _constraints_literal(constraints)
+    told = {name: value for name, value in asdict(constraints).items() if name != "by_cache"}
+    requested = f"SimpleNamespace(**{json.dumps(told, indent=4, ensure_ascii=False)})"
     return _SCRIPT.format(requested=requested, functions=script_source())
-
-
-def _constraints_literal(constraints: Constraints) -> str:
-    """The constraints as Python: a `SimpleNamespace` of the same fields, precisions as words."""
-    lines = []
-    for field in fields(constraints):
-        if field.name == "by_cache":  # how, not what
-            continue
-        value = getattr(constraints, field.name)
-        if isinstance(value, Mapping):
-            text = _block("{", (f"{name!r}: {_plain(v)!r}" for name, v in value.items()), "}")
-        elif isinstance(value, tuple):
-            text = _block("[", (repr(name) for name in value), "]")
-        else:
-            text = repr(_plain(value))
-        lines.append(f"    {field.name}={text},\n")
-    return f"SimpleNamespace(\n{''.join(lines)})"
-
-
-def _plain(value: object) -> object:
-    return str(value) if isinstance(value, str) else value
-
-
-def _block(opening: str, entries: Iterable[str], closing: str) -> str:
-    lines = "".join(f"        {entry},\n" for entry in entries)
-    return f"{opening}\n{lines}    {closing}" if lines else opening + closing

@@ -11,11 +11,10 @@ from typing import Any
 from qdebug.errors import PlanError
 from qdebug.formats.registry import FORMAT_OF, INT8, SCALED
 from qdebug.network.graph import opset_of
-from qdebug.network.layers import QUANTIZABLE_OPS
+from qdebug.network.layers import QUANTIZABLE_OPS, Layer
 from qdebug.network.prepare import QDQ_OPSET
-from qdebug.plan.export.file_nodes import FileNode, FileNodes
 from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, docstring, in_utf8
-from qdebug.plan.plan import Granularity
+from qdebug.plan.plan import BoundPlan, Granularity
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Precision
@@ -254,13 +253,15 @@ def quantizer_arguments(source: ExportSource) -> tuple[dict[str, Any], tuple[str
             code="QD-PLAN-EXPORT-FORMAT",
         )
     form = FORMAT_OF[next(iter(kinds), Precision.INT8)]
-    quantized = [nodes.name_of(n) for layer in layers for n in _anchors(nodes, layer.name)]
-    excluded = [
-        nodes.name_of(n)
-        for layer in bound.layers
-        if layer.quantizable and bound.precisions[layer.name] not in SCALED
-        for n in _anchors(nodes, layer.name)
-    ]
+    quantized, excluded = (
+        [
+            n.name
+            for x in chosen
+            for n in nodes.by_layer[x.name]
+            if n.node.op_type in QUANTIZABLE_OPS
+        ]
+        for chosen in (layers, _not_quantized(bound))
+    )
     if not quantized:  # to the quantizer an empty list means every node
         raise PlanError(
             f"{source.name}: no quantized layer has a node in the model file, so there is nothing "
@@ -297,8 +298,10 @@ def quantizer_arguments(source: ExportSource) -> tuple[dict[str, Any], tuple[str
     return data, (*scales.notes, *_notes(source))
 
 
-def _anchors(nodes: FileNodes, layer: str) -> list[FileNode]:
-    return [n for n in nodes.by_layer[layer] if n.op_type in QUANTIZABLE_OPS]
+def _not_quantized(bound: BoundPlan) -> list[Layer]:
+    """Layers that could be quantized, and are not."""
+    precisions = bound.precisions
+    return [x for x in bound.layers if x.quantizable and precisions[x.name] not in SCALED]
 
 
 def _weight_overrides(source: ExportSource) -> dict[str, Any]:
@@ -347,7 +350,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
             f"The model is converted to opset {QDQ_OPSET} first, as per-channel scales require."
         )
     normalized = (
-        n.op_type == "BatchNormalization"
+        n.node.op_type == "BatchNormalization"
         for x in bound.quantized_layers()
         for n in nodes.by_layer[x.name]
     )
@@ -366,9 +369,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
 
 def _branches(source: ExportSource) -> Iterator[tuple[str, str]]:
     """A residual Add of a quantized layer, as `renamed` calls it, and the branch that it rounds."""
-    nodes = source.nodes
     for layer in source.bound.quantized_layers():
-        for node in nodes.by_layer[layer.name]:
-            if node.op_type == "Add":
-                name = nodes.name_of(node)
-                yield from ((name, t) for t in layer.quantized_inputs if t in nodes.reads(node))
+        for n in source.nodes.by_layer[layer.name]:
+            if n.node.op_type == "Add":
+                yield from ((n.name, t) for t in layer.quantized_inputs if t in n.node.reads)

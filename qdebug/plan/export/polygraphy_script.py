@@ -66,12 +66,14 @@ def render_polygraphy(source: ExportSource, path: Path) -> Rendered:
         )
     implicit = functions = ""
     if models.implicit is not None and models.constraints is not None:
-        implicit = _IMPLICIT.format(command=one_line(implicit_command(models.implicit, path)))
+        told = ("--trt-network-postprocess-script", "--trt-config-postprocess-script")
+        flags = (word for flag in told for word in (flag, path.name))
+        implicit = _IMPLICIT.format(command=_convert(models.implicit, *flags))
         functions = _FUNCTIONS.format(plan_script=plan_script(models.constraints))
     script = _SCRIPT.format(
         plan=docstring(source.name),
-        explicit=one_line(explicit_command(models.explicit)),
-        rtx=one_line("POLYGRAPHY_USE_TENSORRT_RTX=1 " + rtx_command(models.explicit)),
+        explicit=_convert(models.explicit, "--strongly-typed"),
+        rtx="POLYGRAPHY_USE_TENSORRT_RTX=1 " + _convert(models.explicit, "--convert-to", "trt"),
         implicit=implicit,
         notes=comment(notes),
         functions=functions,
@@ -79,22 +81,8 @@ def render_polygraphy(source: ExportSource, path: Path) -> Rendered:
     return Rendered({path: in_utf8(script), **models.files}, notes)
 
 
-def explicit_command(explicit: Path) -> str:
-    """Polygraphy on the explicit model."""
-    return _convert(explicit.name, "--strongly-typed")
-
-
-def rtx_command(explicit: Path) -> str:
-    """Polygraphy on the explicit model with TensorRT for RTX, which is always strongly typed."""
-    return _convert(explicit.name, "--convert-to", "trt")
-
-
-def implicit_command(implicit: Path, script: Path) -> str:
-    """Polygraphy on the FP32 model with constraints. Without --int8, which would make it calibrate:
-    the script sets the builder's flags."""
-    scripts = ("--trt-network-postprocess-script", "--trt-config-postprocess-script")
-    return _convert(implicit.name, *(word for flag in scripts for word in (flag, script.name)))
-
-
-def _convert(model: str, *flags: str) -> str:
-    return shlex.join(["polygraphy", "convert", model, "-o", "model.engine", *flags])
+def _convert(model: Path, *flags: str) -> str:
+    """Polygraphy on a model. Without --int8, which would make it calibrate: the script sets the
+    builder's flags."""
+    command = ["polygraphy", "convert", model.name, "-o", "model.engine", *flags]
+    return one_line(shlex.join(command))

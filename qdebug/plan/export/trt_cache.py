@@ -11,6 +11,8 @@ from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, default_cache_te
 from qdebug.types import Precision
 from qdebug.wording import counted
 
+_RELEASE = f"{DEFAULT_VERSION // 10000}.{DEFAULT_VERSION // 100 % 100}"
+
 
 def render_trt_cache(source: ExportSource, path: Path) -> Rendered:
     """The cache alone.
@@ -19,7 +21,9 @@ def render_trt_cache(source: ExportSource, path: Path) -> Rendered:
         PlanError: the plan has no range.
     """
     data, notes = calibration_cache(source)
-    others = [x.name for x in source.bound.layers if _is_pinned(source, x.name)]
+    bound = source.bound
+    pinned = (n for n, p in bound.precisions.items() if p is not Precision.INT8)
+    others = [name for name in pinned if bound.layers.by_name[name].quantizable]
     if others:
         notes += (
             f"A cache holds ranges only: the precision of {counted(others, 'layer')} is not in it "
@@ -61,7 +65,7 @@ def cache_of(source: ExportSource, scales: Mapping[str, float]) -> tuple[bytes, 
             code="QD-PLAN-NO-RANGES",
         )
     notes: tuple[str, ...] = (
-        f"The calibration cache names TensorRT {_version()} and {DEFAULT_KIND}, the calibrator of "
+        f"The calibration cache names TensorRT {_RELEASE} and {DEFAULT_KIND}, the calibrator of "
         "trtexec and Polygraphy. A TensorRT that does not accept this, or a calibrator of another "
         "class, calibrates again: change the first line to that of your own caches.",
     )
@@ -71,12 +75,3 @@ def cache_of(source: ExportSource, scales: Mapping[str, float]) -> tuple[bytes, 
             f"hold their names (first {broken[0]!r}).",
         )
     return default_cache_text(kept).encode("utf-8"), notes
-
-
-def _version() -> str:
-    return f"{DEFAULT_VERSION // 10000}.{DEFAULT_VERSION // 100 % 100}"
-
-
-def _is_pinned(source: ExportSource, layer: str) -> bool:
-    known = source.bound.layers.by_name[layer]
-    return known.quantizable and source.bound.precisions[layer] is not Precision.INT8

@@ -14,20 +14,17 @@ trtexec is told constraints by the names of layers, before the model is parsed:
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from qdebug.formats.registry import INT8
 from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import QUANTIZABLE_OPS
-from qdebug.outputfiles import Content
 from qdebug.plan.constraints import Constraints
-from qdebug.plan.export.models import TensorRTModels, dynamic_inputs, tensorrt_models
+from qdebug.plan.export.models import dynamic_inputs, tensorrt_models
 from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, one_line
 from qdebug.plan.export.trt_cache import cache_of
 from qdebug.types import Precision
-from qdebug.wording import counted
 
 _NO_CHOICE = frozenset({"Cast", "Shape", "Constant"})  # their data decide their precision
 _LONGEST_ARGUMENT_BYTES = 128 * 1024  # MAX_ARG_STRLEN of Linux
@@ -98,12 +95,43 @@ def render_trtexec(source: ExportSource, path: Path) -> Rendered:
         PlanError: the plan cannot be lowered.
     """
     models = tensorrt_models(source, path, "trtexec")
-    parts, files, notes = _implicit(source, path, models)
-    notes = (*notes, *_shape_notes(source))
+    files, notes = dict(models.files), models.notes
+    names = ("implicit_line", "implicit_note", "told", "implicit_case", "implicit_word")
+    parts = dict.fromkeys(names, "")
+    if models.implicit is not None and models.constraints is not None:
+        graph, flags = source.bound.layers.graph, ["--precisionConstraints=obey"]
+        if "INT8" in models.flags:
+            cache = beside(path, ".implicit.cache", "trtexec")
+            ranges = _nameable_ranges(graph, models.constraints)
+            scales = {name: amax / INT8.largest for name, amax in ranges.items()}
+            files[cache], cache_notes = cache_of(source, scales)
+            notes += cache_notes
+            flags += ["--int8", f'--calib="$here"/{shlex.quote(cache.name)}']
+        flags += ["--fp16"] * ("FP16" in models.flags)
+        precisions, types, untold = _told(graph, models.constraints)
+        notes += untold
+        parts = {
+            "implicit_line": f"\n#   {one_line(path.name)} implicit [flags]   "
+            "TensorRT 10 only: the FP32 model, constraints and ranges",
+            "implicit_note": " In the\n# implicit way, a node that becomes several layers is "
+            "constrained in the layer of its name.",
+            "told": _TOLD.format(precisions=_array(precisions), types=_array(types)),
+            "implicit_case": _IMPLICIT_CASE.format(
+                flags=" ".join(flags), implicit=shlex.quote(models.implicit.name)
+            ),
+            "implicit_word": "|implicit",
+        }
+    dynamic = dynamic_inputs(source.model.graph)
+    if dynamic:
+        shapes = ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in dynamic.items())
+        notes += (
+            "The model has dynamic axes: without --minShapes, --optShapes and --maxShapes trtexec "
+            f"uses 1 for each ({shapes}).",
+        )
     script = _SCRIPT.format(
         plan=one_line(source.name),
         script=one_line(path.name),
-        shapes="and " if dynamic_inputs(source.model.graph) else "",
+        shapes="and " if dynamic else "",
         notes=comment(notes),
         explicit=shlex.quote(models.explicit.name),
         **parts,
@@ -111,89 +139,18 @@ def render_trtexec(source: ExportSource, path: Path) -> Rendered:
     return Rendered({path: script.encode("utf-8", "surrogateescape"), **files}, notes)
 
 
-def _implicit(
-    source: ExportSource, path: Path, models: TensorRTModels
-) -> tuple[dict[str, str], dict[Path, Content], tuple[str, ...]]:
-    """The parts of the script for the implicit way, all files, and all notes on them."""
-    files, notes = dict(models.files), models.notes
-    if models.implicit is None or models.constraints is None:
-        names = ("implicit_line", "implicit_note", "told", "implicit_case", "implicit_word")
-        return dict.fromkeys(names, ""), files, notes
-    cache = beside(path, ".implicit.cache", "trtexec")
-    graph = source.bound.layers.graph
-    if "INT8" in models.flags:
-        ranges = nameable_ranges(graph, models.constraints)
-        scales = {name: amax / INT8.largest for name, amax in ranges.items()}
-        files[cache], cache_notes = cache_of(source, scales)
-        notes += cache_notes
-    told = layers_told(graph, models.constraints)
-    name = one_line(path.name)
-    parts = {
-        "implicit_line": f"\n#   {name} implicit [flags]   "
-        "TensorRT 10 only: the FP32 model, constraints and ranges",
-        "implicit_note": " In the\n# implicit way, a node that becomes several layers is "
-        "constrained in the layer of its name.",
-        "told": _TOLD.format(precisions=_array(told.precisions), types=_array(told.types)),
-        "implicit_case": _IMPLICIT_CASE.format(
-            flags=" ".join(_flags(models.flags, cache)),
-            implicit=shlex.quote(models.implicit.name),
-        ),
-        "implicit_word": "|implicit",
-    }
-    return parts, files, (*notes, *told.notes, *_length_note(told))
-
-
-def _flags(builder_flags: Collection[str], cache: Path) -> list[str]:
-    calib = f'--calib="$here"/{shlex.quote(cache.name)}'
-    flags = ["--int8", calib] if "INT8" in builder_flags else []
-    return ["--precisionConstraints=obey", *flags, *["--fp16"] * ("FP16" in builder_flags)]
-
-
-def _length_note(told: LayersTold) -> tuple[str, ...]:
-    longest = sum(len(f"{name}:{kind},".encode()) for name, kind in told.precisions.items())
-    if longest <= _LONGEST_ARGUMENT_BYTES:
-        return ()
-    return (
-        f"--layerPrecisions is {longest // 1024} KiB long, but Linux takes 128 KiB in one "
-        "argument: build the explicit model, or export to 'polygraphy' or 'python'.",
-    )
-
-
-def _shape_notes(source: ExportSource) -> tuple[str, ...]:
-    dynamic = dynamic_inputs(source.model.graph)
-    if not dynamic:
-        return ()
-    shapes = ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in dynamic.items())
-    return (
-        "The model has dynamic axes: without --minShapes, --optShapes and --maxShapes trtexec "
-        f"uses 1 for each ({shapes}).",
-    )
-
-
 def _array(entries: Mapping[str, Precision]) -> str:
     return "".join(f"\n    {shlex.quote(f'{name}:{kind}')}" for name, kind in entries.items())
 
 
-@dataclass(frozen=True)
-class LayersTold:
-    """What trtexec is told, by layer name.
-
-    Attributes:
-        precisions: --layerPrecisions.
-        types: --layerOutputTypes.
-        notes: what it cannot be told.
-    """
-
-    precisions: dict[str, Precision]
-    types: dict[str, Precision]
-    notes: tuple[str, ...]
-
-
-def layers_told(graph: Graph, constraints: Constraints) -> LayersTold:
-    """The constraints of the layers that are named after a node."""
+def _told(
+    graph: Graph, constraints: Constraints
+) -> tuple[dict[str, Precision], dict[str, Precision], tuple[str, ...]]:
+    """The constraints of the layers that are named after a node, as --layerPrecisions and
+    --layerOutputTypes take them, and notes on those that trtexec cannot be told."""
     precisions: dict[str, Precision] = {}
     types: dict[str, Precision] = {}
-    unsaid, unranged, several, gemms = [], [], [], []
+    untold: dict[str, list[str]] = {reason: [] for reason in _UNTOLD}
     for node in graph.nodes:
         written = [t for t in node.outputs if t and graph.is_float(t)]
         precision = constraints.precisions.get(node.name)
@@ -201,37 +158,60 @@ def layers_told(graph: Graph, constraints: Constraints) -> LayersTold:
             continue
         product = node.op_type in QUANTIZABLE_OPS
         if set(node.name) & set(",'*") or node.name in graph.initializers:
-            unsaid.append(repr(node.name))
+            untold["name"].append(node.name)
             continue
         if precision is Precision.INT8 and product and not _has_all_ranges(graph, node):
-            unranged.append(repr(node.name))
+            untold["weights"].append(node.name)
             continue
         if product or precision is not Precision.INT8:
             precisions[node.name] = precision
-        if len(written) > 1 or len(node.outputs) > 1:
-            several.append(repr(node.name))
+        if len(node.outputs) > 1:
+            untold["outputs"].append(node.name)
             continue
         inside = node.op_type == "Gemm"  # the layer of its name writes the product, less the bias
+        untold["bias"] += [node.name] * inside
         stored = _stored(constraints, precision, "" if inside else written[0])
-        gemms += [repr(node.name)] * inside
         if stored is not None:
             types[node.name] = stored
-    notes = _notes(unsaid, unranged, several, gemms)
-    return LayersTold(precisions, types, tuple(notes))
+    notes = [
+        _UNTOLD[reason].format(count=len(names), first=", ".join(map(repr, names[:3])))
+        for reason, names in untold.items()
+        if names
+    ]
+    longest = sum(len(f"{name}:{kind},".encode()) for name, kind in precisions.items())
+    if longest > _LONGEST_ARGUMENT_BYTES:
+        notes.append(
+            f"--layerPrecisions is {longest // 1024} KiB long, but Linux takes 128 KiB in one "
+            "argument: build the explicit model, or export to 'polygraphy' or 'python'."
+        )
+    return precisions, types, tuple(notes)
+
+
+_UNTOLD: Mapping[str, str] = {
+    "name": "trtexec cannot be told the precision of some layers by name ({count}: {first}): it "
+    "contains a comma, quote or asterisk, or is also a constant's. The explicit model and the "
+    "targets 'polygraphy' and 'python' cover all layers.",
+    "weights": "A calibration cache cannot name the weights of products that TensorRT broadcasts "
+    "({count}: {first}). Without a range TensorRT runs these in higher precision, so the implicit "
+    "way does not constrain them to INT8. The targets 'polygraphy' and 'python' set those ranges "
+    "as well.",
+    "outputs": "trtexec is not told the output types of layers with several outputs ({count}: "
+    "{first}).",
+    "bias": "In the implicit way trtexec constrains the matrix product of a Gemm, but not the "
+    "addition of its bias, whose layer TensorRT names itself ({count}: {first}).",
+}
+"""What trtexec cannot be told of some layers, and why."""
 
 
 def _stored(constraints: Constraints, precision: Precision, tensor: str) -> Precision | None:
     """The element type of an output, as `parsed_network.pin` sets it; None leaves it open."""
     if tensor in constraints.stored:
         return constraints.stored[tensor]
-    return (
-        constraints.fallback
-        if precision is Precision.INT8 and tensor not in constraints.free
-        else None
-    )
+    fixed = precision is Precision.INT8 and tensor not in constraints.free
+    return constraints.fallback if fixed else None
 
 
-def nameable_ranges(graph: Graph, constraints: Constraints) -> dict[str, float]:
+def _nameable_ranges(graph: Graph, constraints: Constraints) -> dict[str, float]:
     """amax of all tensors whose names are known before the model is parsed: all that
     `parsed_network.ranges_in` finds, except constants that the parser broadcasts."""
     ranges = dict(constraints.ranges)
@@ -252,44 +232,11 @@ def nameable_ranges(graph: Graph, constraints: Constraints) -> dict[str, float]:
 
 
 def _has_all_ranges(graph: Graph, node: Node) -> bool:
-    """Whether `nameable_ranges` has everything that a product reads: the parser broadcasts the
+    """Whether `_nameable_ranges` has everything that a product reads: the parser broadcasts the
     operand of lower rank, under a name that cannot be known."""
     if node.op_type != "MatMul":
         return True
-    ranks = {_rank(graph, tensor) for tensor in node.inputs[:2]}
-    return len(ranks) == 1 and None not in ranks
-
-
-def _rank(graph: Graph, tensor: str) -> int | None:
-    shape = graph.shapes.get(tensor)
-    values = graph.constant(tensor) if shape is None else None
-    return len(shape) if shape is not None else values.ndim if values is not None else None
-
-
-def _notes(
-    unsaid: list[str], unranged: list[str], several: list[str], gemms: list[str]
-) -> Iterator[str]:
-    if unsaid:
-        names = f"{', '.join(unsaid[:3])}{', …' if len(unsaid) > 3 else ''}"
-        yield (
-            f"trtexec cannot be told the precision of {counted(unsaid, 'layer')} by name: {names} "
-            "(the name contains a comma, quote or asterisk, or is also a constant's). The explicit "
-            "model and the targets 'polygraphy' and 'python' cover all layers."
-        )
-    if unranged:
-        yield (
-            f"A calibration cache cannot name the weights of {counted(unranged, 'MatMul')} that "
-            f"TensorRT broadcasts (first {unranged[0]}). Without a range TensorRT runs these in "
-            "higher precision, so the implicit way does not constrain them to INT8. The targets "
-            "'polygraphy' and 'python' set those ranges as well."
-        )
-    if several:
-        yield (
-            f"trtexec is not told the output types of {counted(several, 'layer')} with several "
-            f"outputs (first {several[0]})."
-        )
-    if gemms:
-        yield (
-            "In the implicit way trtexec constrains the matrix product of a Gemm, but not the "
-            f"addition of its bias, whose layer TensorRT names itself (first {gemms[0]})."
-        )
+    one, other = (
+        graph.shapes.get(t, getattr(graph.constant(t), "shape", None)) for t in node.inputs[:2]
+    )
+    return one is not None and other is not None and len(one) == len(other)

@@ -31,7 +31,7 @@ def test_folded_unnamed_and_equally_named_nodes(odd_net: Path) -> None:
     # BatchNorm (3) is folded into its convolution, whose layer also takes Add and Relu in.
     assert indices(nodes) == [[0, 1], [2, 3, 4, 5], [6], [7], [8], [9], [10], [11]]
     first = next(iter(nodes.by_layer.values()))
-    assert [n.name for n in first] == ["", "dup"]
+    assert [n.node.name for n in first] == ["", "dup"]
     names = {**nodes.renamed}
     assert set(names) == {0, 1, 2}
     given = [n.name for n in onnx.load(odd_net).graph.node]
