@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
 import onnx
+from pydantic import TypeAdapter, ValidationError
 
 _KEY = "qdebug.repair"
 _COMMENT = f"# {_KEY}: "
 _FIRST_LINES = 200
 """Of a plan: the comments at its top."""
-_NOT_OURS = (ValueError, KeyError, TypeError, IndexError)
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Record:
         told: the same for people.
         unfinished: it is the best so far of a repair that went on after it.
         model: the SHA-256 of the FP32 model's file.
+        remedies: those in it, by name.
     """
 
     question: str
@@ -34,6 +35,7 @@ class Record:
     told: str
     unfinished: bool = False
     model: str = ""
+    remedies: tuple[str, ...] = ()
 
     def better_than(self, other: Record) -> bool:
         """Whether both answer the same question, and this one better."""
@@ -43,9 +45,7 @@ class Record:
     @property
     def text(self) -> str:
         """As JSON, in one line."""
-        noted = {"question": self.question, "rank": self.rank, "told": self.told}
-        noted |= {"model": self.model}
-        return json.dumps(noted | ({"unfinished": True} if self.unfinished else {}))
+        return json.dumps(asdict(self))
 
     @property
     def comment(self) -> str:
@@ -53,24 +53,18 @@ class Record:
         return f"{_KEY}: {self.text}"
 
 
-def marked_repaired(
-    proto: onnx.ModelProto, remedies: Sequence[str], record: Record | None = None
-) -> onnx.ModelProto:
-    """A copy of a model in which the remedies are noted, and how good it is."""
+def marked_repaired(proto: onnx.ModelProto, record: Record) -> onnx.ModelProto:
+    """A copy of a model in which its record is noted."""
     marked = onnx.ModelProto()
     marked.CopyFrom(proto)
-    noted = {"remedies": list(remedies), **(json.loads(record.text) if record else {})}
-    marked.metadata_props.add(key=_KEY, value=json.dumps(noted))
+    marked.metadata_props.add(key=_KEY, value=record.text)
     return marked
 
 
 def remedies_in(proto: onnx.ModelProto) -> tuple[str, ...]:
     """The remedies that were noted in a model; empty where none were."""
-    texts = [p.value for p in proto.metadata_props if p.key == _KEY]
-    try:
-        return tuple(str(name) for name in json.loads(texts[0])["remedies"]) if texts else ()
-    except _NOT_OURS:  # somebody else's
-        return ()
+    record = _noted([p.value for p in proto.metadata_props if p.key == _KEY])
+    return () if record is None else record.remedies
 
 
 def is_unfinished(path: str, model: str) -> bool:
@@ -86,16 +80,17 @@ def record_in(path: str) -> Record | None:
     try:
         if path.endswith(".onnx"):
             proto = onnx.load(path, load_external_data=False)
-            texts = [p.value for p in proto.metadata_props if p.key == _KEY]
-        else:
-            with Path(path).open(encoding="utf-8", errors="replace") as file:
-                lines = islice(file, _FIRST_LINES)
-                texts = [x.removeprefix(_COMMENT) for x in lines if x.startswith(_COMMENT)]
-        noted = json.loads(texts[0])
-        rank = tuple(float(value) for value in noted["rank"])
-        unfinished = bool(noted.get("unfinished", False))
-        return Record(
-            str(noted["question"]), rank, str(noted["told"]), unfinished, str(noted["model"])
-        )
+            return _noted([p.value for p in proto.metadata_props if p.key == _KEY])
+        with Path(path).open(encoding="utf-8", errors="replace") as file:
+            lines = list(islice(file, _FIRST_LINES))
     except Exception:  # whatever the file is: it was not written by a repair
+        return None
+    return _noted([x.removeprefix(_COMMENT) for x in lines if x.startswith(_COMMENT)])
+
+
+def _noted(texts: Sequence[str]) -> Record | None:
+    """The record that the first of these is; None where it is somebody else's."""
+    try:
+        return TypeAdapter(Record).validate_json(texts[0]) if texts else None
+    except ValidationError:
         return None

@@ -428,7 +428,7 @@ class RepairResult(Result):
         """The network with Q/DQ; large weights are external data (`qdebug.network.weights`)."""
         if self.given is not None:
             return self.given
-        return marked_repaired(self.network.proto(), self.applied, self.record())
+        return marked_repaired(self.network.proto(), self.record())
 
     def record(self) -> Record:
         """What its files say of how good it is. Ranks differ only where the difference matters."""
@@ -443,7 +443,14 @@ class RepairResult(Result):
             round(worse, 4),
             -round(sqnr_db) if math.isfinite(sqnr_db) else math.inf,
         )
-        return Record(self.question, rank, self.headline(), self.unfinished, self.model.sha256)
+        return Record(
+            self.question,
+            rank,
+            self.headline(),
+            self.unfinished,
+            self.model.sha256,
+            self.applied,
+        )
 
     def fp32_proto(self) -> onnx.ModelProto:
         """The FP32 network that the plan and the calibration table are for."""

@@ -24,6 +24,7 @@ from qdebug.formats.registry import INT4, INT8, UINT4, UINT8
 from qdebug.network.graph import Graph, Node, reads_of
 from qdebug.network.subgraphs import free_name
 from qdebug.network.weights import tensor_of
+from qdebug.plan.quantize import dynamic_grid
 from qdebug.plan.rewrite.edit import Editor, copy_node, make_node
 from qdebug.types import Array
 
@@ -72,7 +73,7 @@ class Explicit:
 def has_qoperators(graph: Graph) -> bool:
     """Whether a model has operators that `to_qdq` turns into others."""
     return any(
-        _handler(node) is not None
+        QOPERATORS.get((node.domain, node.op_type)) is not None
         or (node.op_type == "DequantizeLinear" and _moves(graph, node.inputs[0]))
         for node in graph.nodes
     )
@@ -89,7 +90,7 @@ def to_qdq(graph: Graph) -> Explicit:
     writer = _Writer(graph)
     replaced: Counter[str] = Counter()
     for node in graph.nodes:
-        handler = _handler(node)
+        handler = QOPERATORS.get((node.domain, node.op_type))
         if node.name in writer.done:
             continue
         if handler is not None:
@@ -143,11 +144,9 @@ def _with_constant_codes(graph: Graph) -> Graph:
 def dynamically_quantized(values: Array) -> tuple[Array, Array, Array]:
     """The uint8 codes, the scale and the zero point that DynamicQuantizeLinear gives; see
     https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html."""
-    lowest, highest = np.minimum(values.min(), 0), np.maximum(values.max(), 0)
-    scale = np.asarray((highest - lowest) / np.float32(UINT8.largest), np.float32)
-    scale = scale if scale > 0 else np.ones((), np.float32)  # as ONNX Runtime, where all is 0
-    zero = UINT8.encode(np.asarray(-lowest), scale)
-    return UINT8.encode(values, scale, None, zero), scale, zero
+    grid = dynamic_grid(values)
+    zero = grid.zero_point.astype(np.uint8)
+    return UINT8.encode(values, grid.scale, None, zero), grid.scale, zero
 
 
 def _moves(graph: Graph, codes: str) -> list[Node]:
@@ -313,23 +312,51 @@ def _optional(node: Node, place: int) -> str:
     return node.inputs[place] if len(node.inputs) > place else ""
 
 
-def _channels_first(to: _Writer, node: Node) -> dict[str, Any]:
-    """The attributes of a node that ONNX's own operator has too."""
-    given = to.graph.attributes(node)
-    if given.pop("channels_last", 0):
-        raise NoEquivalentError(f"node '{node.name}' has its channels last")
-    return given
+def _in_float(
+    op_type: str, operands: Sequence[int], result: int, *, bias: int = 99, kept: int = 0
+) -> Callable[[_Writer, Node], None]:
+    """An operator that computes as `op_type` does, between DequantizeLinear and QuantizeLinear.
+
+    Args:
+        operands: the places of its operands' codes, before scale and zero point of each; none of
+            Concat, which has any number.
+        result: the place of the result's scale, before its zero point; where it is absent the
+            result is in floating point.
+        bias: of its int32 bias, in units of the accumulator.
+        kept: how many inputs it reads as they are.
+    """
+
+    def handle(to: _Writer, node: Node) -> None:
+        given = to.graph.attributes(node)
+        if given.pop("channels_last", 0):
+            raise NoEquivalentError(f"node '{node.name}' has its channels last")
+        places = operands or range(result + 2, len(node.inputs), 3)
+        inputs = list(node.inputs[:kept])
+        for place in places:
+            codes, scale, zero = node.inputs[place : place + 3]
+            inputs.append(to.values(codes, scale, zero, _axis(to, op_type, given, codes)))
+        stored = _optional(node, bias)
+        if stored:  # alpha multiplies the accumulator, too
+            factors = [node.inputs[place + 1] for place in places]
+            times = float(given.get("alpha", 1.0))
+            scale = to.scale_product(factors, f"{stored}_scale", times)
+            inputs.append(_bias(to, stored, scale))
+        if not _optional(node, result):
+            to.compute(op_type, node, inputs, node.outputs[0], **given)
+            return
+        values = to.compute(op_type, node, inputs, **given)
+        to.codes(values, node.outputs[0], node.inputs[result], _optional(node, result + 1))
+
+    return handle
 
 
-def _conv(to: _Writer, node: Node) -> None:
-    x, xs, xz, w, ws, wz, ys, yz = node.inputs[:8]
-    given = _channels_first(to, node)
-    inputs = [to.values(x, xs, xz), to.values(w, ws, wz, 0)]
-    bias = _optional(node, 8)
-    if bias:
-        scale = to.scale_product([xs, ws], f"{bias}_scale")
-        inputs.append(_bias(to, bias, scale))
-    to.codes(to.compute("Conv", node, inputs, **given), node.outputs[0], ys, yz)
+def _axis(to: _Writer, op_type: str, attributes: Mapping[str, Any], weight: str) -> int | None:
+    """The axis of the output channels in a weight; None where its rank is not known."""
+    if op_type == "Conv":
+        return 0
+    if op_type == "Gemm":
+        return 0 if attributes.get("transB", 0) else 1
+    return to.last_axis(weight)
 
 
 def _bias(to: _Writer, bias: str, scale: str) -> str:
@@ -342,48 +369,6 @@ def _bias(to: _Writer, bias: str, scale: str) -> str:
         name=f"{bias}_DequantizeLinear",
         axis=0,
     )
-
-
-def _matmul(to: _Writer, node: Node) -> None:
-    a, a_s, az, b, bs, bz, ys, yz = node.inputs[:8]
-    inputs = [to.values(a, a_s, az), to.values(b, bs, bz, to.last_axis(b))]
-    to.codes(to.compute("MatMul", node, inputs), node.outputs[0], ys, yz)
-
-
-def _gemm(to: _Writer, node: Node) -> None:
-    a, a_s, az, b, bs, bz = node.inputs[:6]
-    given = to.graph.attributes(node)
-    axis = 0 if given.get("transB", 0) else 1
-    inputs = [to.values(a, a_s, az), to.values(b, bs, bz, axis)]
-    bias = _optional(node, 6)
-    if bias:
-        alpha = float(given.get("alpha", 1.0))
-        # int32, in units of the accumulator, which alpha multiplies too
-        inputs.append(_bias(to, bias, to.scale_product([a_s, bs], f"{bias}_scale", alpha)))
-    ys, yz = _optional(node, 7), _optional(node, 8)
-    if not ys:
-        to.compute("Gemm", node, inputs, node.outputs[0], **given)
-        return
-    to.codes(to.compute("Gemm", node, inputs, **given), node.outputs[0], ys, yz)
-
-
-def _binary(op_type: str) -> Callable[[_Writer, Node], None]:
-    def handle(to: _Writer, node: Node) -> None:
-        a, a_s, az, b, bs, bz, ys = node.inputs[:7]
-        inputs = [to.values(a, a_s, az), to.values(b, bs, bz)]
-        to.codes(to.compute(op_type, node, inputs), node.outputs[0], ys, _optional(node, 7))
-
-    return handle
-
-
-def _unary(op_type: str) -> Callable[[_Writer, Node], None]:
-    def handle(to: _Writer, node: Node) -> None:
-        x, xs, xz, ys = node.inputs[:4]
-        given = _channels_first(to, node)
-        values = to.compute(op_type, node, [to.values(x, xs, xz)], **given)
-        to.codes(values, node.outputs[0], ys, _optional(node, 4))
-
-    return handle
 
 
 def _softmax(to: _Writer, node: Node) -> None:
@@ -400,20 +385,6 @@ def _softmax(to: _Writer, node: Node) -> None:
         soft = to.compute("Softmax", node, [flat], axis=1)
         values = to.editor.add("Reshape", soft, shape, name=f"{node.name}_reshape")
     to.codes(values, node.outputs[0], ys, _optional(node, 4))
-
-
-def _concat(to: _Writer, node: Node) -> None:
-    ys, yz, *rest = node.inputs
-    triples = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
-    parts = [to.values(x, scale, zero) for x, scale, zero in triples]
-    values = to.compute("Concat", node, parts, axis=to.graph.attributes(node)["axis"])
-    to.codes(values, node.outputs[0], ys, yz)
-
-
-def _where(to: _Writer, node: Node) -> None:
-    condition, x, xs, xz, y, y_s, yz, zs, zz = node.inputs
-    inputs = [condition, to.values(x, xs, xz), to.values(y, y_s, yz)]
-    to.codes(to.compute("Where", node, inputs), node.outputs[0], zs, zz)
 
 
 @dataclass(frozen=True)
@@ -481,7 +452,7 @@ def _integer(op_type: str) -> Callable[[_Writer, Node], None]:
         xz, wz = _optional(node, 2), _optional(node, 3)
         scaled = _scaled(to, node)
         given = to.graph.attributes(node)
-        axis = 0 if op_type == "Conv" else to.last_axis(w)
+        axis = _axis(to, op_type, given, w)
         if scaled is not None:
             inputs = [to.values(x, scaled.scale, xz), _weight(to, w, scaled.weight_scale, wz, axis)]
             to.compute(op_type, node, inputs, scaled.output, **given)
@@ -602,31 +573,27 @@ def _unpacked(packed: Array, bits: int, rows: int, columns: int) -> Array:
 _BLOCK_FORMATS: Mapping[int, tuple[Format, Format]] = {4: (INT4, UINT4), 8: (INT8, UINT8)}
 """By bits: the formats of codes without zero points, and with them."""
 
-_STANDARD: Mapping[str, Callable[[_Writer, Node], None]] = {
-    "QLinearConv": _conv,
-    "QLinearMatMul": _matmul,
-    "ConvInteger": _integer("Conv"),
-    "MatMulInteger": _integer("MatMul"),
-}
 _CONTRIBUTED: Mapping[str, Callable[[_Writer, Node], None]] = {
-    "QLinearConv": _conv,
-    "QGemm": _gemm,
-    "QLinearAdd": _binary("Add"),
-    "QLinearMul": _binary("Mul"),
-    "QLinearConcat": _concat,
-    "QLinearWhere": _where,
-    "QLinearAveragePool": _unary("AveragePool"),
-    "QLinearGlobalAveragePool": _unary("GlobalAveragePool"),
-    "QLinearLeakyRelu": _unary("LeakyRelu"),
-    "QLinearSigmoid": _unary("Sigmoid"),
+    "QLinearConv": _in_float("Conv", (0, 3), 6, bias=8),
+    "QGemm": _in_float("Gemm", (0, 3), 7, bias=6),
+    "QLinearAdd": _in_float("Add", (0, 3), 6),
+    "QLinearMul": _in_float("Mul", (0, 3), 6),
+    "QLinearConcat": _in_float("Concat", (), 0),
+    "QLinearWhere": _in_float("Where", (1, 4), 7, kept=1),
+    "QLinearAveragePool": _in_float("AveragePool", (0,), 3),
+    "QLinearGlobalAveragePool": _in_float("GlobalAveragePool", (0,), 3),
+    "QLinearLeakyRelu": _in_float("LeakyRelu", (0,), 3),
+    "QLinearSigmoid": _in_float("Sigmoid", (0,), 3),
     "QLinearSoftmax": _softmax,
     "MatMulIntegerToFloat": _integer_to_float,
     "DynamicQuantizeMatMul": _dynamic_matmul,
     "MatMulNBits": _matmul_nbits,
 }
-QOPERATORS = frozenset({*_STANDARD, *_CONTRIBUTED})
-
-
-def _handler(node: Node) -> Callable[[_Writer, Node], None] | None:
-    table = {"": _STANDARD, _MICROSOFT: _CONTRIBUTED}.get(node.domain, {})
-    return table.get(node.op_type)
+QOPERATORS: Mapping[tuple[str, str], Callable[[_Writer, Node], None]] = {
+    ("", "QLinearConv"): _CONTRIBUTED["QLinearConv"],
+    ("", "QLinearMatMul"): _in_float("MatMul", (0, 3), 6),
+    ("", "ConvInteger"): _integer("Conv"),
+    ("", "MatMulInteger"): _integer("MatMul"),
+    **{(_MICROSOFT, name): handler for name, handler in _CONTRIBUTED.items()},
+}
+"""What writes the equivalent of an operator, by its domain and name."""
