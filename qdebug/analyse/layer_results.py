@@ -14,7 +14,7 @@ from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import ErrorTotals, skipped_tensors
 from qdebug.metrics.effect import Effect, EffectSummary, rank_key
 from qdebug.metrics.sums import ErrorSums
-from qdebug.metrics.tensor import metrics_of, part_sqnrs, sqnr_db
+from qdebug.metrics.tensor import metrics_of, part_sqnrs, sqnr_of
 from qdebug.network.layers import Layer
 from qdebug.plan.correspond import Unmatched
 from qdebug.plan.pair import ModelPair
@@ -277,11 +277,7 @@ def _refuted(pair: ModelPair) -> Sequence[Unmatched]:
 
 def _layer_result(pair: ModelPair, errors: ErrorTotals, layer: Layer) -> LayerResult:
     sums = errors.tensors[layer.output]
-    energy = errors.local.get(layer.name)
-    local = None
-    if energy is not None:
-        broken = math.isnan(energy.error_sq)
-        local = math.nan if broken else sqnr_db(energy.ref_sq, energy.error_sq)
+    local = errors.local.get(layer.name)
     clipped = [_clipped(errors, t) for t in layer.quantized_inputs]
     measured = [c for c in clipped if c is not None]
     is_scaled = pair.precisions[layer.name] in SCALED
@@ -293,7 +289,7 @@ def _layer_result(pair: ModelPair, errors: ErrorTotals, layer: Layer) -> LayerRe
         tensor=layer.output,
         nodes=tuple(n for node in layer.nodes for n in pair.model.origins.get(node, (node,))),
         metrics=metrics_of(sums),
-        local_sqnr_db=local,
+        local_sqnr_db=sqnr_of(local) if local else None,
         input_clipped_fraction=max(measured) if measured and is_scaled else None,
         error_parts=parts.noise() if parts else None,
     )

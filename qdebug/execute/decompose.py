@@ -122,7 +122,7 @@ class PartsSink:
 
     def _add(self, layer: str, energies: PartEnergies) -> None:
         known = self.parts.get(layer)
-        self.parts[layer] = energies if known is None else known.plus(energies)
+        self.parts[layer] = energies if known is None else known.merge(energies)
 
     def _parts(
         self, executed: ExecutedBatch, layers: Sequence[_Isolated]
@@ -195,7 +195,7 @@ def _energies(
     count: int, sums: ErrorSums, parts: Mapping[str, float] | None = None
 ) -> PartEnergies:
     total = np.nan if sums.mismatched_non_finite else sums.sq_err
-    return PartEnergies(count, sums.ref_sq, total, **(parts or {}))
+    return PartEnergies(count, sums.ref_sq, total, parts or {})
 
 
 def _energy(one: Array, other: Array) -> float:

@@ -5,18 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from qdebug.metrics.parts import PartEnergies
-from qdebug.metrics.sums import (
-    ErrorSums,
-    MeasureOptions,
-    error_energy,
-    measure,
-    signal_energy,
-)
+from qdebug.metrics.sums import ErrorSums, MeasureOptions, measure, noise_ratio
 from qdebug.metrics.tensor import Metrics, metrics_of
 from qdebug.network.samples import Batch
 from qdebug.types import Feeds, Skipped, Tensors
@@ -70,24 +63,14 @@ class Comparison:
     rated: tuple[str, ...] = ()
 
 
-class LocalEnergy(NamedTuple):
-    """Energies of a layer's output when it reads the reference's activations."""
-
-    error_sq: float
-    ref_sq: float
-
-    def plus(self, other: LocalEnergy) -> LocalEnergy:
-        """The energies of both."""
-        return LocalEnergy(self.error_sq + other.error_sq, self.ref_sq + other.ref_sq)
-
-
 @dataclass
 class ErrorTotals:
     """Error totals of some batches; add those of others to get the totals of all.
 
     Attributes:
         tensors: sums by reference tensor.
-        local: energies of the local error by layer, over the batches that had one.
+        local: sums of each layer's output where it reads the reference's activations, over the
+            batches that had one.
         skipped: reference tensors that could not be compared, with the reason.
         local_samples: how many samples those batches held.
         sample_ratios: per sample, the largest Σerr²/Σref² among the rated outputs.
@@ -95,7 +78,7 @@ class ErrorTotals:
     """
 
     tensors: dict[str, ErrorSums] = field(default_factory=dict)
-    local: dict[str, LocalEnergy] = field(default_factory=dict)
+    local: dict[str, ErrorSums] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     local_samples: int = 0
     sample_ratios: tuple[float, ...] = ()
@@ -104,16 +87,13 @@ class ErrorTotals:
     def add(self, other: ErrorTotals) -> None:
         """Add those of later batches. The ratios of samples are not kept."""
         self.local_samples += other.local_samples
-        for tensor, sums in other.tensors.items():
-            known = self.tensors.get(tensor)
-            self.tensors[tensor] = sums if known is None else known.merge(sums)
-        for layer, energy in other.local.items():
-            before = self.local.get(layer)
-            self.local[layer] = energy if before is None else before.plus(energy)
-        for layer, parts in other.parts.items():
-            earlier = self.parts.get(layer)
-            self.parts[layer] = parts if earlier is None else earlier.plus(parts)
         self.skipped.update(other.skipped)
+        for own, more in ((self.tensors, other.tensors), (self.local, other.local)):
+            for name, sums in more.items():
+                own[name] = own[name].merge(sums) if name in own else sums
+        for layer, parts in other.parts.items():
+            own_parts = self.parts.get(layer)
+            self.parts[layer] = own_parts.merge(parts) if own_parts else parts
 
     def joined(self, other: ErrorTotals) -> ErrorTotals:
         """These and those of other tensors over the same samples."""
@@ -169,11 +149,8 @@ def compare_batch(comparison: Comparison, executed: ExecutedBatch) -> ErrorTotal
     worst = np.broadcast_arrays(np.zeros(batch.count), *filter(None, rated))
     totals.sample_ratios = tuple(np.max(worst, axis=0).tolist())
     for layer, (tensor, output) in comparison.local.items() if local else ():
-        sums, expected = totals.tensors.get(tensor), reference[tensor]
-        if sums is not None and expected.shape == local[output].shape:
-            # Where the cumulative run broke, the totals leave the reference's values out.
-            signal = signal_energy(expected) if sums.mismatched_non_finite else sums.ref_sq
-            totals.local[layer] = LocalEnergy(error_energy(expected, local[output]), signal)
+        if tensor in totals.tensors and reference[tensor].shape == local[output].shape:
+            totals.local[layer] = measure(reference[tensor], local[output])
     return totals
 
 
@@ -192,10 +169,4 @@ def part_noise(sums: ErrorSums) -> list[float]:
     if sums.mismatched_non_finite:
         return [math.inf]
     parts = sums.part_energies() or [(sums.ref_sq, sums.sq_err)]
-    return [_ratio(signal, error) for signal, error in parts]
-
-
-def _ratio(signal: float, error: float) -> float:
-    if error == 0:
-        return 0.0
-    return error / signal if signal else math.inf
+    return [noise_ratio(error, signal) for signal, error in parts]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 _MAY_BE_CHANCE = 0.05
 """Guessing reaches the score at least so often."""
 _IS_BETTER = 0.01
@@ -21,22 +19,22 @@ def no_better_than_chance(score: float, samples: int, chance: float | None) -> b
         score: 0 to 1, of `samples`.
         chance: that a guess is right; None where it is not known, and then nothing is said.
     """
-    if chance is None or not 0 < chance < 1:
+    from scipy.special import bdtr  # here, as scipy takes its time at every start
+
+    if chance is None or not 0 < chance < 1 or _guessed(score, samples, chance) <= _MAY_BE_CHANCE:
         return False
-    right = round(score * samples)
-    reached = sum(_binomial(k, samples, chance) for k in range(right, samples + 1))
-    fallen = sum(_binomial(k, samples, (1 + chance) / 2) for k in range(right + 1))
-    return reached > _MAY_BE_CHANCE and fallen < _IS_NO_BETTER
+    return float(bdtr(round(score * samples), samples, (1 + chance) / 2)) < _IS_NO_BETTER
 
 
 def better_than_chance(score: float, samples: int, chance: float | None) -> bool:
     """Whether guessing hardly ever reaches this share of correct samples."""
     if chance is None or not 0 < chance < 1:
         return False
-    right = round(score * samples)
-    return sum(_binomial(k, samples, chance) for k in range(right, samples + 1)) < _IS_BETTER
+    return _guessed(score, samples, chance) < _IS_BETTER
 
 
-def _binomial(k: int, n: int, p: float) -> float:
-    logarithm = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-    return math.exp(logarithm + k * math.log(p) + (n - k) * math.log1p(-p))
+def _guessed(score: float, samples: int, chance: float) -> float:
+    """How often guessing reaches the score."""
+    from scipy.special import bdtrc
+
+    return float(bdtrc(round(score * samples) - 1, samples, chance))

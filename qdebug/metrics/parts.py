@@ -17,7 +17,8 @@ an error in x̂ redraws the rounding errors, which would be counted in it twice 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -65,46 +66,32 @@ class PartEnergies:
     Attributes:
         samples: how many.
         signal: Σref².
-        total: Σerr². The others are those of ErrorParts; None where there are none.
+        total: Σerr².
+        parts: those of ErrorParts that were measured, by name; none of a layer in FP32.
     """
 
     samples: int
     signal: float
     total: float
-    inherited: float | None = None
-    weights: float | None = None
-    clipping: float | None = None
-    rounding: float | None = None
-    unexplained: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
 
-    def plus(self, other: PartEnergies) -> PartEnergies:
+    def merge(self, other: PartEnergies) -> PartEnergies:
         """The energies over both."""
-        sums = {n: _sum(getattr(self, n), getattr(other, n)) for n in _PARTS}
         return PartEnergies(
             self.samples + other.samples,
             self.signal + other.signal,
             self.total + other.total,
-            **sums,
+            {name: self.parts[name] + other.parts[name] for name in self.parts},
         )
 
     def noise(self) -> ErrorParts | None:
         """The noise powers; None where values are not finite, and without a signal."""
-        known = {name: value for name in _PARTS if (value := getattr(self, name)) is not None}
-        if not self.signal > 0 or not all(map(math.isfinite, (self.total, *known.values()))):
+        finite = all(map(math.isfinite, (self.total, *self.parts.values())))
+        if not finite or not self.signal > 0:
             return None
-        if not known:  # FP32
-            noise = self.total / self.signal
-            return ErrorParts(self.samples, noise, noise)
-        return ErrorParts(
-            samples=self.samples,
-            total=self.total / self.signal,
-            interaction=(self.total - sum(known.values())) / self.signal,
-            **{name: value / self.signal for name, value in known.items()},
-        )
-
-
-_PARTS = ("inherited", "weights", "clipping", "rounding", "unexplained")
-
-
-def _sum(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a + b
+        total = self.total / self.signal
+        if not self.parts:  # FP32
+            return ErrorParts(self.samples, total, total)
+        interaction = (self.total - sum(self.parts.values())) / self.signal
+        noise = {name: energy / self.signal for name, energy in self.parts.items()}
+        return ErrorParts(self.samples, total, interaction=interaction, **noise)

@@ -93,9 +93,10 @@ class ErrorSums:
         sums = (np.add.reduceat(x, self.part_starts).tolist() for x in (signals, errors))
         return list(zip(*sums, strict=True))
 
-    def worst_channel(self) -> WorstChannel | None:
-        """The channel with the lowest SQNR; None where channels were not measured, where none has a
-        signal, or where the candidate holds NaN or Inf that do not belong there."""
+    def worst_channel(self) -> tuple[int, float] | None:
+        """The channel with the lowest SQNR, and its Σerr²/Σref²; None where channels were not
+        measured, where none has a signal, or where the candidate holds NaN or Inf that do not
+        belong there."""
         errors, signals = self.channel_sq_err, self.channel_ref_sq
         if errors is None or signals is None or self.mismatched_non_finite:
             return None
@@ -103,17 +104,7 @@ class ErrorSums:
         ratio = np.where(errors > 0, -1.0, 0.0)
         np.divide(errors, signals, out=ratio, where=(errors > 0) & (signals > 0))
         worst = int(np.argmax(ratio))
-        if ratio[worst] < 0:  # none has a signal
-            return None
-        return WorstChannel(worst, float(signals[worst]), float(errors[worst]))
-
-
-class WorstChannel(NamedTuple):
-    """A channel, with Σref² and Σerr² of its values."""
-
-    channel: int
-    ref_sq: float
-    sq_err: float
+        return None if ratio[worst] < 0 else (worst, float(ratio[worst]))
 
 
 @dataclass(frozen=True)
@@ -189,10 +180,11 @@ def measure(
     elif channels:
         by_channel = _sum_columns(ref.reshape(-1, channels), cand.reshape(-1, channels))
     sums = found.sums.reshape(5, samples, -1).sum(axis=2)
-    ratios = _ratios(sums[1], sums[2])
+    ratios = [noise_ratio(*both) for both in sums[1:3].T.tolist()]
     if clean:
-        ratios[clean.mismatched.reshape(samples, -1).any(axis=1)] = math.inf
-    worst = int(ratios.argmax())
+        broken = clean.mismatched.reshape(samples, -1).any(axis=1)
+        ratios = np.where(broken, math.inf, ratios).tolist()
+    worst = max(range(samples), key=ratios.__getitem__)
     abs_err, sq_err, ref_sq, cand_sq, dot = sums.sum(axis=1).tolist()
     max_abs_err, ref_amax, cand_amax = found.peaks
     return ErrorSums(
@@ -210,12 +202,19 @@ def measure(
         inf_count=clean.inf_count if clean else 0,
         mismatched_non_finite=int(clean.mismatched.sum()) if clean else 0,
         worst_sample=first_sample + worst,
-        worst_ratio=float(ratios[worst]),
+        worst_ratio=ratios[worst],
         channel_sq_err=None if by_channel is None else by_channel[0],
         channel_ref_sq=None if by_channel is None else by_channel[1],
         part_starts=options.part_starts,
-        by_sample=tuple(ratios.tolist()),
+        by_sample=tuple(ratios),
     )
+
+
+def noise_ratio(sq_err: float, ref_sq: float) -> float:
+    """Σerr²/Σref²: 0 without an error, +inf of an error without a signal."""
+    if sq_err == 0:
+        return 0.0
+    return sq_err / ref_sq if ref_sq else math.inf
 
 
 def error_energy(reference: Array, other: Array) -> float:
@@ -331,12 +330,6 @@ def _cleaned(ref: Array, cand: Array) -> _Clean:
     r[bad] = 0.0
     c[bad] = 0.0
     return _Clean(r, c, (bad & ~same).sum(axis=1), nan_count, inf_count, *amax)
-
-
-def _ratios(errors: Float64, signals: Float64) -> Float64:
-    """Σerr²/Σref²: 0 without an error, +inf of one without a signal."""
-    ratios = np.where(errors > 0, math.inf, 0.0)
-    return np.divide(errors, signals, out=ratios, where=(errors > 0) & (signals > 0))
 
 
 def _add(a: int | None, b: int | None) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -87,12 +87,11 @@ def _metric(
     better: str = "",
     column: str = "",
     output_column: str = "",
-    default: object = MISSING,
 ) -> ValueT:
     """A field of `Metrics`, with all that there is to say about it (see Metric)."""
     about = Metric("", meaning, formula, unit, better, column, output_column, of)
     told = {"metric": about, "description": f"{meaning}: {formula}"}
-    return cast(ValueT, field(default=default, metadata=told))
+    return cast(ValueT, field(metadata=told))
 
 
 def _unless_broken(of: Callable[[ErrorSums], float]) -> Callable[[ErrorSums], float]:
@@ -117,12 +116,12 @@ def _worst_sample_db(sums: ErrorSums) -> float | None:
 
 def _worst_channel(sums: ErrorSums) -> int | None:
     worst = sums.worst_channel()
-    return None if worst is None else worst.channel
+    return None if worst is None else worst[0]
 
 
 def _worst_channel_db(sums: ErrorSums) -> float | None:
     worst = sums.worst_channel()
-    return None if worst is None else sqnr_db(worst.ref_sq, worst.sq_err)
+    return None if worst is None else sqnr_db(1.0, worst[1])
 
 
 def worst_part_sqnr(sums: ErrorSums) -> float:
@@ -144,8 +143,7 @@ class Metrics:
 
     Totals are float64. A metric of the error is NaN when the candidate holds NaN or Inf where the
     reference does not. None stands for what was not measured: `clipped_fraction` where no Q/DQ pair
-    reads the tensor, a worst sample without samples, a worst channel without channels, a worst part
-    in results of before there were parts.
+    reads the tensor, a worst sample without samples, a worst channel without channels.
     """
 
     max_abs_err: float = _metric(
@@ -242,14 +240,13 @@ class Metrics:
         better="higher",
     )
 
-    worst_part_sqnr_db: float | None = _metric(
+    worst_part_sqnr_db: float = _metric(
         worst_part_sqnr,
         "the lowest SQNR among the parts of an output, such as boxes and scores; where it has "
         "none, its own",
         "min over parts of sqnr_db",
         unit="dB",
         better="higher",
-        default=None,
     )
 
     @property

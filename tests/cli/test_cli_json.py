@@ -28,7 +28,7 @@ METRICS: dict[str, Any] = {
     "worst_sample_sqnr_db": Number,
     "worst_channel": (int, type(None)),
     "worst_channel_sqnr_db": (int, float, type(None)),
-    "worst_part_sqnr_db": (int, float, type(None)),
+    "worst_part_sqnr_db": Number,
 }
 
 

@@ -41,6 +41,7 @@ FINE = Metrics(
     worst_sample_sqnr_db=30.5,
     worst_channel=None,
     worst_channel_sqnr_db=None,
+    worst_part_sqnr_db=31.25,
 )
 NAN = math.nan
 BROKEN = Metrics(
@@ -58,6 +59,7 @@ BROKEN = Metrics(
     worst_sample_sqnr_db=NAN,
     worst_channel=None,
     worst_channel_sqnr_db=None,
+    worst_part_sqnr_db=NAN,
 )
 
 

@@ -18,7 +18,7 @@ def test_non_finite_values_are_null_with_a_flag(kit: Any) -> None:
     assert json.loads(text) == data
     hot, fine = data["layers"]
     broken = ("max_abs_err", "mean_abs_err", "rmse", "sqnr_db", "cosine", "local_sqnr_db")
-    broken += ("worst_sample_sqnr_db",)
+    broken += ("worst_sample_sqnr_db", "worst_part_sqnr_db")
     assert hot["non_finite"] == dict.fromkeys(broken, "nan")
     assert all(hot[key] is None for key in broken) and hot["inf_count"] == 7
     assert fine["non_finite"] == {"local_sqnr_db": "inf"} and fine["sqnr_db"] == 31.25

@@ -201,7 +201,7 @@ def test_errors_of_batches_add_up() -> None:
     assert (skipped[0].tensor, len(skipped)) == ("b", 1)
     assert "(2, 2) in the reference, (2, 1)" in skipped[0].reason
     energy = total.local["layer"]
-    assert (energy.error_sq, energy.ref_sq) == (8, 52)
+    assert (energy.sq_err, energy.ref_sq) == (8, 52)
 
 
 def test_an_output_with_nan_is_infinite_noise() -> None:
