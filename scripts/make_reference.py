@@ -24,6 +24,9 @@ from qdebug.config.option import Setting, settings_of  # noqa: E402
 FOLDER = REPOSITORY / "docs" / "reference"
 _MADE = "<!-- Made by scripts/make_reference.py from qdebug/config; do not edit. -->"
 
+SHARED_BY = 5
+"""A flag that is the same in so many commands is not said of each."""
+
 _CLI = """\
 # Command line
 
@@ -31,7 +34,7 @@ _CLI = """\
 backends that are not installed. `qdebug --version` shows the version. The settings of a command can
 also come from a [configuration file](configuration.md), or from [Python](python-api.md); flags
 override the file. Where a flag may be given again and again, the table says *repeatable*; of any
-other flag the last one counts.
+other flag the last one counts. [Flags of many commands](#flags-of-many-commands) stand at the end.
 
 | Exit code | Meaning |
 |---|---|
@@ -71,7 +74,12 @@ or a name. What a setting means, and its default, is said of [its flag](cli.md).
 
 
 def cli_page() -> str:
-    """The flags of every command."""
+    """The flags of every command; those that many have alike stand once, at the end."""
+    users: dict[tuple[str, str, str], list[str]] = {}
+    for command in COMMANDS.values():
+        for setting in (s for members in command.grouped.values() for s in members):
+            users.setdefault(_flag_row(setting), []).append(command.name)
+    shared = {row: names for row, names in users.items() if len(names) >= SHARED_BY}
     parts = [_CLI]
     for command in COMMANDS.values():
         parts += _heading(command)
@@ -81,10 +89,14 @@ def cli_page() -> str:
         parts.append(f"```sh\n{usage}{example}\n```\n")
         rows: list[tuple[str, str, str]] = []
         for group, members in command.grouped.items():
-            rows += [(f"**{group}**", "", "")] if group else []
-            rows += map(_flag_row, members)
+            own = [row for row in map(_flag_row, members) if row not in shared]
+            rows += [(f"**{group}**", "", "")] if group and own else []
+            rows += own
         if rows:
             parts.append(_table(("Flag", "Meaning", "Default"), rows))
+    parts.append("## Flags of many commands\n")
+    common = sorted((*row, ", ".join(names)) for row, names in shared.items())
+    parts.append(_table(("Flag", "Meaning", "Default", "Commands"), common))
     return _page(parts)
 
 
