@@ -1,11 +1,9 @@
 """Kills, interrupts and starves every command, and looks at what is left.
 
-    scripts/chaos [--kills 200] [--limits 60] [--pairs 30] [--cuts 10] [--seed 0]
+    scripts/chaos [--kills 200] [--limits 60] [--seed 0]
 
-Kills: SIGKILL, SIGTERM, SIGINT or SIGHUP at a random moment. Limits: the largest file, the memory
-or the disk (a small tmpfs, where one can be mounted) is too small, or there is no home folder.
-Pairs: a command runs twice at once, to the same files. Cuts: samples are cut off at a random
-moment; ranges other than those of all samples are a finding too.
+Kills: SIGKILL, SIGTERM, SIGINT or SIGHUP at a random moment; then the command runs to its end.
+Limits: the largest file, or the disk (a small tmpfs, where one can be mounted), is too small.
 
 A finding is an output that is neither what was there before nor whole, half of the files of an
 export, a temporary file that is left behind (after SIGKILL: that the next run leaves too), a
@@ -99,27 +97,9 @@ JOBS: Mapping[str, Job] = {
         (*_SWEEP, "--json", "new.json", "--html", "new.html"),
         ("new.csv", "new.json", "new.html"),
     ),
-    "sweep that saves engines": Job(
-        (*_SWEEP, "--save-engines", "engines"),
-        ("new.csv", "engines/1.engine", "engines/1.log", "engines/2.engine", "engines/2.log"),
-    ),
     "compare on a cluster": Job(
         ("compare", "net.onnx", *_DATA, *_CLUSTER, "-o", "new.h5"), ("new.h5",)
     ),
-    "calibrate on a cluster": Job(
-        ("calibrate", "net.onnx", *_CALIBRATED, *_CLUSTER, "-o", "new.yaml"), ("new.yaml",)
-    ),
-    "bisect on a cluster": Job(
-        (
-            *("bisect", "net.onnx", *_SEARCHED, "--target", "output.sqnr_db>=30"),
-            *(*_CLUSTER, "-o", "new.yaml"),
-        ),
-        ("new.yaml",),
-    ),
-    "repair on a cluster": Job(
-        ("repair", "net.onnx", *_CALIBRATED, *_CLUSTER, "-o", "new.onnx"), ("new.onnx",)
-    ),
-    "sweep on a cluster": Job((*_SWEEP, *_CLUSTER), ("new.csv",)),
     "ranges": Job(
         ("ranges", "net.onnx", *_CALIBRATED, "--json", "new.json"),
         ("new.json",),
@@ -135,7 +115,6 @@ JOBS: Mapping[str, Job] = {
         ("new.sh", "new.explicit.onnx", "new.implicit.onnx", "new.implicit.cache"),
         together=True,
     ),
-    "doctor": Job(("doctor", "--json", "new.json"), ("new.json",)),
 }
 
 
@@ -316,13 +295,12 @@ def kill(place: Place, name: str, rng: random.Random, seconds: float, tally: Tal
 
 
 def limit(place: Place, name: str, rng: random.Random, mounts: bool, tally: Tally) -> None:
-    """Run with too little of something."""
-    job = JOBS[name]
-    kinds = ("file", "file", "memory", "disk", "home") if mounts else ("file", "memory")
-    kind = rng.choice(kinds)
+    """Run with too little room in a file, or on the disk."""
+    job, kind = JOBS[name], rng.choice(("file", "disk") if mounts else ("file",))
     place.clear(job, rng, precious=rng.random() < 0.5)
     size = int(2 ** rng.uniform(9, 21))
     wrap: Sequence[str] = ()
+    restrict: Callable[[], None] | None = None
     if kind == "disk":
         mount = 'd=$1; shift; cp -a "$d" "$d.all" && mount -t tmpfs -o size="$S" tmpfs "$d"'
         copy = 'cp -a "$d.all/." "$d" 2>/dev/null; rm -rf "$d.all"; cd "$d"; exec "$@"'
@@ -330,92 +308,15 @@ def limit(place: Place, name: str, rng: random.Random, mounts: bool, tally: Tall
         needed = sum(p.stat().st_size for p in place.folder.rglob("*") if p.is_file())
         blocks = 4096 * (-(-needed // 4096) + 60) + size
         wrap = ("env", f"S={blocks}", "unshare", "-m", "sh", "-c", script, "sh", str(place.folder))
-    if kind == "home":
-        unset = [w for n in ("HOME", "XDG_CACHE_HOME", "QDEBUG_CACHE_DIR") for w in ("-u", n)]
-        wrap = ("env", *unset, "unshare", "-U", "--map-user=54321", "--map-group=54321")
-    restrict: Callable[[], None] | None = None
-    if kind == "file":
+    else:
         restrict = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
-    elif kind == "memory":
-        room = int(rng.uniform(0.1, 2.0) * (1 << 30))
-        restrict = partial(resource.setrlimit, resource.RLIMIT_AS, (room, room))
     code, said = _ended(place.start(job, *_forced(job), wrap=wrap, limit=restrict), job)
-    found = list(_said_wrong(code, said))
-    if kind == "memory":  # libraries that find none may end the process in their own way
-        found = [wrong for wrong in found if "internal error" in wrong]
-    if code not in (0, 1, 2, 3) and kind != "memory":
+    found = [*_said_wrong(code, said), *place.damage(job)]
+    if code not in (0, 1, 2, 3):
         found.append(f"exit code {code}: {said[-300:]}")
-    found += place.damage(job)
     if code >= 0 and (left := place.partials(unfinished=False)):
         found.append(f"leaves {left[:3]}")
     tally.add(f"too little {kind}, {name}", f"exit {code}" if code >= 0 else "killed", found)
-
-
-def pair(place: Place, name: str, rng: random.Random, tally: Tally) -> None:
-    """Run a command twice at once: both are well, or one says why not."""
-    job, forced = JOBS[name], rng.random() < 0.5
-    place.clear(job, rng, precious=False)
-    flags = _forced(job) if forced else ()
-    both = [place.start(job, *flags)]
-    time.sleep(rng.uniform(0, 1))
-    both.append(place.start(job, *flags))
-    ended = [_ended(running, job) for running in both]
-    found = [wrong for code, said in ended for wrong in _said_wrong(code, said)]
-    codes = sorted(code for code, _ in ended)
-    if any(code not in (0, 1, 2) for code in codes) or codes == [2, 2]:
-        found.append(f"exit codes {codes}: {[said[-200:] for _, said in ended]}")
-    for code, said in ended:
-        if code == 2 and not any(c in said for c in ("QD-STORE-BUSY", "QD-STORE-OUTPUT-EXISTS")):
-            found.append(said[-300:])
-    found += place.damage(job)
-    if left := place.partials():
-        found.append(f"leaves {left[:3]}")
-    tally.add(f"two at once, {name}", f"exit {codes[0]} and {codes[1]}", found)
-
-
-_CUT = Job(
-    (
-        *("calibrate", "net.onnx", "--calib-data", "calib.h5", "--method", "minmax"),
-        *("--no-progress", "--no-cache", "--json", "new.json"),
-    ),
-    ("new.json",),
-)
-
-
-def cut(place: Place, rng: random.Random, whole: tuple[float, str], tally: Tally) -> None:
-    """Cut the samples off while they are read; `whole` is how long it takes otherwise, and what
-    ranges come out."""
-    data = place.folder / "calib.h5"
-    content = data.read_bytes()
-    place.clear(_CUT, rng, precious=False)
-    running = place.start(_CUT)
-    with suppress(subprocess.TimeoutExpired):
-        running.wait(rng.uniform(0, whole[0]))
-    os.truncate(data, len(content) // rng.choice((2, 3, 10)))
-    code, said = _ended(running, _CUT)
-    data.write_bytes(content)
-    found = list(_said_wrong(code, said))
-    if code not in (0, 2):
-        found.append(f"exit code {code}: {said[-300:]}")
-    if code == 0 and _ranges(place) != whole[1]:
-        found.append("ranges of a file that was cut off")
-    tally.add("samples cut off", f"exit {code}", found)
-
-
-def _ranges(place: Place) -> str:
-    return json.dumps(json.loads((place.folder / "new.json").read_bytes())["methods"])
-
-
-def _cuts(place: Place, rng: random.Random, count: int, tally: Tally) -> None:
-    if not count:
-        return
-    started = time.monotonic()
-    code, said = _ended(place.start(_CUT, "--force"), _CUT)
-    seconds = time.monotonic() - started
-    tally.add("undisturbed samples", f"exit {code}", [] if code == 0 else [said])
-    ranges = _ranges(place)
-    for _ in range(count):
-        cut(place, rng, (seconds, ranges), tally)
 
 
 def _can_mount() -> bool:
@@ -438,7 +339,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, count in (("kills", 200), ("limits", 60), ("pairs", 30), ("cuts", 10), ("seed", 0)):
+    for name, count in (("kills", 200), ("limits", 60), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=count, help=f"default: {count}")
     parser.add_argument("--only", nargs="*", choices=list(JOBS), help="commands; default: all")
     options = parser.parse_args()
@@ -463,9 +364,6 @@ def main() -> int:
             kill(place, name, rng, seconds[name], tally)
         for _ in range(options.limits):
             limit(place, rng.choice(names), rng, mounts, tally)
-        for _ in range(options.pairs):
-            pair(place, rng.choice(names), rng, tally)
-        _cuts(place, rng, options.cuts, tally)
     print(summary(tally))
     return 1 if tally.findings else 0
 
