@@ -20,6 +20,7 @@ import onnx
 from qdebug.backends.base import Backend, Session
 from qdebug.backends.engine import (
     Assigned,
+    BuildWarning,
     BuiltEngine,
     CaptureWay,
     Described,
@@ -161,9 +162,10 @@ class HostRuntime:
         finally:
             session.close()
         log = layer_info_json(info) if info else ""
+        warnings = tuple(BuildWarning(note) for note in info.notes) if info else ()
         key = self.key(proto)
         return BuiltEngine(
-            engine, log, (), session.skipped, seconds, key, info=info, providers=providers
+            engine, log, warnings, session.skipped, seconds, key, info=info, providers=providers
         )
 
     def clean(self, proto: onnx.ModelProto, built: BuiltEngine | None = None) -> EngineSession:

@@ -11,11 +11,14 @@ operations of the model that were fused into it, and its kernel.
 from __future__ import annotations
 
 import io
+import os
+import re
 import statistics
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,7 @@ import onnx
 from qdebug.backends.base import check_imports
 from qdebug.backends.capture import mark_outputs
 from qdebug.engine_info.files.profile import LayerTime
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, Role
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import BackendError, ModelError
 from qdebug.network.layers import QUANTIZABLE_OPS
@@ -149,11 +152,14 @@ class OpenVINOSession:
             BackendError: the session is closed.
         """
         operations = self._open().get_runtime_model().get_ordered_ops()
-        layers = (_layer(op, self._owners) for op in operations)
+        found = (_layer(op, self._owners) for op in operations)
+        layers = tuple(layer for layer in found if layer is not None)
+        in_int8 = any(x.role is Role.MATRIX and x.precision == "int8" for x in layers)
         return EngineInfo(
-            tuple(layer for layer in layers if layer is not None),
+            layers,
             InfoSource.RUNTIME,
             library=self._backend.label.removeprefix("OpenVINO "),
+            notes=(_SATURATES,) if in_int8 and saturates() else (),
         )
 
     def layer_times(self, feeds: Feeds) -> tuple[LayerTime, ...]:
@@ -216,6 +222,23 @@ class OpenVINOSession:
             with self._lock:
                 if self._compiled is not None:
                     self._idle.append(request)
+
+
+def saturates() -> bool:
+    """Whether INT8 kernels use instructions of x86 that add up products in 16 bits."""
+    try:
+        able = os.environ.get("ONEDNN_MAX_CPU_ISA") or _CPU_FLAGS.read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return "avx" in able.lower() and re.search("vnni|amx|bf16|fp16|avx10", able.lower()) is None
+
+
+_CPU_FLAGS = Path("/proc/cpuinfo")
+_SATURATES = (
+    "this processor has no VNNI instructions (or ONEDNN_MAX_CPU_ISA excludes them): OpenVINO's "
+    "INT8 kernels add up pairs of products in 16 bits, where they saturate, and results may be far "
+    "off. Judge the network on a processor that has them."
+)
 
 
 def _checked(inputs: Mapping[str, Any], feeds: Feeds) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.backends.host import HostRuntime
-from qdebug.backends.openvino import OpenVINOBackend, _nodes
+from qdebug.backends.openvino import OpenVINOBackend, _nodes, saturates
 from qdebug.config.engine import EngineSettings
 from qdebug.engine_info.files.layer_info import layer_info_json, read_layer_info
 from qdebug.engine_info.layers import Role
@@ -99,3 +101,37 @@ def test_threads_of_a_worker() -> None:
     properties = session._compiled.get_property
     assert properties("INFERENCE_NUM_THREADS") == 1
     assert not properties("ENABLE_CPU_PINNING")
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit", "expected"),
+    [
+        ("flags : avx avx2 avx512f", "", True),
+        ("flags : avx avx2 avx512f", "AVX2", True),
+        ("flags : avx2 avx512_vnni", "", False),
+        ("flags : avx2 avx_vnni", "AVX512_CORE", True),
+        ("flags : avx2 avx_vnni", "AVX512_CORE_AMX", False),
+        ("Features : asimd dotprod", "", False),
+        (None, "", False),
+    ],
+)
+def test_processors_whose_products_saturate(
+    flags: str | None, limit: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cpuinfo"
+    if flags is not None:
+        file.write_text(flags)
+    monkeypatch.setattr("qdebug.backends.openvino._CPU_FLAGS", file)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert saturates() is expected
+
+
+@pytest.mark.parametrize("saturating", [False, True])
+def test_what_saturates_is_a_warning_of_the_build(
+    saturating: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qdebug.backends.openvino.saturates", lambda: saturating)
+    runtime = open_runtime(EngineSettings(backend="openvino"), cached=False, threads=1)
+    assert runtime is not None
+    found = runtime.build(quantized()).warnings
+    assert ["VNNI" in w.text for w in found] == [True] * saturating
