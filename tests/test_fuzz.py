@@ -28,9 +28,9 @@ def test_damaged_files(first: int) -> None:
 
 
 def test_chaos() -> None:
-    """The program that kills, starves and doubles commands, on one case of each."""
-    counts = ["--kills", "1", "--limits", "1", "--pairs", "1", "--cuts", "1", "--only", "export"]
+    """The program that kills and starves commands, on one case of each."""
+    counts = ["--kills", "1", "--limits", "1", "--only", "export"]
     command = [sys.executable, str(FUZZ.with_name("chaos.py")), *counts]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("6 cases, 0 findings\n")
+    assert done.stdout.endswith("3 cases, 0 findings\n")
