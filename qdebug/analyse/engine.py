@@ -25,7 +25,7 @@ from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import LayerResult, OutputResult, TaskResult
 from qdebug.results.engine import EngineExecution, EngineReport
-from qdebug.types import Fp16Kernels, Precision
+from qdebug.types import Precision
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ def with_engine(compared: Compared, engine: Engine, settings: CompareSettings) -
     save_engine(engine, settings, force=settings.force)
     if report.not_executed_because:
         layers = _explained(pair, result.layers, report)
-        left_out = _half_note(layers) if result.fp16_kernels is Fp16Kernels.EXACT else ()
-        notes = *capture_note(settings, report.not_executed_because), *left_out
+        notes = capture_note(settings, report.not_executed_because)
         return judged(compared.found(*notes, engine=report, layers=layers))
     sinks = [evidence.engine] if evidence else []
     job = EngineJob(engine.runtime, compared.context, compared.subset, compared.memory_budget)
@@ -100,18 +99,6 @@ def _explained(
 
 def _is_half_product(layer: LayerResult) -> bool:
     return layer.precision is Precision.FP16 and layer.op_type in QUANTIZABLE_OPS
-
-
-def _half_note(layers: Sequence[LayerResult]) -> tuple[str, ...]:
-    """What the simulation of an engine that was not executed leaves out."""
-    count = sum(_is_half_product(layer) for layer in layers)
-    if not count:
-        return ()
-    return (
-        f"The simulation sums the products of {count} FP16 layers in FP32. TensorRT sums them in "
-        "FP16: on an H100 engines were 1 to 3 dB worse at the output. Pinned to fp32, a "
-        "layer is summed in FP32.",
-    )
 
 
 def execute_engine(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from qdebug.execute.context import Context
 from qdebug.execute.evaluator import executed_batches, run_of
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.tasks.base import TaskMetric, first_output
-from qdebug.metrics.tasks.boxes.detections import DECISION, Candidates
-from qdebug.metrics.tasks.facts import ModelFacts
+from qdebug.metrics.tasks.boxes.detections import DECISION
 from qdebug.metrics.tasks.kinds import reading
 from qdebug.metrics.tasks.masks import masks_of
 from qdebug.metrics.tasks.registry import built_in
@@ -38,9 +37,9 @@ def check_objects(
         MetricError: it finds none, or the outputs are not what the metric takes.
         QdebugError: samples cannot be read, or the model does not run.
     """
-    seen = _seen_by(metric)
-    if metric is None or seen is None:
+    if metric is None or not _is_looked_for(metric):
         return
+    seen = _Seen(metric)
     with closing(context.backend.open(graph.proto, ())) as session:
         runs = {REFERENCE: run_of(session)}
         for executed in executed_batches(subset, runs, 1, ends_at=context.ends_at):
@@ -48,7 +47,7 @@ def check_objects(
             outputs = {t: given[t] for t in graph.outputs if t in given}
             if seen.object_in(joined({executed.batch: outputs})):
                 return
-    raise seen.nothing(metric, subset.count)
+    raise seen.nothing(subset.count)
 
 
 def refuse_nothing(metric: TaskMetric, outputs: Mapping[str, Array], samples: int) -> None:
@@ -57,81 +56,54 @@ def refuse_nothing(metric: TaskMetric, outputs: Mapping[str, Array], samples: in
     Raises:
         MetricError: as above.
     """
-    seen = _seen_by(metric)
-    if seen is not None and not seen.object_in(outputs):
-        raise seen.nothing(metric, samples)
+    seen = _Seen(metric)
+    if _is_looked_for(metric) and not seen.object_in(outputs):
+        raise seen.nothing(samples)
 
 
-class _Seen(Protocol):
-    """What FP32 was seen to find."""
+def _is_looked_for(metric: TaskMetric) -> bool:
+    return metric.takes_reference_as_truth and metric.takes in ("boxes", "mask")
+
+
+@dataclass
+class _Seen:
+    """What FP32 was seen to find: the highest score of boxes, or the classes of pixels."""
+
+    metric: TaskMetric
+    highest: float = -math.inf
+    classes: set[int] = field(default_factory=set)
 
     def object_in(self, outputs: Mapping[str, Array]) -> bool:
         """Whether there is an object in these outputs, or those before."""
+        metric = self.metric
+        if metric.takes == "boxes":
+            entry = built_in(metric_of(metric.name))
+            assert entry is not None  # those of boxes are built in
+            found = reading(entry, metric.facts, metric.decode).found(outputs, outputs)
+            self.highest = max(self.highest, float(found.scores.max(initial=-math.inf)))
+            return self.highest >= DECISION
+        array, name = first_output(outputs), next(iter(outputs), "")
+        for one in array if array.dtype.hasobject else [array]:  # objects: of unequal size
+            given = {name: one[np.newaxis] if array.dtype.hasobject else one}
+            self.classes |= {*np.unique(masks_of(given, given, metric.facts).classes).tolist()}
+        return len(self.classes) > 1
 
-    def nothing(self, metric: TaskMetric, samples: int) -> MetricError:
+    def nothing(self, samples: int) -> MetricError:
         """That there is none in so many samples."""
-
-
-def _seen_by(metric: TaskMetric | None) -> _Seen | None:
-    """None where nothing is looked for: of a metric with labels, or of another kind."""
-    if metric is None or not metric.takes_reference_as_truth:
-        return None
-    if metric.takes == "boxes":
-        return _Boxes(metric)
-    return _Pixels(metric) if metric.takes == "mask" else None
-
-
-class _Boxes:
-    def __init__(self, metric: TaskMetric) -> None:
-        entry = built_in(metric_of(metric.name))
-        assert entry is not None  # those of boxes are built in
-        self._found, self._most = reading(entry, metric.facts, metric.decode).found, -math.inf
-
-    def object_in(self, outputs: Mapping[str, Array]) -> bool:
-        candidates: Candidates = self._found(outputs, outputs)
-        self._most = max(self._most, float(candidates.scores.max(initial=-math.inf)))
-        return self._most >= DECISION
-
-    def nothing(self, metric: TaskMetric, samples: int) -> MetricError:
-        is_known = math.isfinite(self._most)
-        highest = f"the highest score is {self._most:.2g}" if is_known else "it gives no scores"
+        metric, on = self.metric, counted(samples, "sample")
+        taken = f"{option('metric', metric.name)} takes what FP32 finds as the truth, and"
+        if metric.takes == "boxes":
+            return MetricError(
+                f"{taken} FP32 finds no object with a score of {DECISION:g} or more in {on}: the "
+                f"highest is {self.highest:.2g}",
+                "Give samples with objects of the model's classes, prepared as in training "
+                "(`qdebug check` tries other ways), and see that its outputs are read rightly: "
+                f"{metric.described} ({option('decode')}).",
+                code="QD-METRIC-NO-BOXES",
+            )
+        what = f"of class {min(self.classes)}" if self.classes else "missing"
         return MetricError(
-            f"{option('metric', metric.name)} takes what FP32 finds as the truth, and FP32 finds "
-            f"no object with a score of {DECISION:g} or more in {counted(samples, 'sample')}: "
-            f"{highest}",
-            "Give samples with objects of the model's classes, prepared as in training (`qdebug "
-            f"check` tries other ways), and see that its outputs are read rightly: "
-            f"{metric.described} ({option('decode')}).",
-            code="QD-METRIC-NO-BOXES",
-        )
-
-
-class _Pixels:
-    def __init__(self, metric: TaskMetric) -> None:
-        self._facts: ModelFacts | None = metric.facts
-        self._classes: set[int] = set()
-        self._low, self._high = math.inf, -math.inf
-
-    def object_in(self, outputs: Mapping[str, Array]) -> bool:
-        name, array = next(iter(outputs), ""), first_output(outputs)
-        if array.dtype.hasobject:  # samples of unequal size
-            return any(self.object_in({name: one[np.newaxis]}) for one in array)
-        values = array[np.isfinite(array)].astype(np.float64)
-        self._low = min(self._low, float(values.min(initial=math.inf)))
-        self._high = max(self._high, float(values.max(initial=-math.inf)))
-        seen = {name: np.array([self._low, self._high])}  # which tell shares from logits
-        self._classes |= {*np.unique(masks_of(outputs, seen, self._facts).classes).tolist()}
-        return len(self._classes) > 1
-
-    def nothing(self, metric: TaskMetric, samples: int) -> MetricError:
-        what = f"is of class {min(self._classes)}" if self._classes else "is missing"
-        held = f"are {self._low:.2g} to {self._high:.2g}"
-        if self._low > self._high:
-            held = "are NaN or Inf"
-        return MetricError(
-            f"{option('metric', metric.name)} takes FP32's masks as the truth, and every pixel of "
-            f"them {what} in {counted(samples, 'sample')}: values of the output "
-            f"{held}",
+            f"{taken} every pixel of its masks is {what} in {on}",
             "Give samples with something to find, prepared as in training (`qdebug check` tries "
             "other ways), and see that the first output is the mask.",
             code="QD-METRIC-EMPTY-MASK",

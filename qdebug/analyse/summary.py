@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from onnx import TensorProto
-
 from qdebug.analyse.causes.overflow import with_overflow_groups
 from qdebug.analyse.causes.quantization import ACCUMULATION
 from qdebug.analyse.compared import Compared
@@ -18,7 +16,6 @@ from qdebug.analyse.effect.leave_out import candidates_of
 from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
 from qdebug.errors import MetricError
 from qdebug.execute.evaluator import sized
-from qdebug.formats.registry import WEIGHT_ONLY
 from qdebug.metrics.candidate import CLOSE_DB
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tensor import noise_db
@@ -37,7 +34,6 @@ from qdebug.results.summary import (
 )
 from qdebug.run.outputs import MetricEvaluator, joined
 from qdebug.types import Tensors
-from qdebug.wording import counted
 
 
 @dataclass(frozen=True)
@@ -134,7 +130,6 @@ def summarized(compared: Compared) -> Compared:
     off_db = _off_db(compared, summary)
     curve = replace(result.curve, fits=off_db <= CLOSE_DB) if result.curve else None
     return compared.found(
-        *_stored_twice(compared.pair, result, chosen),
         *_uncertain(compared, off_db),
         summary=summary,
         curve=curve,
@@ -167,31 +162,6 @@ def _uncertain(compared: Compared, off_db: float) -> Iterator[str]:
             "of what the others compute are not the same. This network magnifies them; more "
             "samples average that out."
         )
-
-
-def _stored_twice(pair: ModelPair, result: CompareResult, names: Sequence[str]) -> Iterator[str]:
-    """A note, where layers in FP32 would share their weight with others that stay quantized: it
-    would be stored in both ways. Of weights in blocks, which are quantized to be small."""
-    quantized = [x.name for x in result.layers if x.precision in WEIGHT_ONLY]
-    weights, by_name = pair.reference.initializers, pair.layers.by_name
-    read = {n: weights[w] for n in quantized if (w := by_name[n].weight) is not None}
-    for name in (n for n in names if n in read):
-        others = sum(n != name and _same_data(read[name], w) for n, w in read.items())
-        if others:
-            yield (
-                f"'{name}' has the weight of {counted(others, 'other layer')}: kept in FP32 by "
-                "itself, it has it stored a second time. Keep all layers of one weight in FP32, or "
-                "none of them."
-            )
-            return
-
-
-def _same_data(one: TensorProto, other: TensorProto) -> bool:
-    """Whether two constants are the same one by two names."""
-    if one.dims != other.dims or one.data_type != other.data_type:
-        return False
-    both = [(t.raw_data, [*t.float_data], [*t.external_data]) for t in (one, other)]
-    return any(both[0]) and both[0] == both[1]
 
 
 def _restored_part(

@@ -24,7 +24,6 @@ Sung et al., "Resiliency of deep neural networks under quantization", 2015, arXi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -107,18 +106,6 @@ def _on_codes(histogram: TensorHistogram, form: Format) -> Float64:
     if many or form is not INT8:
         return np.zeros(0)
     return INT8.largest * histogram.amax / np.arange(160, 63.5, -0.5)
-
-
-def squared_error(
-    histogram: TensorHistogram, amax: Sequence[float], form: Format = INT8
-) -> list[float]:
-    """E(amax), summed over all values, for each of some ranges; an amax of 0 quantizes as TensorRT
-    and ONNX Runtime do with an all-zero tensor, by a scale of 1. Of a format of 16 bits, what
-    clipping alone makes."""
-    candidates = np.array([value if value > 0 else form.largest for value in amax], np.float64)
-    error = SquaredError(histogram, form)
-    found = error.clipped(candidates) if form.bits > INT8.bits else error.of(candidates)
-    return [float(x) for x in found]
 
 
 class _Codes(NamedTuple):

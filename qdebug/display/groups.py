@@ -12,7 +12,6 @@ from qdebug.results.words import decibel, score, share
 from qdebug.wording import printable
 
 _MOST_ROWS = 10
-_MOST_NUMBERS = 5
 
 
 def group_blocks(result: CompareResult) -> Iterator[Block]:

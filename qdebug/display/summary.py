@@ -46,8 +46,6 @@ _MUCH_DB = 3.0
 """Layers that bring less do not explain the error: it is halved at 3 dB."""
 _NEARLY_ALL = 0.75
 """Of the layers: to keep so many in FP32 is to give INT8 up."""
-_LARGE_SHARE = 0.2
-"""Of an error, that its sign makes: without it there would be 1 dB less."""
 
 
 def sentence(result: CompareResult) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from qdebug.calibrators.entropy import divergences, entropy_amax, linear_bins
 from qdebug.calibrators.gather import histogram_of
-from qdebug.calibrators.mse import mse_amax, squared_error
+from qdebug.calibrators.mse import SquaredError, mse_amax
 from qdebug.calibrators.registry import CALIBRATORS, parse_method
 from qdebug.calibrators.weights import mse_weight_amax, weight_amax
 from qdebug.formats.base import Format
@@ -41,7 +41,7 @@ def test_mse_expects_the_error_that_the_format_makes(name: str, form: Format) ->
     histogram = histogram_of(values)
     ranges = histogram.amax * np.array([1.0, 0.7, 0.3])
     expected = [true_error(values, amax, form) for amax in ranges]
-    found = squared_error(histogram, ranges.tolist(), form)
+    found = SquaredError(histogram, form).of(ranges)
     floor = 1e-9 * histogram.total_sq
     np.testing.assert_allclose(found, expected, rtol=0.03, atol=floor)
 

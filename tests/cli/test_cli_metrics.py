@@ -98,7 +98,7 @@ def test_where_fp32_finds_no_object_nothing_is_quantized(detecting: Any, command
     data = ["--calib-data", "pictures.npz", "--metric", "box-f1-to-reference"]
     target = ["--max-drop", "0.1"] if command == "bisect" else []
     inputs = [] if command in ("calibrate", "repair") else ["--inputs", "pictures.npz"]
-    says = ["QD-METRIC-NO-BOXES", "highest score is 0.0", "qdebug check", "as yolov8", "--decode"]
+    says = ["QD-METRIC-NO-BOXES", "the highest is 0", "qdebug check", "as yolov8", "--decode"]
     refused = detecting.refused(command, "shy.onnx", *data, *inputs, *target, says=says)
     assert refused.err.count("no object") == 1
 
@@ -132,7 +132,7 @@ def test_where_fp32s_masks_are_empty_nothing_is_quantized(
     target = ["--max-drop", "0.1"] if command == "bisect" else []
     inputs = [] if command in ("calibrate", "repair") else ["--inputs", "pictures.npz"]
     arguments = command, "empty.onnx", *data, *inputs, *target
-    says = ["every pixel", "class 0", "values of the output are", "qdebug check"]
+    says = ["every pixel", "class 0", "qdebug check"]
     if command == "check":
         findings = detecting.run(*arguments, "--json", "-").json["findings"]
         (found,) = (f for f in findings if f["kind"] == "metric")
