@@ -5,12 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from qdebug.cli.process import (
-    catch_signals,
-    foreign_errors_escaped,
-    interrupted_code,
-    open_missing_streams,
-)
+from qdebug.cli.process import catch_signals, interrupted_code
 
 _OPENBLAS_WAIT = "OPENBLAS_THREAD_TIMEOUT", "16"
 """Threads of numpy's OpenBLAS sleep after 2^16 cycles without work. By default they spin for 2^26,
@@ -20,20 +15,14 @@ some 25 ms, on the cores that ONNX Runtime's threads could have. Read when numpy
 def entry() -> None:
     """Import the command line and run it; ends the process with its exit code."""
     os.environ.setdefault(*_OPENBLAS_WAIT)
-    open_missing_streams()
+    catch_signals()
     try:
-        with foreign_errors_escaped():
-            catch_signals()
-            from qdebug.cli.app import entry as run
+        from qdebug.cli.app import entry as run
 
-            run()
+        run()
     except KeyboardInterrupt:  # while modules are imported, or when all is done
         sys.stderr.write("qdebug: interrupted\n")
-        sys.stderr.flush()
-        from qdebug.outputfiles import put_away
-
-        put_away()
-        os._exit(interrupted_code())
+        sys.exit(interrupted_code())
 
 
 if __name__ == "__main__":

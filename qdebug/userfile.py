@@ -10,11 +10,11 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -53,10 +53,10 @@ def load_file(path: Path, problem: UserCodeProblem) -> ModuleType:
     if not path.is_file() or spec is None or spec.loader is None:
         raise problem(f"{path}: no such file")
     module = importlib.util.module_from_spec(spec)
-    _beside.add(name, str(path.resolve().parent))
     sys.modules[name] = module  # dataclasses in the file look themselves up there
     try:
-        spec.loader.exec_module(module)
+        with _importing_from(path.resolve().parent):
+            spec.loader.exec_module(module)
     except Exception as error:  # the user's file may raise anything
         message = f"{path} cannot be loaded: {last_line(error)}"
         raise problem(message, raising_line(error, path)) from error
@@ -64,86 +64,27 @@ def load_file(path: Path, problem: UserCodeProblem) -> ModuleType:
 
 
 def load_module(name: str) -> ModuleType:
-    """A module that the user names: an installed one, else one in the current folder.
+    """A module that the user names: in the current folder, or an installed one.
 
     Raises:
         ModuleNotFoundError: there is none.
         Exception: whatever else a module raises while it is imported.
     """
-    first = name.partition(".")[0]
-    try:
+    with _importing_from(Path.cwd()):
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != first:
-            raise
-    _beside.add(first, str(Path.cwd()), named=True)
-    return importlib.import_module(name)
 
 
-class _BesideUserFiles:
-    """Finds modules in the folders of the user's files: before all others for the user's own code,
-    after all others for libraries, and never for qdebug. With the folders in front of `sys.path` an
-    `openvino.py` or `dask.py` there would be taken for the library of that name."""
-
-    def __init__(self) -> None:
-        self._folders: list[str] = []
-        self._own: set[str] = set()
-        self._named: set[str] = set()
-
-    def add(self, name: str, folder: str, *, named: bool = False) -> None:
-        """Serve the module `name`, which is the user's, from `folder` too; with `named`, qdebug is
-        to import it from there."""
-        self._own.add(name.partition(".")[0])
-        if named:
-            self._named.add(name)
-        if folder not in sys.path:
-            self._folders.insert(0, folder)
-            sys.path.append(folder)
-        if self not in sys.meta_path:
-            at = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
-            sys.meta_path.insert(at, self)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Called by Python for every module that is not yet loaded; None passes it on."""
-        if path is not None:  # of a package, which has been found
-            return None
-        importer = _importer()
-        if importer not in {*self._own, _PACKAGE}:
-            return None
-        found = PathFinder.find_spec(name, self._folders, target)
-        if found is None or found.loader is None:  # not there, or a folder that is no package
-            return None
-        if importer != _PACKAGE or name in self._named:
-            self._own.add(name)
-            return found
-        return self._elsewhere(name, target)
-
-    def _elsewhere(self, name: str, target: ModuleType | None) -> ModuleSpec:
-        others = [folder for folder in sys.path if folder not in self._folders]
-        for finder in sys.meta_path:
-            if finder is self:
-                continue
-            path = others if finder is PathFinder else None
-            if (found := finder.find_spec(name, path, target)) is not None:
-                return found
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-def _importer() -> str:
-    """The first part of the name of the module whose code imports."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if frame.f_code.co_filename != __file__ and name not in {"importlib", "_frozen_importlib"}:
-            return name
-        frame = frame.f_back
-    return ""
-
-
-_PACKAGE = __name__.partition(".")[0]
-_beside = _BesideUserFiles()
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """Within, modules are looked for in a folder first, as Python does for a script; afterwards
+    last, for what the user's code imports while it runs."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
 
 
 def function_of(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from qdebug.outputfiles import (
     check_distinct,
     check_new,
     check_writable,
-    own_folder,
     write_all,
     write_text,
 )
@@ -70,33 +67,6 @@ def test_check_distinct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         check_distinct({"-o": "run", "--json": "./run"}, inputs)
 
 
-def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
-    """Where a name can be guessed, somebody else may have put a link there."""
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    names = [".out.json.partial", f".out.json.{os.getpid()}.partial"]
-    names.append(".out.json.0123456789ab.partial")
-    for name in names:
-        (tmp_path / name).symlink_to(victim)
-    check_writable(str(tmp_path / "out.json"), "--json")
-    write_text(str(tmp_path / "out.json"), "new", "--json", force=False)
-    assert victim.read_text() == "precious"
-    assert all((tmp_path / name).is_symlink() for name in names)
-
-
-def test_every_partial_file_is_created_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens = iter(["0" * 12, "1" * 12])
-    monkeypatch.setattr("qdebug.outputfiles.secrets.token_hex", lambda _: next(tokens))
-    (tmp_path / "victim").write_text("precious")
-    (tmp_path / f".out.{'0' * 12}.partial").symlink_to(tmp_path / "victim")
-    partial = PartialFile(tmp_path / "out")
-    assert partial.path.name == f".out.{'1' * 12}.partial"
-    partial.discard()
-    assert (tmp_path / "victim").read_text() == "precious"
-
-
 def test_a_file_that_appeared_meanwhile_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     check_new(str(file), "--json", force=False)
@@ -106,82 +76,42 @@ def test_a_file_that_appeared_meanwhile_is_kept(tmp_path: Path) -> None:
     assert [p.read_text() for p in tmp_path.iterdir()] == ["of another program"]
 
 
-def test_what_a_killed_program_left_is_removed_and_what_is_written_is_not(tmp_path: Path) -> None:
-    left = tmp_path / f".out.json.{'a' * 12}.partial"
-    left.touch()
-    others = [tmp_path / f".other.json.{'a' * 12}.partial", tmp_path / ".out.json.partial"]
-    for other in others:
-        other.touch()
-    writing = PartialFile(tmp_path / "out.json")
-    assert not left.exists() and all(o.exists() for o in others)
+def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
+    """Where a name can be guessed, somebody else may have put a link there."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / ".out.json.partial").symlink_to(victim)
+    for attempt in (check_writable, partial(write_text, text="new", force=False)):
+        with refused("QD-STORE-OUTPUT-PATH", "out.json"):
+            attempt(str(tmp_path / "out.json"), flag="--json")
+    assert victim.read_text() == "precious" and not (tmp_path / "out.json").exists()
+
+
+def test_what_a_killed_program_left_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / ".out.json.partial").write_text("half of something long")
+    assert not being_written(tmp_path / "out.json")
     write_text(str(tmp_path / "out.json"), "new", "--json", force=False)
-    assert writing.path.exists() and being_written(tmp_path / "out.json")
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["new"]
+
+
+def test_two_do_not_write_one_file_at_once(tmp_path: Path) -> None:
+    writing = PartialFile(tmp_path / "out.json")
+    assert being_written(tmp_path / "out.json")
+    with refused("QD-STORE-BUSY", "--json", "out.json"):
+        write_text(str(tmp_path / "out.json"), "new", "--json", force=False)
+    writing.fill(b"first")
+    writing.publish(force=False)
     writing.discard()
     assert not being_written(tmp_path / "out.json")
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["first"]
 
 
-INTERRUPTED = """
-import signal, sys
-from pathlib import Path
-from qdebug.outputfiles import PartialFile, write_all
-signal.signal(signal.SIGINT, signal.default_int_handler)
-publish = PartialFile.publish
-def interrupt(self, *, force):
-    publish(self, force=force)
-    signal.raise_signal(signal.SIGINT)
-PartialFile.publish = interrupt
-try:
-    files = {Path(sys.argv[1], name): name.encode() for name in ("main", "part", "data")}
-    write_all(files, "--output", force=False)
-except KeyboardInterrupt:
-    sys.exit(42)
-"""
-"""Ctrl-C after each file that is put in its place, in a process of its own."""
-
-
-def test_files_that_belong_together_are_written_all_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ("main", "part", "data")
-    files = {tmp_path / name: name.encode() for name in names}
-    publish = PartialFile.publish
-
-    def refuse(self: PartialFile, *, force: bool) -> None:
-        if self.target.name == "main":
-            raise OSError(errno.EIO, "the disk")
-        publish(self, force=force)
-
-    with monkeypatch.context() as patch, pytest.raises(StoreError, match="QD-STORE-OUTPUT-PATH"):
-        patch.setattr(PartialFile, "publish", refuse)
-        write_all(files, "--output", force=False)
-    assert not list(tmp_path.iterdir())
-
-    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, str(tmp_path)], check=False)
-    assert ended.returncode == 42
-    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {n: n for n in names}
-
-
-LEAVES = """
-import os, signal, sys
-from qdebug.outputfiles import own_folder
-with own_folder("mine-", sys.argv[1]) as folder:
-    (folder / "large").write_text("data")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_the_next_folder_removes_what_a_killed_program_left_and_nothing_else(
+def test_of_files_that_belong_together_none_is_written_where_one_cannot_be_filled(
     tmp_path: Path,
 ) -> None:
-    others = {"other-mine-", "mine-link", "mine-notes"}
-    (tmp_path / "other-mine-").mkdir()
-    (tmp_path / "mine-link").symlink_to(tmp_path / "other-mine-")
-    (tmp_path / "mine-notes").mkdir()  # the user's
-    (tmp_path / "mine-notes" / "a.txt").touch()
-    with own_folder("mine-", tmp_path) as in_use:
-        subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path)], check=False)
-        assert len(list(tmp_path.iterdir())) == len(others) + 2
-        with own_folder("mine-", tmp_path) as second:
-            found = {path.name for path in tmp_path.iterdir()}
-            assert found == {*others, in_use.name, second.name}
-    assert {path.name for path in tmp_path.iterdir()} == others
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk")
+
+    with refused("QD-STORE-OUTPUT-PATH", "data"):
+        write_all({tmp_path / "main": b"", tmp_path / "data": full}, "--output", force=False)
+    assert not list(tmp_path.iterdir())

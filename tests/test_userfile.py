@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.errors import UsageError, required
+from qdebug.errors import UsageError
 from qdebug.userfile import UserCodeProblem, digest_of, load_file, load_module, name_of
 
 LIMIT = 3
@@ -110,30 +109,14 @@ def _beside(folder: Path, **modules: str) -> None:
 def test_a_users_file_imports_from_its_folder_before_all_else(tmp_path: Path) -> None:
     _beside(
         tmp_path,
-        my_metric="import my_early\ndef f():\n    import wave, my_late\n    return wave.MINE",
-        my_early="import my_inner\nV = 1",
-        my_inner="from modulefinder import MINE",
+        my_metric="import my_early\ndef f():\n    import my_late\n    return my_early.MINE",
+        my_early="from modulefinder import MINE",
         my_late="",
-        wave="MINE = 'user'",
         modulefinder="MINE = 'user'",  # of the standard library, too
     )
     module = load_file(tmp_path / "my_metric.py", PROBLEM)
     assert module.f() == "user"
     assert importlib.import_module("my_late").__file__ == str(tmp_path / "my_late.py")
-
-
-def test_no_library_and_no_module_of_qdebug_imports_from_there(tmp_path: Path) -> None:
-    raises = "raise ImportError('mine')"
-    _beside(tmp_path, other_metric="", sched=raises, not_installed=raises)
-    load_file(tmp_path / "other_metric.py", PROBLEM)
-    library = types.ModuleType("library")
-    exec("def late():\n    import sched\n    return sched", library.__dict__)
-    assert library.late().__file__ != str(tmp_path / "sched.py")
-    with pytest.raises(UsageError) as caught:
-        required("not_installed", "it", code="QD-USAGE-PANDAS")
-    assert "mine" not in caught.value.message
-    with pytest.raises(ImportError, match="mine"):  # found by others, when there is nothing else
-        exec("import not_installed", {"__name__": "library"})
 
 
 def test_a_module_that_is_named_may_lie_in_the_current_folder(

@@ -36,7 +36,7 @@ from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
 from qdebug.engine_info.mismatch import MOVING_OPS
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import BackendError
-from qdebug.outputfiles import refuse_temporary, temporary_folder
+from qdebug.outputfiles import refuse_temporary
 from qdebug.plan.rewrite.qoperator import accuracy_level
 from qdebug.types import Feeds, Skipped, Tensors
 from qdebug.wording import option
@@ -167,7 +167,7 @@ class DeployedSession(OrtSession):
             BackendError: it cannot be executed.
         """
         used = self._given(feeds)
-        with tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
+        with tempfile.TemporaryDirectory() as folder:
             with self._turn, running():
                 session = self._created(profile=f"{folder}/profile")
                 for _ in range(_ROUNDS + 1):
@@ -249,7 +249,7 @@ class AuditedSession(DeployedSession):
         Raises:
             BackendError: it cannot be written.
         """
-        with tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
+        with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "optimized.onnx"
             with running():
                 self._created(optimized=str(path))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-import resource
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +19,6 @@ from qdebug.cli.process import (
     results_apart,
     signalled,
     standard_output,
-    terminated,
 )
 from qdebug.config.commands import Command
 from qdebug.errors import (
@@ -32,7 +28,6 @@ from qdebug.errors import (
     is_about_memory,
     out_of_memory,
 )
-from qdebug.outputfiles import put_away
 from qdebug.wording import Spelling, printable, spelled_by
 
 if TYPE_CHECKING:
@@ -57,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit:  # Rich's, where the reader of a help text went away
         return 0
     except Exception as error:
-        if not _was_interrupted(error):
+        if not signalled():  # foreign code may make an error of its own of a Ctrl-C
             if isinstance(error, OSError) and not begun:  # only help was printed
                 error = output_error(error)
             return _report(error, arguments)
@@ -72,17 +67,7 @@ def entry() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names that the locale cannot show
-    code = main()
-    if terminated() or code == interrupted_code():
-        put_away()
-        # At once: whatever else had to be put away was, on the way here. Ending in order would wait
-        # for threads of the user's scripts, and tear down runtimes that were interrupted
-        # half-loaded, which aborts.
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
-        os._exit(interrupted_code())
-    sys.exit(code)
+    sys.exit(main())
 
 
 def spelling(command: Command, places: Mapping[str, Place] | None = None) -> Spelling:
@@ -98,7 +83,6 @@ def spelling(command: Command, places: Mapping[str, Place] | None = None) -> Spe
 
 
 def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -> int:
-    _check_memory(command.name)
     # Imported here: --help must not wait for the numeric packages.
     from qdebug.cli.common import set_verbosity
     from qdebug.commands.preflight import check_files, planned_model
@@ -133,32 +117,6 @@ def _check_directory() -> None:
             "Change to a directory that exists.",
             code="QD-USAGE-DIRECTORY",
         ) from error
-
-
-_LEAST_BYTES, _LEAST_OF = 192 << 20, {"repair": 768 << 20}
-"""Of address space, on two cores: more of them take more."""
-
-
-def _check_memory(command: str) -> None:
-    """See that the numeric packages can be loaded: where numpy cannot, OpenBLAS ends the process,
-    with the exit code of a gate that is not met, and where scipy.linalg cannot, it tries for ever.
-
-    Raises:
-        BackendError: they cannot.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < _LEAST_OF.get(command, _LEAST_BYTES):
-        error = out_of_memory(f"{limit >> 20} MB of address space")
-        raise error
-
-
-def _was_interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C caused an error: foreign code may turn it into an exception of its own, as the
-    import of an extension does, or drop it, after which the next import fails."""
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, KeyboardInterrupt):
-        seen = seen.__cause__ or seen.__context__
-    return seen is not None or signalled()
 
 
 def _wants_traceback(arguments: Sequence[str]) -> bool:

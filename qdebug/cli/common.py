@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from qdebug.cli.process import heed_signals, output, standard_output
+from qdebug.cli.process import output, standard_output
 from qdebug.config.commands import ShownWithProgress
 from qdebug.display.blocks import Block, read_data
 from qdebug.display.progress import ProgressBars
@@ -19,7 +19,6 @@ from qdebug.display.terminal import print_view, print_written
 from qdebug.outputfiles import write_text
 from qdebug.result import Result
 from qdebug.stages import INTERNAL
-from qdebug.types import Progress
 from qdebug.wording import option, printable
 
 
@@ -37,15 +36,7 @@ def output_console() -> Console:
 
 def progress_bars(shown: ShownWithProgress) -> ProgressBars:
     """Progress bars on the error stream, unless they are switched off."""
-    return _Heeding(Console(file=sys.stderr, highlight=False), enabled=shown.progress)
-
-
-class _Heeding(ProgressBars):
-    """Every step is an opportunity to notice that the command was interrupted."""
-
-    def __call__(self, step: Progress) -> None:
-        heed_signals()
-        super().__call__(step)
+    return ProgressBars(Console(file=sys.stderr, highlight=False), enabled=shown.progress)
 
 
 def set_verbosity(level: int) -> None:

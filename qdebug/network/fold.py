@@ -47,16 +47,18 @@ def _can_fold(graph: onnx.GraphProto) -> bool:
 
 
 def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
-    import onnxslim
+    import onnxruntime as ort
+    import onnxslim.utils
     from onnxslim.core.pattern.registry import DEFAULT_FUSION_PATTERNS
     from onnxslim.third_party.onnx_graphsurgeon.logger import G_LOGGER
 
-    logging.getLogger("onnxslim").setLevel(logging.ERROR)
-    # It prints on the standard output what it raises as well, and what is caught here; a severity
-    # that is set is set back by `slim`.
+    # It has ONNX Runtime print what its sessions fail at, and prints itself what it raises as well,
+    # with names as they are. What fails is left as it is.
+    ort.set_default_logger_severity(4)
+    logger = logging.getLogger("onnxslim")
+    logger.setLevel(logging.CRITICAL)
+    onnxslim.utils.init_logging = lambda *_: logger
     G_LOGGER.log = lambda *_, **__: None
-    if not logging.getLogger("onnxslim").handlers:  # or it adds one that writes names as they are
-        logging.getLogger("onnxslim").addHandler(logging.NullHandler())
     inputs, outputs = list(proto.graph.input), list(proto.graph.output)
     read = _foldable(proto.graph)
     given = without_external(with_data(proto, read))

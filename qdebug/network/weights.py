@@ -10,6 +10,7 @@ the file system: `onnx.load_external_data_for_model(proto, "/")` makes a model s
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import tempfile
@@ -28,10 +29,7 @@ from onnx.external_data_helper import uses_external_data
 
 from qdebug.outputfiles import (
     Content,
-    PartialFile,
-    at_end,
     kept_in,
-    temporary_folder,
     write_all,
     write_bytes,
 )
@@ -303,7 +301,7 @@ def on_disk(proto: onnx.ModelProto) -> Iterator[Path]:
     Raises:
         StoreError: the disk refuses.
     """
-    with tempfile.TemporaryDirectory(prefix="qdebug-", dir=temporary_folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="qdebug-") as folder:
         path = Path(folder) / "model.onnx"
         write_temporary(proto, path)
         yield path
@@ -350,12 +348,12 @@ def _copy_fields(source: Message, target: Message, left_out: str) -> None:
 
 
 class _Scratch:
-    """The temporary file of this process: it grows, and goes when the process ends. What a killed
-    one left is removed by the next."""
+    """The temporary file of this process: it grows, and goes when the process ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._file: PartialFile | None = None
+        self._file: Path | None = None
+        self._fd = -1
         self._owner = 0
         self._end = 0
         self._kept: dict[str, Place] = {}
@@ -376,27 +374,31 @@ class _Scratch:
 
     def holds(self, place: Place) -> bool:
         """Whether data are in this file."""
-        return self._file is not None and place.path == self._file.path
+        return self._file is not None and place.path == self._file
 
     def _append(self, data: memoryview, digest: str) -> Place:
-        folder = temporary_folder()
-        with kept_in(folder, _weights(len(data))):
+        with kept_in(Path(tempfile.gettempdir()), _weights(len(data))):
             if self._file is None:
-                self._file = PartialFile(folder / "qdebug-weights")
-                os.fchmod(self._file.fd, 0o600)
-                at_end(self._file.discard)
+                self._fd, name = tempfile.mkstemp(prefix="qdebug-weights-")
+                self._file = Path(name)
+                atexit.register(_remove, self._file, self._owner)
             offset = _aligned(self._end)
             written = 0
             while written < len(data):
-                written += os.pwrite(self._file.fd, data[written:], offset + written)
+                written += os.pwrite(self._fd, data[written:], offset + written)
         self._end = offset + len(data)
-        return Place(self._file.path, offset, len(data), digest)
+        return Place(self._file, offset, len(data), digest)
 
     def _belongs_here(self) -> None:
         """A forked process starts a file of its own; what was kept before it stays readable as long
         as the parent lives."""
         if self._owner != os.getpid():
             self._owner, self._file, self._end = os.getpid(), None, 0
+
+
+def _remove(file: Path, owner: int) -> None:
+    if os.getpid() == owner:  # not where a forked process ends
+        file.unlink(missing_ok=True)
 
 
 _SCRATCH = _Scratch()

@@ -6,21 +6,18 @@ import contextlib
 import errno
 import math
 import os
-import random
 import re
 import resource
 import shutil
 import stat
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from qdebug.errors import StoreError
-from qdebug.outputfiles import PartialFile, being_written
+from qdebug.outputfiles import PartialFile
 from qdebug.wording import option
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_ATTEMPTS, _LONGEST_WAIT_S = 4, 0.05
+_LEAST_BYTES = 1 << 20
+"""HDF5 crashes the process where a file cannot hold its first 2 kB."""
 
 
 class PartialRun(PartialFile):
@@ -40,7 +37,12 @@ class PartialRun(PartialFile):
         self._overwrite = overwrite
         try:
             super().__init__(target)
-            self._wait_for_others(target)
+        except BlockingIOError as error:
+            raise StoreError(
+                f"{target}: another run is writing it now.",
+                f"Wait for it to end, or choose another path with {option('output')}.",
+                code="QD-STORE-BUSY",
+            ) from error
         except OSError as error:
             raise StoreError(
                 f"{target}: cannot be written ({error.strerror}).",
@@ -48,28 +50,24 @@ class PartialRun(PartialFile):
                 code="QD-STORE-OUTPUT-PATH",
             ) from error
 
-    def _wait_for_others(self, target: Path) -> None:
-        """Of two runs that begin at once, one goes on."""
-        for _ in range(_ATTEMPTS):
-            if not being_written(self.target, own=self.path):
-                return
-            self.discard()
-            time.sleep(random.uniform(0, _LONGEST_WAIT_S))
-            super().__init__(target)
-        self.discard()
-        raise StoreError(
-            f"{target}: another run is writing it now.",
-            f"Wait for it to end, or choose another path with {option('output')}.",
-            code="QD-STORE-BUSY",
-        )
+    def check_space(self, needed: int = _LEAST_BYTES) -> None:
+        """See that so many bytes can be written.
+
+        Raises:
+            OSError: the disk, or the limit of this process for one file, has not as many.
+        """
+        if needed > self.free_bytes():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if needed > _largest_file():
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
     def size_bytes(self) -> int:
         """How large the temporary file is."""
         return os.fstat(self.fd).st_size
 
     def free_bytes(self) -> int:
-        """How much the file system of the target has left."""
-        return shutil.disk_usage(self.path.parent).free
+        """How much the file system of the target has for it, what it takes already included."""
+        return shutil.disk_usage(self.target.parent).free + self.size_bytes()
 
     def release_memory(self) -> None:
         """Start writing what only the page cache has; drop what is on the disk already.
@@ -89,23 +87,49 @@ class PartialRun(PartialFile):
         """
         os.fsync(self.fd)
         self.publish(force=self._overwrite)
-        self._close()
-        # Makes the new name survive a power loss; not every file system offers it.
-        with contextlib.suppress(OSError):
-            directory = os.open(self.target.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+
+    def error(self, error: BaseException, expected: int) -> StoreError:
+        """The message for a write that failed.
+
+        Args:
+            expected: how large the run file would be, in bytes, as far as is known; else 0.
+        """
+        number, written = _errno_of(error), self.size_bytes()
+        needed = f"more than {_readable(written)}"
+        if expected > written:
+            needed = f"about {_readable(expected)}"
+        keep_less = f"keep less ({option('keep', 'worst:8')}, {option('keep', 'none')})"
+        if number == errno.EEXIST:
+            return _exists(self.target)
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            free = _readable(self.free_bytes())
+            return StoreError(
+                f"{self.target}: the disk is full: the run file needs {needed}; {free} available.",
+                f"Choose a path on another disk with {option('output')}, or {keep_less}.",
+                code="QD-STORE-DISK-FULL",
+            )
+        if number == errno.EFBIG:
+            limit = _readable(_largest_file())
+            return StoreError(
+                f"{self.target}: the run file needs {needed}, beyond the limit of {limit} for one "
+                "file.",
+                f"Raise `ulimit -f`, or {keep_less}.",
+                code="QD-STORE-FILE-LIMIT",
+            )
+        reason = os.strerror(number) if number else (str(error).splitlines() or ["unknown"])[0]
+        return StoreError(
+            f"{self.target}: writing the run file failed ({reason}).",
+            f"Check the disk, or choose another path with {option('output')}.",
+            code="QD-STORE-OUTPUT-PATH",
+        )
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
     final = Path(os.path.realpath(target))
-    parent = final.parent
-    if not parent.is_dir():
+    if not final.parent.is_dir():
         raise StoreError(
-            f"{target}: there is no directory {parent}.",
-            f"Run `mkdir -p {parent}`, or choose another path with {option('output')}.",
+            f"{target}: there is no directory {final.parent}.",
+            f"Run `mkdir -p {final.parent}`, or choose another path with {option('output')}.",
             code="QD-STORE-OUTPUT-PATH",
         )
     try:
@@ -130,7 +154,11 @@ def _exists(target: Path) -> StoreError:
     )
 
 
-def errno_of(error: BaseException) -> int | None:
+def _elsewhere() -> str:
+    return f"Choose another path with {option('output')}."
+
+
+def _errno_of(error: BaseException) -> int | None:
     """The system's error number; HDF5 has it only in the text when closing a file fails."""
     number = getattr(error, "errno", None)
     if number is None and (found := re.search(r"errno = (\d+)", str(error))):
@@ -138,68 +166,10 @@ def errno_of(error: BaseException) -> int | None:
     return number
 
 
-@dataclass(frozen=True)
-class SizeNeeded:
-    """How large a run file would be, in bytes: as far as is known ahead (0: nothing), and as far as
-    it was written."""
-
-    expected: int
-    written: int = 0
-
-    def __str__(self) -> str:
-        if self.expected > self.written:
-            return f"about {_readable(self.expected)}"
-        return f"more than {_readable(self.written)}"
-
-
-def largest_file() -> float:
+def _largest_file() -> float:
     """How large a file this process may write, in bytes."""
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     return math.inf if limit == resource.RLIM_INFINITY else limit
-
-
-def write_error(target: Path, error: BaseException, needed: SizeNeeded, free: int) -> StoreError:
-    """The message for a write that failed.
-
-    Args:
-        free: bytes the disk has for it, once the unfinished file is gone.
-    """
-    number = errno_of(error)
-    if number == errno.EEXIST:
-        return _exists(target)
-    if number in _FULL:
-        return disk_full(target, needed, free)
-    if number == errno.EFBIG:
-        limit = largest_file()
-        allowed = f" of {_readable(limit)}" if math.isfinite(limit) else ""
-        return StoreError(
-            f"{target}: the run file needs {needed}, beyond the limit{allowed} for one file.",
-            f"Raise `ulimit -f`, or {_keep_less()}.",
-            code="QD-STORE-FILE-LIMIT",
-        )
-    reason = os.strerror(number) if number else (str(error).splitlines() or ["unknown"])[0]
-    return StoreError(
-        f"{target}: writing the run file failed ({reason}).",
-        f"Check the disk, or choose another path with {option('output')}.",
-        code="QD-STORE-OUTPUT-PATH",
-    )
-
-
-def disk_full(target: Path, needed: SizeNeeded, free: int) -> StoreError:
-    """The message for a disk that cannot hold the run file, of which `free` bytes are free."""
-    return StoreError(
-        f"{target}: the disk is full: the run file needs {needed}; {_readable(free)} available.",
-        f"Choose a path on another disk with {option('output')}, or {_keep_less()}.",
-        code="QD-STORE-DISK-FULL",
-    )
-
-
-def _elsewhere() -> str:
-    return f"Choose another path with {option('output')}."
-
-
-def _keep_less() -> str:
-    return f"keep less ({option('keep', 'worst:8')}, {option('keep', 'none')})"
 
 
 def _readable(count: float) -> str:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from qdebug.outputfiles import uninterrupted
 from qdebug.store import schema
-from qdebug.store.partial import PartialRun, SizeNeeded, disk_full, largest_file, write_error
+from qdebug.store.partial import PartialRun
 from qdebug.store.rows import TensorRows, storable
 from qdebug.store.schema import FloatStorage, Keep, RangeRecord, Role, write_range_records
-from qdebug.store.sink import Sink
 from qdebug.types import Array, Tensors
 
 # Smaller indices and faster row writes than the oldest format, and readable since HDF5 1.10.
@@ -73,9 +69,9 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         self._closed = False
         self._file: Any = None
         self._partial = PartialRun(self._target, overwrite=overwrite)
-        self._sink = Sink(self._partial.fd)
         with self._guard():
-            self._file = _create_run(self._sink, keep, dtype)
+            self._partial.check_space()
+            self._file = _create_run(self._partial.path, keep, dtype)
 
     def __exit__(self, *_: object) -> None:
         self._abort()
@@ -157,7 +153,7 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
             stored = {name: storable(name, a, self._dtype) for name, a in tensors.items()}
             if role not in self._row_bytes:
                 self._row_bytes[role] = sum(a.nbytes for a in stored.values())
-                self._check_space()
+                self._partial.check_space(self._needed_bytes() if self._expected else 0)
             self._samples[row] = sample
             for name, array in stored.items():
                 self._rows_of(role, name, array, row).put(row, sample, array)
@@ -184,10 +180,9 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
             self._file.attrs[schema.ATTR_COMPLETE] = True
             self._forget_handles()
             self._file.close()
-            self._check_sink()
-            self._sink.leave()
             self._partial.finish()
-            self._closed = True
+        self._closed = True
+        self._partial.discard()
         return self._target
 
     def _sample_of_each_row(self) -> list[int]:
@@ -227,16 +222,6 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         """What the activations need, as far as is known."""
         return sum(self._row_bytes.values()) * max(self._expected, len(self._samples))
 
-    def _check_space(self) -> None:
-        needed = self._needed_bytes()
-        available = self._partial.free_bytes() + self._partial.size_bytes()
-        if not self._expected:
-            return
-        if needed > available:
-            raise disk_full(self._target, SizeNeeded(needed), available)
-        if needed > largest_file():
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
         """Leave no temporary file behind a write that failed.
@@ -248,30 +233,20 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         if self._closed:
             raise ValueError("the run file is closed")
         try:
-            with uninterrupted():  # HDF5 calls Python to write, and knows no interruption there
-                yield
-            self._check_sink()
+            yield
         except (OSError, RuntimeError) as error:  # RuntimeError is one that HDF5 has
-            cause = self._sink.error or error
+            failed = self._partial.error(error, self._needed_bytes())
             self._abort()
-            size = SizeNeeded(self._needed_bytes(), self._sink.size)
-            failed = write_error(self._target, cause, size, self._partial.free_bytes())
             raise failed from error
         except BaseException:
             self._abort()
             raise
-
-    def _check_sink(self) -> None:
-        """Raise what the disk refused, which HDF5 was not told."""
-        if self._sink.error:
-            raise self._sink.error
 
     def _abort(self) -> None:
         """Remove the temporary file, unless it has become the target. May be called again."""
         if self._closed:
             return
         self._closed = True
-        self._sink.leave()
         self._forget_handles()
         if self._file is not None:
             with contextlib.suppress(OSError, RuntimeError, ValueError):
@@ -284,11 +259,11 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         self._groups.clear()
 
 
-def _create_run(sink: Sink, keep: Keep, dtype: FloatStorage) -> Any:
+def _create_run(path: Path, keep: Keep, dtype: FloatStorage) -> Any:
     """A new h5py file with the head of an incomplete run."""
     # No chunk cache: it would keep up to 8 MiB per tensor until the end, and a row is written as a
     # whole.
-    file = h5py.File(sink, "w", libver=_FORMAT, rdcc_nbytes=0)
+    file = h5py.File(path, "w", libver=_FORMAT, rdcc_nbytes=0, locking=False)
     file.attrs[schema.ATTR_SCHEMA] = schema.SCHEMA
     file.attrs[schema.ATTR_COMPLETE] = False
     now = datetime.datetime.now(datetime.UTC)

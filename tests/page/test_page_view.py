@@ -130,7 +130,7 @@ def test_a_run_that_is_still_being_written(run: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_is_not_waited_for(tmp_path: Path) -> None:
-    (tmp_path / ".run.h5.0123456789ab.partial").touch()
+    (tmp_path / ".run.h5.partial").touch()
     with pytest.raises(qdebug.StoreError) as caught:
         qdebug.view(tmp_path / "run.h5", browser=False)
     assert caught.value.code == "QD-STORE-NOT-FOUND"

@@ -77,7 +77,7 @@ def test_nothing_is_visible_before_finish(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     with RunWriter(path, overwrite=False, keep=ALL) as writer:
         writer.put_rows("reference", 0, 0, ROW)
-        (partial,) = tmp_path.glob(".run.h5.*.partial")
+        (partial,) = tmp_path.glob(".run.h5.partial")
         assert names_in(tmp_path) == [partial.name]
         assert writer.finish("{}") == path
     assert names_in(tmp_path) == ["run.h5"]
@@ -102,20 +102,6 @@ def test_leaving_early_removes_the_temporary_file(
         leave()
     assert names_in(tmp_path) == ["run.h5"]
     assert (tmp_path / "run.h5").read_text() == "before"
-
-
-def test_an_interrupt_just_after_publishing_keeps_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_: PartialRun) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(PartialRun, "_close", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_run(tmp_path / "run.h5")
-    assert names_in(tmp_path) == ["run.h5"]
-    with RunReader(tmp_path / "run.h5") as run:
-        assert run.samples == (0,)
 
 
 def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
@@ -167,7 +153,7 @@ def test_a_killed_run_leaves_the_target_and_the_next_run_works(tmp_path: Path) -
     path.write_text("before")
     assert python(KILL, path, "SIGKILL").returncode == -signal.SIGKILL
     assert path.read_text() == "before"
-    (partial,) = tmp_path.glob(".run.h5.*.partial")
+    (partial,) = tmp_path.glob(".run.h5.partial")
     assert partial.stat().st_size > 1 << 20
     write_run(path, overwrite=True)
     assert names_in(tmp_path) == ["run.h5"]
@@ -220,9 +206,9 @@ def test_a_full_disk_is_mapped_and_cleaned_up(
 def test_a_disk_that_will_not_hold_the_run_is_seen_at_the_first_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PartialRun, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(PartialRun, "free_bytes", lambda _: 1 << 21)
     writer = RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL, expected_rows=10**9)
-    with pytest.raises(StoreError, match=r"(?s)32 GB.*QD-STORE-DISK-FULL"):
+    with pytest.raises(StoreError, match=r"(?s)about 32 GB.*QD-STORE-DISK-FULL"):
         writer.put_rows("reference", 0, 0, ROW)
 
 

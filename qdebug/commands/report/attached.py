@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from qdebug.commands.compare.command import compare
@@ -15,7 +16,7 @@ from qdebug.config.compare import CompareSettings
 from qdebug.config.option import settings_of
 from qdebug.errors import StoreError
 from qdebug.inmemory import path_in
-from qdebug.outputfiles import own_folder, refuse_temporary, temporary_folder
+from qdebug.outputfiles import refuse_temporary
 from qdebug.result import Result
 from qdebug.results.compare import CompareResult
 from qdebug.stages import attempted
@@ -37,15 +38,15 @@ def compare_with_page(
     if settings.output:
         label = Path(settings.output).name
         return _with_run_page(compare(settings, progress), html, label, settings.force)
-    with own_folder("qdebug-page-", temporary_folder()) as folder:
-        file = str(folder / "run.h5")
+    with TemporaryDirectory(prefix="qdebug-page-") as folder:
+        file = str(Path(folder) / "run.h5")
         try:
             result = compare(replace(settings, output=file), progress)
         except StoreError as error:
             if not error.message.startswith(file):
                 raise
             what = "what the page shows of activations cannot be kept in a temporary file"
-            refuse_temporary(folder.parent, what, error)
+            refuse_temporary(Path(folder).parent, what, error)
         result = _with_run_page(result, html, result.model.name, settings.force)
     return replace(result, run_file=None)
 

@@ -49,7 +49,6 @@ from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import whole
 from qdebug.network.samplespec import SampleSpec, given_specs
-from qdebug.outputfiles import temporary_folder
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
@@ -125,7 +124,7 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     )
     source: Source = Here(outputs)
     if executor.workers:
-        built = stack.enter_context(TemporaryFile(dir=temporary_folder()))  # noqa: SIM115
+        built = stack.enter_context(TemporaryFile())  # noqa: SIM115
         source = Elsewhere(built, context, outputs, metric, settings)
         graph, given = models.of(plans[0]).graph, list(zip(fit, not_run, strict=True))
         pairs = source.evaluated(pairs, graph, given, total)

@@ -13,6 +13,7 @@ samples anyway, each simulation is one over all of them.
 from __future__ import annotations
 
 import pickle
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ from qdebug.execute.model_pair import share_pair
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.graph import Graph
 from qdebug.network.samples.subset import SampleSubset
-from qdebug.outputfiles import kept_in, temporary_folder
+from qdebug.outputfiles import kept_in
 from qdebug.plan.pair import ModelPair
 from qdebug.results.sweep import Failure, OutputErrors
 from qdebug.run.executor import cut_evenly, part_of, workers_note
@@ -254,7 +255,7 @@ class Elsewhere:
             elif isinstance(result, OutputErrors):
                 self._simulated[id(one.pair)] = result
             else:
-                with kept_in(Path(temporary_folder()), "what workers built"):
+                with kept_in(Path(tempfile.gettempdir()), "what workers built"):
                     pickle.dump(result, self._built)
                 done += 1
             note = workers_note(self._context.executor)

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,12 +20,7 @@ from qdebug.config.cluster import ClusterSettings, local_processes
 from qdebug.errors import ClusterStartError, required
 from qdebug.execute.cluster import worker
 from qdebug.execute.cluster.dispatch import DaskExecutor, fail_without_worker
-from qdebug.outputfiles import (
-    own_folder,
-    refuse_temporary,
-    temporary_folder,
-    uninterrupted,
-)
+from qdebug.outputfiles import kept_in
 from qdebug.run.executor import THIS_PROCESS, Executor
 from qdebug.wording import counted, option
 
@@ -121,12 +117,9 @@ def _begin(client: Client) -> None:
 
 def _folder(stack: ExitStack) -> Path:
     """A folder of this command, for what workers are sent."""
-    where = temporary_folder()
-    try:
-        return stack.enter_context(own_folder("qdebug-cluster-", where))
-    except OSError as error:
-        what = "no folder can be made for the files of workers"
-        refuse_temporary(where, what, error, error.strerror or str(error))
+    with kept_in(Path(tempfile.gettempdir()), "the files of workers"):
+        made = tempfile.TemporaryDirectory(prefix="qdebug-cluster-", ignore_cleanup_errors=True)
+        return Path(stack.enter_context(made))
 
 
 def _import_dask() -> None:
@@ -186,7 +179,6 @@ def _processes(stack: ExitStack, count: int, folder: Path, gpus: Sequence[str]) 
             {**_FAST, **_ENDS, **_before_start(safe), "temporary-directory": str(folder)}
         ),
         _deaf_children(),
-        uninterrupted(),
     ):
         cluster = SpecCluster(
             workers=worker_specs(count, folder, gpus),
