@@ -255,9 +255,7 @@ OF_THE_PROCESS = {
     "_KNOWN": "config/option.py",  # what the fields of each settings class declare
     "_SCHEMAS": "config/resolve.py",  # how pydantic checks them
     "_received": "cli/process.py",  # signals that came
-    "_deferred": "cli/process.py",
     "_results": "cli/process.py",  # the stream that holds results only
-    "_ENDINGS": "outputfiles.py",  # temporary folders to put away
     "_loaded": "backends/tensorrt/library.py",  # loaded once, and keeps what it was told
     "_kept": "backends/tensorrt/execute/runtime_cache.py",
     "_settled": "backends/tensorrt/execute/tf32.py",

@@ -104,13 +104,12 @@ class Printed:
 def run_here(case: Case, printed: Printed) -> int:
     """Run a command in this process."""
     from qdebug.cli.app import main
-    from qdebug.cli.process import foreign_errors_escaped
 
     for number, path in ((1, printed.shown), (2, printed.said)):
         with path.open("wb") as file:
             os.dup2(file.fileno(), number)
     looking = _looking_at(printed.shown) if case.arguments[0] == "view" else nullcontext()
-    with foreign_errors_escaped(), looking:
+    with looking:
         code = main(case.arguments)
     sys.stdout.flush()
     sys.stderr.flush()

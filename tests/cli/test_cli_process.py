@@ -20,7 +20,7 @@ import onnx
 import pytest
 from patience import PATIENCE_S
 
-from qdebug.store import cache
+from qdebug import memo
 
 QDEBUG = [sys.executable, "-m", "qdebug"]
 COMPARE = [*QDEBUG, "compare", "net.onnx", "--inputs", "data.npz"]
@@ -376,7 +376,7 @@ def test_a_user_without_a_home(
     for name in ("HOME", "XDG_CACHE_HOME", "QDEBUG_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    cache._nowhere.cache_clear()
+    memo._nowhere.cache_clear()
     done = desk.run(*arguments, "--no-progress")
     assert done.code == 0, done.err
     assert done.err.count("QDEBUG_CACHE_DIR") == 1, done.err
