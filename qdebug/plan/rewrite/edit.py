@@ -105,10 +105,14 @@ class Editor(NodeBuilder):
         graph = self.proto.graph
         graph.node.extend(self.nodes)
         used = set(Graph(self.proto).consumers) | {v.name for v in graph.output}
-        kept = [t for t in graph.initializer if t.name in used]
-        if len(kept) != len(graph.initializer):
+        nodes = [n for n in graph.node if n.op_type != "Constant" or n.output[0] in used]
+        constants = [t for t in graph.initializer if t.name in used]
+        if len(nodes) != len(graph.node):
+            del graph.node[:]
+            graph.node.extend(nodes)
+        if len(constants) != len(graph.initializer):
             del graph.initializer[:]
-            graph.initializer.extend(kept)
+            graph.initializer.extend(constants)
         return check(self.proto, what)
 
 

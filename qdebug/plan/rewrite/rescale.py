@@ -12,7 +12,6 @@ import onnx
 
 from qdebug.formats.base import along
 from qdebug.network.graph import Graph, Node
-from qdebug.network.weights import tensor_of
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.scale_flow import Edits, Flow
 from qdebug.plan.rewrite.weights import (
@@ -168,20 +167,14 @@ def _emit(
     editor = Editor(graph)
     places = {n.name: i for i, (_, nodes) in enumerate(products) for n in nodes}
     made: dict[int, str] = {}
-    only = _only_readings(graph)
-    replaced: dict[str, onnx.TensorProto] = {}
     for proto in graph.proto.graph.node:
         view = graph.by_name[proto.name]
         node = copy_node(proto)
         for position, tensor in enumerate(view.inputs):
             value = edits.constants.get((view.name, position))
-            if value is None:
-                continue
-            value = np.asarray(value, np.float32)
-            if tensor in only:  # the constant keeps its name
-                replaced[tensor] = tensor_of(value, tensor)
-            else:
-                node.input[position] = editor.initializer(value, f"{tensor}_rescaled")
+            if value is not None:
+                values = np.asarray(value, np.float32)
+                node.input[position] = editor.initializer(values, f"{tensor}_rescaled")
         if view.name in places:
             number = places[view.name]
             each, _ = products[number]
@@ -194,21 +187,4 @@ def _emit(
                 editor.add("Mul", tensor, scale, output=made[number], name=name)
             node.input[0] = made[number]
         editor.emit(node)
-    editor.nodes = [
-        n for n in editor.nodes if not (n.op_type == "Constant" and n.output[0] in replaced)
-    ]
-    stored = [t for t in editor.proto.graph.initializer if t.name not in replaced]
-    del editor.proto.graph.initializer[:]
-    editor.proto.graph.initializer.extend([*stored, *replaced.values()])
     return editor.finish("the rescaled network")
-
-
-def _only_readings(graph: Graph) -> frozenset[str]:
-    """Constants of the graph itself that are read once."""
-    counts: dict[str, int] = {}
-    for node in graph.nodes:
-        for tensor in node.reads:
-            counts[tensor] = counts.get(tensor, 0) + 1
-    own = {t.name for t in graph.proto.graph.initializer}
-    own |= {n.outputs[0] for n in graph.nodes if n.op_type == "Constant"}
-    return frozenset(t for t in own if counts.get(t, 0) == 1 and t not in graph.outputs)

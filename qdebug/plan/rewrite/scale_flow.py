@@ -17,6 +17,7 @@ import onnx
 
 from qdebug.formats.base import along
 from qdebug.network.graph import Graph, Node
+from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.plan.rewrite.weights import Factors, divided_weight, input_channels
 
 
@@ -140,30 +141,17 @@ class Flow:
         self.readers[node.name] = each
         return True
 
-    def _linear(self, node: Node, factors: Factors) -> bool:
-        """Multiply a matrix along its output channels, and the bias."""
-        graph = self.graph
-        if node.inputs[1] not in graph.initializers or factors.ndim != 1:
-            return False
-        transposed = node.op_type == "Gemm" and graph.attributes(node).get("transB", 0)
-        rows = factors.reshape(-1, 1) if transposed else factors
-        shape = graph.initializers[node.inputs[1]].dims
-        if len(shape) < 2 or shape[-2 if transposed else -1] != factors.size:
-            return False
-        self.writers[node.name] = factors
-        return self._times(node, 1, rows) and self._times(node, 2, factors)
-
-    def _conv(self, node: Node, factors: Factors) -> bool:
-        """Multiply a kernel along its output channels, and the bias."""
-        graph = self.graph
-        if node.inputs[1] not in graph.initializers:
-            return False
-        shape = graph.initializers[node.inputs[1]].dims
-        if factors.ndim != len(shape) - 1 or factors.size != factors.shape[0]:
+    def _weighted(self, node: Node, factors: Factors) -> bool:
+        """Multiply a weight along its output channels, and the bias."""
+        graph, weight = self.graph, node.inputs[1]
+        if weight not in graph.initializers:
             return False
         if node.op_type == "ConvTranspose" and graph.attributes(node).get("group", 1) != 1:
             return False
-        axis = 1 if node.op_type == "ConvTranspose" else 0
+        shape, axis = graph.initializers[weight].dims, weight_axis(node, graph, weight)
+        rank = len(shape) - 1 if node.op_type in ("Conv", "ConvTranspose") else 1
+        if axis is None or factors.ndim != rank or factors.size != factors.shape[0]:
+            return False
         each = factors.reshape(-1)
         if shape[axis] != each.size:
             return False
@@ -298,8 +286,7 @@ class Flow:
 
 _PRODUCERS: Mapping[str, Callable[[Flow, Node, Factors], bool]] = {
     **dict.fromkeys(("Mul", "Div"), Flow._product),
-    **dict.fromkeys(("Conv", "ConvTranspose"), Flow._conv),
-    **dict.fromkeys(("Gemm", "MatMul"), Flow._linear),
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), Flow._weighted),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), Flow._layer_norm),
     "BatchNormalization": Flow._batch_norm,
 }
