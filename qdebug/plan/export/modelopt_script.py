@@ -20,12 +20,12 @@ from qdebug.plan.export.source import (
     comment,
     docstring,
     in_utf8,
+    notes_on,
     one_line,
 )
 from qdebug.plan.export.trt_cache import calibration_cache
 from qdebug.plan.plan import Granularity
 from qdebug.types import Precision
-from qdebug.wording import counted
 
 _COPY = "import onnx, sys; onnx.save(onnx.load(sys.argv[1]), sys.argv[2])"
 _COPIED = "model.fp32.onnx"
@@ -103,8 +103,8 @@ def render_modelopt(source: ExportSource, path: Path) -> Rendered:
     data, _ = calibration_cache(source)
     nodes, lost = _excluded(source)
     ops = _excluded_ops(source)
-    high = str(_high_precision(source))
-    notes = (*source.scales.notes, *_notes(source, lost))
+    high = _high_precision(source)
+    notes = (*source.scales.notes, *_notes(source, lost, high))
     beside_model = source.model_beside(path)
     script = _SCRIPT.format(
         model=docstring(source.model.file.path.name),
@@ -117,7 +117,7 @@ def render_modelopt(source: ExportSource, path: Path) -> Rendered:
         ops=ops,
         path=beside_model,
         cache=cache.name,
-        high=high,
+        high=str(high),
         renamed=source.nodes.renamed,
     )
     return Rendered({path: in_utf8(script), cache: data}, notes)
@@ -135,15 +135,14 @@ def command_line(model: str, cache: str, nodes: list[str], ops: list[str], high:
 
 def _excluded(source: ExportSource) -> tuple[list[str], list[str]]:
     """Patterns of the nodes that stay in high precision; layers that have no node in the file."""
-    nodes = source.nodes
-    patterns: list[str] = []
-    lost: list[str] = []
-    for layer in source.bound.layers:
-        if layer.quantizable and source.bound.precisions[layer.name] is not Precision.INT8:
-            found = nodes.by_layer[layer.name]
-            patterns += [re.escape(n.name) + r"\Z" for n in found]
-            lost += [layer.name] if layer.name in nodes.absent else []
-    return patterns, lost
+    nodes, precisions = source.nodes, source.bound.precisions
+    pinned = [
+        x.name
+        for x in source.bound.layers
+        if x.quantizable and precisions[x.name] is not Precision.INT8
+    ]
+    patterns = [re.escape(n.name) + r"\Z" for name in pinned for n in nodes.by_layer[name]]
+    return patterns, [name for name in pinned if name in nodes.absent]
 
 
 def _excluded_ops(source: ExportSource) -> list[str]:
@@ -161,34 +160,39 @@ def _high_precision(source: ExportSource) -> Precision:
     return most[0] if most else Precision.FP32
 
 
-def _notes(source: ExportSource, lost: list[str]) -> tuple[str, ...]:
-    bound, notes = source.bound, []
-    high = _high_precision(source)
+def _notes(source: ExportSource, lost: list[str], high: Precision) -> tuple[str, ...]:
+    bound = source.bound
     others = [p for p in (*CAST, Precision.FP32) if p is not high and bound.layers_in(p)]
-    different = [x.name for p in others for x in bound.layers_in(p)]
-    if different:
-        other = " and ".join(others)
-        notes.append(
-            f"Model Optimizer has one high precision for the whole model, here {high}. "
-            f"{counted(different, 'layer')} that the plan has in {other} (first '{different[0]}') "
-            f"will run in {high} as well. The target 'onnx' keeps them."
-        )
-    if lost:
-        notes.append(
-            f"{counted(lost, 'layer')} in higher precision without a node in the model file cannot "
-            f"be excluded (first '{lost[0]}'). The target 'onnx' covers all layers."
-        )
-    if source.nodes.renamed:
-        notes.append(
-            f"{counted(source.nodes.renamed, 'node')} of the model without a unique name: the "
-            "script names them, the command line cannot exclude them."
-        )
-    if bound.plan.weights is Granularity.PER_TENSOR:
-        notes.append("Model Optimizer always uses one scale per output channel of a weight.")
-    odd = [t for t in source.scales.scales if "_scale" in t or ": " in t]
-    if odd:
-        notes.append(
-            f"Model Optimizer cannot read the ranges of {counted(odd, 'tensor')} with '_scale' or "
-            f"': ' in the name (first '{odd[0]}')."
-        )
-    return tuple(notes)
+    per_tensor = bound.plan.weights is Granularity.PER_TENSOR
+    return notes_on(
+        (
+            [x.name for p in others for x in bound.layers_in(p)],
+            "layer",
+            f"Model Optimizer has one high precision for the whole model, here {high}. {{these}} "
+            f"that the plan has in {' and '.join(others)} (first '{{first}}') will run in {high} "
+            "as well. The target 'onnx' keeps them.",
+        ),
+        (
+            lost,
+            "layer",
+            "{these} in higher precision without a node in the model file cannot be excluded "
+            "(first '{first}'). The target 'onnx' covers all layers.",
+        ),
+        (
+            [str(index) for index in source.nodes.renamed],
+            "node",
+            "{these} of the model without a unique name: the script names them, the command line "
+            "cannot exclude them.",
+        ),
+        (
+            ["weights"] * per_tensor,
+            "",
+            "Model Optimizer always uses one scale per output channel of a weight.",
+        ),
+        (
+            [t for t in source.scales.scales if "_scale" in t or ": " in t],
+            "tensor",
+            "Model Optimizer cannot read the ranges of {these} with '_scale' or ': ' in the name "
+            "(first '{first}').",
+        ),
+    )

@@ -13,12 +13,19 @@ from qdebug.formats.registry import FORMAT_OF, INT8, SCALED
 from qdebug.network.graph import opset_of
 from qdebug.network.layers import QUANTIZABLE_OPS, Layer
 from qdebug.network.prepare import QDQ_OPSET
-from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, docstring, in_utf8
+from qdebug.plan.export.source import (
+    ExportSource,
+    Rendered,
+    beside,
+    comment,
+    docstring,
+    in_utf8,
+    notes_on,
+)
 from qdebug.plan.plan import BoundPlan, Granularity
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Precision
-from qdebug.wording import counted
 
 _SCRIPT = '''\
 """Quantizes {model} with onnxruntime.quantization in the precisions of {plan}.
@@ -321,50 +328,47 @@ def _weight_overrides(source: ExportSource) -> dict[str, Any]:
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
-    bound, nodes, notes = source.bound, source.nodes, []
-    half = [layer.name for layer in bound.layers_in(Precision.FP16)]
-    if half:
-        notes.append(
-            f"ONNX Runtime's quantizer does not support FP16: {counted(half, 'layer')} that the "
-            f"plan has in FP16 will run in FP32 (first '{half[0]}'). The target 'onnx' keeps FP16."
-        )
-    lost = [x.name for x in bound.quantized_layers() if x.name in nodes.absent]
-    if lost:
-        notes.append(
-            f"{counted(lost, 'quantized layer')} without a node in the model file will not be "
-            f"quantized (first '{lost[0]}'). The target 'onnx' covers all layers."
-        )
-    computed = [
-        x.name
-        for x in bound.quantized_layers()
-        if x.weight is not None and x.weight in nodes.computed
-    ]
-    if computed:
-        notes.append(
-            f"The weights of {counted(computed, 'layer')} are computed in the model file (first "
-            f"'{computed[0]}'): ONNX Runtime quantizes them as activations. Fold constants first."
-        )
-    folded = [t for t in source.weight_ranges if t not in nodes.tensors]
-    if opset_of(source.model.file.proto) < QDQ_OPSET:
-        notes.append(
-            f"The model is converted to opset {QDQ_OPSET} first, as per-channel scales require."
-        )
-    normalized = (
-        n.node.op_type == "BatchNormalization"
-        for x in bound.quantized_layers()
-        for n in nodes.by_layer[x.name]
+    bound, nodes = source.bound, source.nodes
+    layers = bound.quantized_layers()
+    normalized = bound.plan.weights is Granularity.PER_TENSOR and any(
+        n.node.op_type == "BatchNormalization" for x in layers for n in nodes.by_layer[x.name]
     )
-    if bound.plan.weights is Granularity.PER_TENSOR and any(normalized):
-        notes.append(
+    return notes_on(
+        (
+            [layer.name for layer in bound.layers_in(Precision.FP16)],
+            "layer",
+            "ONNX Runtime's quantizer does not support FP16: {these} that the plan has in FP16 "
+            "will run in FP32 (first '{first}'). The target 'onnx' keeps FP16.",
+        ),
+        (
+            [x.name for x in layers if x.name in nodes.absent],
+            "quantized layer",
+            "{these} without a node in the model file will not be quantized (first '{first}'). The "
+            "target 'onnx' covers all layers.",
+        ),
+        (
+            [x.name for x in layers if x.weight is not None and x.weight in nodes.computed],
+            "layer",
+            "The weights of {these} are computed in the model file (first '{first}'): ONNX Runtime "
+            "quantizes them as activations. Fold constants first.",
+        ),
+        (
+            ["opset"] * (opset_of(source.model.file.proto) < QDQ_OPSET),
+            "",
+            f"The model is converted to opset {QDQ_OPSET} first, as per-channel scales require.",
+        ),
+        (
+            ["weights"] * normalized,
+            "",
             "ONNX Runtime's quantizer does not fold BatchNorm into the weights as TensorRT and "
-            "qdebug do, so its per-tensor scales of these weights differ."
-        )
-    if folded:
-        notes.append(
-            f"The ranges of {counted(folded, 'folded weight')} are not written (first "
-            f"'{folded[0]}')."
-        )
-    return tuple(notes)
+            "qdebug do, so its per-tensor scales of these weights differ.",
+        ),
+        (
+            [t for t in source.weight_ranges if t not in nodes.tensors],
+            "folded weight",
+            "The ranges of {these} are not written (first '{first}').",
+        ),
+    )
 
 
 def _branches(source: ExportSource) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,16 @@ from qdebug.plan.export.file_nodes import FileNodes
 from qdebug.plan.plan import BoundPlan
 from qdebug.plan.quantize import scale_of
 from qdebug.wording import counted
+
+
+def notes_on(*facts: tuple[Collection[str], str, str]) -> tuple[str, ...]:
+    """Notes, each on what it holds for: names, what they are the names of, and a text in which
+    {these} is their number with the noun, and {first} one of them. Without names there is none."""
+    return tuple(
+        text.format(these=counted(names, noun), first=next(iter(names)))
+        for names, noun, text in facts
+        if names
+    )
 
 
 @dataclass(frozen=True)
@@ -38,12 +48,11 @@ class FileScales:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is lost, for people."""
-        if not self.lost:
-            return ()
-        return (
-            f"The ranges of {counted(self.lost, 'tensor')} that the model file does not have are "
-            f"not written (first '{self.lost[0]}').",
+        text = (
+            "The ranges of {these} that the model file does not have are not written (first "
+            "'{first}')."
         )
+        return notes_on((self.lost, "tensor", text))
 
 
 @dataclass(frozen=True)

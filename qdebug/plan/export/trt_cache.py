@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qdebug.errors import PlanError
-from qdebug.plan.export.source import ExportSource, Rendered
+from qdebug.plan.export.source import ExportSource, Rendered, notes_on
 from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, default_cache_text
 from qdebug.types import Precision
-from qdebug.wording import counted
 
 _RELEASE = f"{DEFAULT_VERSION // 10000}.{DEFAULT_VERSION // 100 % 100}"
 
@@ -24,13 +23,19 @@ def render_trt_cache(source: ExportSource, path: Path) -> Rendered:
     bound = source.bound
     pinned = (n for n, p in bound.precisions.items() if p is not Precision.INT8)
     others = [name for name in pinned if bound.layers.by_name[name].quantizable]
-    if others:
-        notes += (
-            f"A cache holds ranges only: the precision of {counted(others, 'layer')} is not in it "
-            f"(first '{others[0]}'). The targets 'trtexec', 'polygraphy' and 'python' write both.",
-        )
-    if source.weight_ranges:
-        notes += ("A cache holds no ranges of weights; TensorRT derives them from the values.",)
+    notes += notes_on(
+        (
+            others,
+            "layer",
+            "A cache holds ranges only: the precision of {these} is not in it (first '{first}'). "
+            "The targets 'trtexec', 'polygraphy' and 'python' write both.",
+        ),
+        (
+            source.weight_ranges,
+            "weight",
+            "A cache holds no ranges of weights; TensorRT derives them from the values.",
+        ),
+    )
     return Rendered({path: data}, notes)
 
 
@@ -64,14 +69,14 @@ def cache_of(source: ExportSource, scales: Mapping[str, float]) -> tuple[bytes, 
             "Calibrate first with `qdebug calibrate`.",
             code="QD-PLAN-NO-RANGES",
         )
-    notes: tuple[str, ...] = (
+    origin = (
         f"The calibration cache names TensorRT {_RELEASE} and {DEFAULT_KIND}, the calibrator of "
         "trtexec and Polygraphy. A TensorRT that does not accept this, or a calibrator of another "
-        "class, calibrates again: change the first line to that of your own caches.",
+        "class, calibrates again: change the first line to that of your own caches."
     )
-    if broken:
-        notes += (
-            f"The ranges of {counted(broken, 'tensor')} are not written, because a cache cannot "
-            f"hold their names (first {broken[0]!r}).",
-        )
+    text = (
+        "The ranges of {these} are not written, because a cache cannot hold their names (first "
+        "{first!r})."
+    )
+    notes = (origin, *notes_on((broken, "tensor", text)))
     return default_cache_text(kept).encode("utf-8"), notes

@@ -22,7 +22,14 @@ from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.plan.constraints import Constraints
 from qdebug.plan.export.models import dynamic_inputs, tensorrt_models
-from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, one_line
+from qdebug.plan.export.source import (
+    ExportSource,
+    Rendered,
+    beside,
+    comment,
+    notes_on,
+    one_line,
+)
 from qdebug.plan.export.trt_cache import cache_of
 from qdebug.types import Precision
 
@@ -173,11 +180,8 @@ def _told(
         stored = _stored(constraints, precision, "" if inside else written[0])
         if stored is not None:
             types[node.name] = stored
-    notes = [
-        _UNTOLD[reason].format(count=len(names), first=", ".join(map(repr, names[:3])))
-        for reason, names in untold.items()
-        if names
-    ]
+    facts = ((untold[reason], *told) for reason, told in _UNTOLD.items())
+    notes = list(notes_on(*facts))
     longest = sum(len(f"{name}:{kind},".encode()) for name, kind in precisions.items())
     if longest > _LONGEST_ARGUMENT_BYTES:
         notes.append(
@@ -187,20 +191,31 @@ def _told(
     return precisions, types, tuple(notes)
 
 
-_UNTOLD: Mapping[str, str] = {
-    "name": "trtexec cannot be told the precision of some layers by name ({count}: {first}): it "
-    "contains a comma, quote or asterisk, or is also a constant's. The explicit model and the "
-    "targets 'polygraphy' and 'python' cover all layers.",
-    "weights": "A calibration cache cannot name the weights of products that TensorRT broadcasts "
-    "({count}: {first}). Without a range TensorRT runs these in higher precision, so the implicit "
-    "way does not constrain them to INT8. The targets 'polygraphy' and 'python' set those ranges "
-    "as well.",
-    "outputs": "trtexec is not told the output types of layers with several outputs ({count}: "
-    "{first}).",
-    "bias": "In the implicit way trtexec constrains the matrix product of a Gemm, but not the "
-    "addition of its bias, whose layer TensorRT names itself ({count}: {first}).",
+_UNTOLD: Mapping[str, tuple[str, str]] = {
+    "name": (
+        "layer",
+        "trtexec cannot be told the precision of {these} by name (first '{first}'), which contains "
+        "a comma, quote or asterisk, or is also a constant's. The explicit model and the targets "
+        "'polygraphy' and 'python' cover all layers.",
+    ),
+    "weights": (
+        "MatMul",
+        "A calibration cache cannot name the weights of {these} that TensorRT broadcasts (first "
+        "'{first}'). Without a range TensorRT runs these in higher precision, so the implicit way "
+        "does not constrain them to INT8. The targets 'polygraphy' and 'python' set those ranges "
+        "as well.",
+    ),
+    "outputs": (
+        "layer",
+        "trtexec is not told the output types of {these} with several outputs (first '{first}').",
+    ),
+    "bias": (
+        "Gemm",
+        "In the implicit way trtexec constrains the matrix product of {these}, but not the "
+        "addition of the bias, whose layer TensorRT names itself (first '{first}').",
+    ),
 }
-"""What trtexec cannot be told of some layers, and why."""
+"""What trtexec cannot be told of some layers: what they are, and why."""
 
 
 def _stored(constraints: Constraints, precision: Precision, tensor: str) -> Precision | None:
