@@ -93,7 +93,9 @@ def examine() -> DoctorResult:
     if not any(f.state == "missing" for f in findings):
         findings.append(_ort_agrees())
     findings += [_backend(spec) for spec in specs() if spec.name != DEFAULT]
-    findings += [_providers(), *map(_plugin, plugin_modules())]
+    names = ", ".join(name.removesuffix("ExecutionProvider") for name in built_in_providers())
+    findings.append(Finding("execution providers", "ok", f"of ONNX Runtime: {names}"))
+    findings += map(_plugin, plugin_modules())
     findings += [_optional(*entry) for entry in OPTIONAL]
     findings.append(_gpu(find_device()))
     return DoctorResult(tuple(findings))
@@ -136,11 +138,6 @@ def _backend(spec: BackendSpec) -> Finding:
     )
 
 
-def _providers() -> Finding:
-    names = [name.removesuffix("ExecutionProvider") for name in built_in_providers()]
-    return Finding("execution providers", "ok", f"of ONNX Runtime: {', '.join(names)}")
-
-
 def _plugin(module: str) -> Finding:
     """Does a package with execution providers load, and what does it find here?"""
     package = package_of(module)
@@ -154,32 +151,27 @@ def _plugin(module: str) -> Finding:
     return Finding(what, "ok", ", ".join(devices))
 
 
+_PAIR = """<ir_version: 8, opset_import: ["": 13]>
+probe (float[4097] x) => (float[4097] y) <float scale = {0.037}, int8 zero = {0}> {
+    q = QuantizeLinear(x, scale, zero)
+    y = DequantizeLinear(q, scale, zero)
+}"""
+
+
 def _ort_agrees() -> Finding:
     """Run one Q/DQ pair: does ONNX Runtime round as specified on this machine?"""
     import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import parser
 
     from qdebug.backends.simulation import SimulationBackend
     from qdebug.formats.registry import INT8
 
-    scale = np.array(0.037, np.float32)
     values = np.linspace(-6, 6, 4097, dtype=np.float32)
-    graph = helper.make_graph(
-        [
-            helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], "q"),
-            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "dq"),
-        ],
-        "probe",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4097])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4097])],
-        [
-            numpy_helper.from_array(scale, "scale"),
-            numpy_helper.from_array(np.array(0, np.int8), "zero"),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = parser.parse_model(_PAIR)
     session = SimulationBackend().open(model, [])
-    same = np.array_equal(session.run({"x": values})["y"], INT8.quantize(values, scale))
+    same = np.array_equal(
+        session.run({"x": values})["y"], INT8.quantize(values, np.asarray(0.037, np.float32))
+    )
     if same:
         return Finding("Q/DQ simulation", "ok", "ONNX Runtime rounds half to even, as specified")
     return Finding(

@@ -32,10 +32,9 @@ from qdebug.backends.engine import (
     Shape,
     noise,
 )
-from qdebug.backends.registry import CAPABILITIES, BackendSpec
+from qdebug.backends.registry import BackendSpec
 from qdebug.engine_info.files.layer_info import layer_info_json
 from qdebug.engine_info.files.profile import LayerTime
-from qdebug.errors import BackendError
 from qdebug.network.weights import model_digest
 from qdebug.types import Feeds, Skipped, Tensors, TensorSpec
 
@@ -44,22 +43,10 @@ _ROUNDS, _SECONDS = 50, 2.0
 
 
 def as_runtime(spec: BackendSpec, opened: Backend | EngineRuntime) -> EngineRuntime:
-    """What a factory gave, as the pipeline uses it.
-
-    Raises:
-        BackendError: an EngineRuntime that executes engines, though the registry denies it.
-    """
-    if not hasattr(opened, "fitted"):
-        return HostRuntime(opened, spec)
-    runtime = cast("EngineRuntime", opened)
-    if not spec.executes and not runtime.not_run:
-        raise BackendError(
-            f"the backend '{spec.name}' {CAPABILITIES['executes']}, by the registry, and gives no "
-            "reason why (`not_run`)",
-            "Repair the package that adds it.",
-            code="QD-BACKEND-PLUGIN",
-        )
-    return runtime
+    """What a factory gave, as the pipeline uses it."""
+    if hasattr(opened, "fitted"):
+        return cast("EngineRuntime", opened)
+    return HostRuntime(opened, spec)
 
 
 @dataclass(frozen=True)
@@ -76,20 +63,10 @@ class HostRuntime:
     inputs: tuple[TensorSpec, ...] = ()
     shapes: Mapping[str, Shape] = field(default_factory=dict)
 
-    target = ""
+    target = not_run = ""
     typing = "strong"
     keeps = False
-
-    @property
-    def not_run(self) -> str:
-        """See EngineRuntime."""
-        return "" if self.spec.executes else f"{self.label} {CAPABILITIES['executes']}"
-
-    @property
-    def ways(self) -> tuple[CaptureWay, ...]:
-        """See EngineRuntime: there is no use in trying several where nothing is observed."""
-        harmless = (CaptureWay.HARMLESS,) if self.spec.captures else ()
-        return (CaptureWay.OUTPUTS, *harmless)
+    ways = (CaptureWay.OUTPUTS, CaptureWay.HARMLESS)
 
     @property
     def name(self) -> str:
@@ -180,11 +157,6 @@ class HostRuntime:
         group_bytes: int | None = None,
     ) -> Session:
         """See EngineRuntime.open."""
-        if not self.spec.captures:
-            reason = f"{self.label} {CAPABILITIES['captures']}"
-            inner = set(capture).difference(v.name for v in proto.graph.output)
-            unseen = tuple(Skipped(t, reason) for t in dict.fromkeys(capture) if t in inner)
-            return HostSession(self.backend.open(proto, []), unseen)
         if way is not CaptureWay.HARMLESS or not capture:
             return self.backend.open(proto, capture)
         feeds = noise(self.inputs, self.shapes)

@@ -15,7 +15,7 @@ import os
 import re
 import statistics
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from qdebug.backends.capture import mark_outputs
 from qdebug.engine_info.files.profile import LayerTime
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, Role
 from qdebug.engine_info.tensors import EngineTensor
-from qdebug.errors import BackendError, ModelError
+from qdebug.errors import BackendError, ModelError, QdebugError
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.network.weights import ONE_FILE_BYTES, on_disk, serialized, size_with_data
 from qdebug.types import Feeds, Skipped, Tensors
@@ -79,19 +79,10 @@ class OpenVINOBackend:
             ModelError: OpenVINO cannot read or compile the model.
         """
         check_imports(proto, self.label)
-        try:
+        with _mapped_errors(_refused):
             marked, skipped = mark_outputs(proto, capture)
             model = self._read(marked)
             compiled = self._core.compile_model(model, "CPU", self._config)
-        except Exception as error:
-            if not _is_foreign(error):
-                raise
-            raise ModelError(
-                f"{self.label} cannot load the model: {_first_line(error)}",
-                "Check the model with onnx.checker; express what OpenVINO does not support with "
-                "other operators.",
-                code="QD-MODEL-REFUSED",
-            ) from error
         names = [v.name for v in proto.graph.output]
         absent = {s.tensor for s in skipped}
         names += [t for t in dict.fromkeys(capture) if t not in {*names, *absent}]
@@ -364,22 +355,29 @@ def _stems(name: str) -> Iterator[str]:
         yield name
 
 
+def _refused(reason: str) -> QdebugError:
+    return ModelError(
+        f"OpenVINO cannot load the model: {reason}",
+        "Check the model with onnx.checker; express what OpenVINO does not support with other "
+        "operators.",
+        code="QD-MODEL-REFUSED",
+    )
+
+
+def _failed(reason: str) -> QdebugError:
+    return BackendError(f"OpenVINO could not run the model: {reason}", code="QD-BACKEND-EXECUTE")
+
+
 @contextmanager
-def _mapped_errors() -> Iterator[None]:
-    """The edge at which OpenVINO's exceptions of an execution become ours."""
+def _mapped_errors(made: Callable[[str], QdebugError] = _failed) -> Iterator[None]:
+    """The edge at which OpenVINO's exceptions become ours, `made` of their reason."""
     try:
         yield
     except Exception as error:
-        if not _is_foreign(error):
+        foreign = type(error).__module__.startswith(("openvino", "onnx"))
+        if not foreign and not isinstance(error, (RuntimeError, ValueError, TypeError)):
             raise
-        raise BackendError(
-            f"OpenVINO could not run the model: {_first_line(error)}", code="QD-BACKEND-EXECUTE"
-        ) from error
-
-
-def _is_foreign(error: Exception) -> bool:
-    foreign = type(error).__module__.startswith(("openvino", "onnx"))
-    return foreign or isinstance(error, (RuntimeError, ValueError, TypeError))
+        raise made(_first_line(error)) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -38,12 +38,10 @@ class BackendSpec:
         help: one line about it.
         factory: "module:function" that opens it. Gets `settings` and `context` as keywords, and
             returns a `run.base.Backend` or a `run.engine.EngineRuntime`.
-        executes: it runs models; `EngineRuntime.not_run` may still say that this machine cannot.
         builds: it compiles the candidate into an engine of its own, which is compared with the
             simulation. Without, it is the simulation.
         audits: it says in which precision each layer was built.
         profiles: it measures the time of each layer.
-        captures: tensors inside a model can be observed.
         precisions: those it has kernels for, of `types.Precision`.
         provider_precisions: those that other execution providers than the CPU's may have kernels
             for, besides. What one lacks it refuses, or leaves to the CPU's, which is told.
@@ -64,11 +62,9 @@ class BackendSpec:
     name: str
     help: str
     factory: str
-    executes: bool = True
     builds: bool = True
     audits: bool = False
     profiles: bool = False
-    captures: bool = True
     precisions: tuple[str, ...] = ("fp32", "int8")
     provider_precisions: tuple[str, ...] = ()
     symmetric: bool = False
@@ -192,20 +188,16 @@ class BackendSpec:
 NOT_INSTALLED = "QD-USAGE-BACKEND-NOT-INSTALLED"
 
 CAPABILITIES: Mapping[str, str] = {
-    "executes": "does not execute engines",
     "builds": "builds no engines",
     "audits": "does not tell the precisions that layers were built in",
     "profiles": "does not measure the time of each layer",
-    "captures": "does not let tensors inside a model be observed",
 }
 """The flags of a BackendSpec, and what a message says of a backend without it."""
 
 _ABLE: Mapping[str, str] = {
-    "executes": "runs models",
     "builds": "compiles engines",
     "audits": "tells each layer's precision",
     "profiles": "measures each layer's time",
-    "captures": "shows tensors inside",
 }
 """The flags of a BackendSpec, in words."""
 
@@ -289,14 +281,17 @@ _BUILT_IN = (
 )
 
 
+_LITERAL = {spec.name: spec for spec in _BUILT_IN}
+
+
 def backend_names() -> tuple[str, ...]:
     """Every backend, the default first, then the built-in ones, then those of other packages."""
-    return (*_literal(), *(name for name in _added() if name not in _literal()))
+    return (*_LITERAL, *(name for name in _added() if name not in _LITERAL))
 
 
 def built_in() -> tuple[BackendSpec, ...]:
     """Those of this package."""
-    return tuple(_literal().values())
+    return _BUILT_IN
 
 
 def specs() -> tuple[BackendSpec, ...]:
@@ -345,8 +340,8 @@ def spec_of(name: str) -> BackendSpec:
         UsageError: there is none.
         BackendError: an entry point that does not load, or names something else.
     """
-    if name in _literal():
-        return _literal()[name]
+    if name in _LITERAL:
+        return _LITERAL[name]
     entry = _added().get(name)
     if entry is None:
         close = difflib.get_close_matches(name, backend_names(), n=1)
@@ -384,11 +379,6 @@ def _is_importable(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ImportError:  # by a finder that refuses it
         return False
-
-
-@cache
-def _literal() -> Mapping[str, BackendSpec]:
-    return {spec.name: spec for spec in _BUILT_IN}
 
 
 def _added() -> Mapping[str, EntryPoint]:

@@ -29,7 +29,7 @@ ENGINE_VALUES: tuple[str, ...] = (
 )
 """What a condition may ask of an engine, besides its outputs and the metric."""
 
-NEEDED_FOR = {"build_s": "builds", "size_bytes": "builds", "latency_ms": "executes"}
+NEEDED_FOR = {"build_s": "builds", "size_bytes": "builds", "latency_ms": "builds"}
 """What a backend must be able to do to tell one of them (run.registry.CAPABILITIES); for all others
 it must audit."""
 

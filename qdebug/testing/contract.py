@@ -296,7 +296,7 @@ class BackendContract:
                 found = {p.precision for p in products if p is not None}
                 assert found and found <= {*spec.precisions, "tf32"}
         observed = runtime.open(proto, ["c"])
-        assert ("c" in observed.run(feeds)) == spec.captures
+        assert "c" in observed.run(feeds)
         observed.close()
         session = runtime.clean(proto)
         assert session.latency_ms(feeds) > 0
@@ -336,7 +336,4 @@ class BackendContract:
         """What the registry says of it; skips where that cannot be tried."""
         if self.backend_name not in backend_names():
             pytest.skip("it is not in the registry")
-        spec = spec_of(self.backend_name)
-        if not spec.executes:
-            pytest.skip("it does not execute")
-        return spec
+        return spec_of(self.backend_name)

@@ -90,9 +90,8 @@ def test_an_optional_package_under_any_of_its_names(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(module, "find_device", lambda: Device("a GPU", (8, 9), 1))
     found = by_name()
     assert found["backend tensorrt"].detail == (
-        "10.9: builds and runs engines on a GPU (runs models, compiles engines, tells each layer's "
-        "precision, measures each layer's time, shows tensors inside; FP32, FP16, BF16, FP8, "
-        "INT8)"
+        "10.9: builds and runs engines on a GPU (compiles engines, tells each layer's precision, "
+        "measures each layer's time; FP32, FP16, BF16, FP8, INT8)"
     )
     assert (found["pycuda"].state, found["pycuda"].detail) == ("ok", "installed")
 

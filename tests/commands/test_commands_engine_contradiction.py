@@ -85,7 +85,7 @@ def run(tmp_path: Any, wrong: dict[str, float]) -> EngineFindings:
     for k, x in enumerate(values):
         np.savez(tmp_path / f"{k}.npz", x=x)
     samples = open_samples(str(tmp_path), graph.inputs)
-    spec = BackendSpec("misreading", "", "", captures=True)
+    spec = BackendSpec("misreading", "", "")
     runtime = HostRuntime(Misreading(wrong), spec)
     exact = SimulationBackend()
     job = EngineJob(
