@@ -11,7 +11,7 @@ from onnx import TensorProto
 from qdebug.analyse.causes.overflow import contained
 from qdebug.backends.fp16_emulation.rounding import OBSERVED
 from qdebug.formats.registry import SCALED
-from qdebug.metrics.accumulate import ErrorTotals, skipped_tensors
+from qdebug.metrics.accumulate import ErrorTotals
 from qdebug.metrics.effect import Effect, EffectSummary, rank_key
 from qdebug.metrics.sums import ErrorSums
 from qdebug.metrics.tensor import metrics_of, part_sqnrs, sqnr_of
@@ -228,7 +228,7 @@ def all_skipped(
     pair: ModelPair, errors: ErrorTotals, not_float: Sequence[str]
 ) -> tuple[Skipped, ...]:
     """Tensors of the reference that have no error, with the reason."""
-    skipped = list(skipped_tensors(errors))
+    skipped = [Skipped(tensor, reason) for tensor, reason in errors.skipped.items()]
     skipped += [Skipped(t, "not floating point") for t in not_float]
     told = {u.tensor: u.reason for u in (*_unmatched(pair), *_refuted(pair))}
     known = {*pair.tensors, *(s.tensor for s in skipped)}

@@ -128,7 +128,7 @@ class PartsSink:
         self, executed: ExecutedBatch, layers: Sequence[_Isolated]
     ) -> dict[str, dict[str, float]]:
         """The energies of the parts, by layer and name; NaN where the candidate does not have what
-        a layer reads. See measure.parts for the four executions."""
+        a layer reads. See metrics/parts.py for the four executions."""
         local, unrounded = self.plan.local, self.plan.unrounded
         assert local is not None and unrounded is not None
         planned, bare = self.sessions

@@ -12,7 +12,7 @@ from qdebug.metrics.parts import PartEnergies
 from qdebug.metrics.sums import ErrorSums, MeasureOptions, measure, noise_ratio
 from qdebug.metrics.tensor import Metrics, metrics_of
 from qdebug.network.samples import Batch
-from qdebug.types import Feeds, Skipped, Tensors
+from qdebug.types import Feeds, Tensors
 
 REFERENCE, CANDIDATE, LOCAL, FEEDS = "reference", "candidate", "local", "feeds"
 """Names of runs: the FP32 model, the model under test, its layers fed with reference activations,
@@ -152,11 +152,6 @@ def compare_batch(comparison: Comparison, executed: ExecutedBatch) -> ErrorTotal
         if tensor in totals.tensors and reference[tensor].shape == local[output].shape:
             totals.local[layer] = measure(reference[tensor], local[output])
     return totals
-
-
-def skipped_tensors(errors: ErrorTotals) -> tuple[Skipped, ...]:
-    """The tensors that were left out in any batch."""
-    return tuple(Skipped(tensor, reason) for tensor, reason in errors.skipped.items())
 
 
 def _common_floats(reference: Tensors, candidate: Tensors) -> list[str]:

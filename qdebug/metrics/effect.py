@@ -228,11 +228,13 @@ def effects_of(runs: EffectRuns) -> dict[str, Effect]:
     """The effect of every layer that was measured either way, by name."""
     names = list(dict.fromkeys([*runs.alone, *runs.pinned]))
     total, total_alone = float(runs.whole.sum()), float(runs.whole_alone.sum())
+    estimates: dict[str, tuple[float, float]] | dict[str, tuple[None, None]]
     if not (math.isfinite(total) and math.isfinite(total_alone)):
-        return {name: _of_broken(runs, name) for name in names}
-    if total <= 0 or total_alone <= 0:  # exact: nothing to share out
-        return {name: Effect(_gain(runs, name), _alone(runs, name), 0.0, 0.0) for name in names}
-    estimates = _shares(runs, names, total, total_alone)
+        estimates = dict.fromkeys(names, (None, None))
+    elif total <= 0 or total_alone <= 0:  # exact: nothing to share out
+        estimates = dict.fromkeys(names, (0.0, 0.0))
+    else:
+        estimates = _shares(runs, names, total, total_alone)
     return {name: Effect(_gain(runs, name), _alone(runs, name), *estimates[name]) for name in names}
 
 
@@ -245,10 +247,6 @@ def _gain(runs: EffectRuns, name: str) -> float | None:
 
 def _alone(runs: EffectRuns, name: str) -> float | None:
     return float(runs.alone[name].sum()) if name in runs.alone else None
-
-
-def _of_broken(runs: EffectRuns, name: str) -> Effect:
-    return Effect(_gain(runs, name), _alone(runs, name), None, None)
 
 
 def _shares(
