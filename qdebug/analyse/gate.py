@@ -244,7 +244,6 @@ def task_result(
     return replace(
         result,
         chance=chance_of(evaluator),
-        step=1 / samples.count,
         lost=lost,
         won=won,
     )
@@ -269,7 +268,7 @@ def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str
         notes.append(_guessing(task.name))
     elif task.reference_classes == 1 and gate.metric is not None:
         notes += filter(None, [_one_class(gate.metric, samples)])
-    steps = _step_notes(task, task.step, samples, gate) if task.step and samples > 1 else []
+    steps = _step_notes(task, samples, gate) if task.is_share and samples > 1 else []
     notes += steps or _undecided_notes(task, samples, gate)
     return tuple(notes)
 
@@ -331,9 +330,9 @@ def _guessing(name: str) -> str:
     )
 
 
-def _step_notes(task: TaskResult, step: float, samples: int, gate: Gate) -> list[str]:
-    """Whether so few samples can show the change that is allowed, where the metric moves in steps
-    of `step`."""
+def _step_notes(task: TaskResult, samples: int, gate: Gate) -> list[str]:
+    """Whether so few samples can show the change that is allowed of a share of them."""
+    step = 1 / samples
     moves = f"With {samples} samples {task.name} moves in steps of {step:.4f}"
     conditions = [c for c in gate.conditions if c.scope == "metric"]
     if not conditions:

@@ -354,7 +354,6 @@ class TaskResult:
             known.
         reference_classes: how many different classes FP32 chooses, for samples or for pixels, of
             the built-in metrics of classes and masks; null for others.
-        step: the smallest change that a share of the samples can show: one of them; null of others.
         higher_is_better: as declared, else as seen: whether FP32's own outputs score higher than
             those of other samples; null where neither tells.
         is_share: it is a share of the samples, each of which counts as one.
@@ -376,7 +375,6 @@ class TaskResult:
     candidate: float
     chance: float | None = None
     reference_classes: int | None = None
-    step: float | None = None
     higher_is_better: bool | None = None
     is_share: bool = False
     uncertainty: Uncertainty | None = None

@@ -99,7 +99,6 @@ def test_keys_and_types(desk: Any) -> None:
             "candidate": Number,
             "chance": (float, type(None)),
             "reference_classes": (int, type(None)),
-            "step": (float, type(None)),
             "higher_is_better": bool,
             "is_share": bool,
             "by_sample": bool,
