@@ -88,18 +88,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _operators_hint(operator: str, layers: Layers) -> str:
     """What could be meant by an operator that no layer has."""
-    anchors: dict[str, set[str]] = {}
-    for layer in layers:
-        for node in layer.nodes:
-            op_type = layers.graph.by_name[node].op_type
-            anchors.setdefault(op_type.lower(), set()).add(layer.op_type)
     known = sorted({layer.op_type for layer in layers})
-    close = difflib.get_close_matches(operator.lower(), [k.lower() for k in known], n=1)
-    hint = ""
-    if close:
-        meant = next(k for k in known if k.lower() == close[0])
-        hint = f"Did you mean '{OPERATOR}{meant}'? "
-    elif operator.lower() in anchors:
-        within = ", ".join(f"{OPERATOR}{a}" for a in sorted(anchors[operator.lower()]))
-        hint = f"It is part of the layers of {within} here. "
+    nodes = layers.graph.by_name
+    within = sorted({x.op_type for x in layers for n in x.nodes if nodes[n].op_type == operator})
+    if within:
+        hint = f"It is part of the layers of {', '.join(OPERATOR + a for a in within)} here. "
+    else:
+        close = difflib.get_close_matches(operator, known, n=1, cutoff=0.5)
+        hint = f"Did you mean '{OPERATOR}{close[0]}'? " if close else ""
     return f"{hint}It has {', '.join(known)}."

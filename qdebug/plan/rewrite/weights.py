@@ -40,12 +40,12 @@ def divided_weight(
     """The weight of a node, or another of its shape, divided by factors of `input_channels`."""
     axis = _input_axis(graph, node)
     assert axis is not None
-    groups = int(graph.attributes(node).get("group", 1)) if node.op_type == "Conv" else 1
-    if groups == 1:
-        return np.asarray(weight / along(factors, axis, weight.ndim), np.float64)
-    rows = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
-    each = factors.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
-    return np.asarray((rows / each).reshape(weight.shape), np.float64)
+    each = along(factors, axis, weight.ndim)
+    if node.op_type == "Conv":  # the channels of a group are those of its own filters
+        groups = int(graph.attributes(node).get("group", 1))
+        by_filter = np.repeat(factors.reshape(groups, -1), len(weight) // groups, axis=0)
+        each = by_filter.reshape(*by_filter.shape, *[1] * (weight.ndim - 2))
+    return np.asarray(weight / each, np.float64)
 
 
 def weight_reach(graph: Graph, node: Node) -> Factors:
@@ -53,12 +53,9 @@ def weight_reach(graph: Graph, node: Node) -> Factors:
     axis, weight = _input_axis(graph, node), graph.constant(node.inputs[1])
     assert axis is not None and weight is not None
     groups = int(graph.attributes(node).get("group", 1)) if node.op_type == "Conv" else 1
-    rows = np.abs(weight.astype(np.float64)).reshape(groups, -1, *weight.shape[1:])
-    if groups == 1:
-        reach: Factors = np.moveaxis(rows[0], axis, 0).reshape(weight.shape[axis], -1).max(axis=1)
-    else:
-        reach = rows.reshape(*rows.shape[:3], -1).max(axis=(1, 3)).reshape(-1)
-    return reach
+    rows = np.moveaxis(np.abs(weight.astype(np.float64)), axis, 1)  # [outputs, inputs, …]
+    reach: Factors = rows.reshape(groups, -1, rows.shape[1], rows[0, 0].size).max(axis=(1, 3))
+    return reach.reshape(-1)
 
 
 def _input_axis(graph: Graph, node: Node) -> int | None:
