@@ -16,7 +16,7 @@ from qdebug.formats.registry import FORMAT_OF, WEIGHT_ONLY
 from qdebug.inmemory import InMemory, path_in
 from qdebug.inputfiles import HDF5_MAGIC, open_file
 from qdebug.plan.plan import BLOCK_SIZE, LEAST_BLOCK, Granularity, PrecisionPlan, TensorRange
-from qdebug.plan.trtcache import is_cache
+from qdebug.plan.trtcache import CACHE_MAGIC
 from qdebug.types import Precision
 from qdebug.wording import option
 from qdebug.yamlfile import dump_yaml, parse_yaml, read_yaml
@@ -93,31 +93,34 @@ def read_plan(path: str | Path) -> PrecisionPlan:
     if isinstance(path, InMemory):
         plan: PrecisionPlan = path.value
         return plan
-    path = Path(path)
-    if is_cache(path):
-        raise PlanError(
-            f"{path} is a calibration cache of TensorRT, not a plan",
-            f"Give it as {option('calibration')}.",
-            code="QD-PLAN-FILE",
-        )
-    return _plan_of(_read_file(path))
+    return _plan_of(_read_file(Path(path)))
 
 
 def _read_file(path: Path) -> _PlanFile:
-    if path.suffix == ".onnx" and path.is_file():
-        raise PlanError(
-            f"{path} is a model, not a plan",
-            "Give a plan, as 'qdebug bisect' writes, or ranges, as 'qdebug calibrate' does.",
-            code="QD-PLAN-FILE",
-        )
+    start = b""
     with suppress(OSError), open_file(path) as file:
-        if file.read(len(HDF5_MAGIC)) == HDF5_MAGIC:
-            raise PlanError(
-                f"{path} is a run file, not a plan",
-                "Give the plan that 'qdebug compare' writes with --save-plan, or 'qdebug bisect' "
-                "with -o.",
-                code="QD-PLAN-FILE",
-            )
+        start = file.read(len(HDF5_MAGIC))
+    others = (
+        (
+            path.suffix == ".onnx" and path.is_file(),
+            "a model",
+            "Give a plan, as 'qdebug bisect' writes, or ranges, as 'qdebug calibrate' does.",
+        ),
+        (
+            start == HDF5_MAGIC,
+            "a run file",
+            "Give the plan that 'qdebug compare' writes with --save-plan, or 'qdebug bisect' "
+            "with -o.",
+        ),
+        (
+            start.startswith(CACHE_MAGIC),
+            "a calibration cache of TensorRT",
+            f"Give it as {option('calibration')}.",
+        ),
+    )
+    for found, what, hint in others:
+        if found:
+            raise PlanError(f"{path} is {what}, not a plan", hint, code="QD-PLAN-FILE")
     return read_yaml(path, _PlanFile, PlanError)
 
 

@@ -22,6 +22,8 @@ from qdebug.errors import PlanError
 from qdebug.formats.registry import INT8
 from qdebug.inputfiles import open_file, read_text
 
+CACHE_MAGIC = b"TRT-"
+"""What a cache starts with."""
 HEADER = re.compile(r"^TRT-(\d+)-(\w+)$")
 KINDS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
 DEFAULT_KIND = "EntropyCalibration2"
@@ -61,7 +63,7 @@ def is_cache(path: Path) -> bool:
     """Whether a file starts like a calibration cache."""
     try:
         with open_file(path) as stream:
-            return stream.read(4) == b"TRT-"
+            return stream.read(len(CACHE_MAGIC)) == CACHE_MAGIC
     except OSError:
         return False
 
@@ -92,16 +94,34 @@ def read_cache(path: str | Path) -> CalibrationCache:
         )
     scales: dict[str, float] = {}
     for number, line in enumerate(lines[1:], start=2):
-        if line.strip():
-            name, scale = _entry(path, number, line)
-            if name in scales:
-                raise PlanError(
-                    f"{path}:{number}: tensor '{name}' is listed twice",
-                    "Remove one of the two lines.",
-                    code="QD-PLAN-CACHE",
-                )
-            scales[name] = scale
+        if not line.strip():
+            continue
+        entry = _ENTRY.fullmatch(line.rstrip())
+        if entry is None:
+            raise PlanError(
+                f"{path}:{number}: '{line.strip()[:60]}' is not a line of a calibration cache",
+                "A line looks like 'tensor: 3c010a14': a name and eight hexadecimal digits.",
+                code="QD-PLAN-CACHE",
+            )
+        name, scale = entry[1].strip(), struct.unpack(">f", bytes.fromhex(entry[2].zfill(8)))[0]
+        if not math.isfinite(scale) or scale < 0:
+            raise PlanError(
+                f"{path}:{number}: the scale of '{name}' is {scale}",
+                "Calibrate again: a scale is a finite number >= 0.",
+                code="QD-PLAN-CACHE",
+            )
+        if name in scales:
+            raise PlanError(
+                f"{path}:{number}: tensor '{name}' is listed twice",
+                "Remove one of the two lines.",
+                code="QD-PLAN-CACHE",
+            )
+        scales[name] = float(scale)
     return CalibrationCache(int(header[1]), header[2], scales)
+
+
+_ENTRY = re.compile(r"(.+):\s*([0-9a-fA-F]{8}|0)")
+"""A name, which may hold ": ", and a scale."""
 
 
 def cache_text(cache: CalibrationCache) -> str:
@@ -115,23 +135,3 @@ def cache_text(cache: CalibrationCache) -> str:
 def default_cache_text(scales: Mapping[str, float]) -> str:
     """The text of a cache of scales by tensor name, as the newest TensorRT that reads one does."""
     return cache_text(CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, scales))
-
-
-def _entry(path: Path, number: int, line: str) -> tuple[str, float]:
-    # The name may hold ": "; the scale may not.
-    name, colon, bits = line.rpartition(":")
-    bits = bits.strip()
-    if not colon or not name or not re.fullmatch(r"[0-9a-fA-F]{8}|0", bits):
-        raise PlanError(
-            f"{path}:{number}: '{line.strip()[:60]}' is not a line of a calibration cache",
-            "A line looks like 'tensor: 3c010a14': a name and eight hexadecimal digits.",
-            code="QD-PLAN-CACHE",
-        )
-    scale = struct.unpack(">f", bytes.fromhex(bits.zfill(8)))[0]
-    if not math.isfinite(scale) or scale < 0:
-        raise PlanError(
-            f"{path}:{number}: the scale of '{name.strip()}' is {scale}",
-            "Calibrate again: a scale is a finite number >= 0.",
-            code="QD-PLAN-CACHE",
-        )
-    return name.strip(), float(scale)
