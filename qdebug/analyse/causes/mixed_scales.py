@@ -68,7 +68,7 @@ class MixedScale:
         )
         if self.planned:
             remedy = (
-                "`qdebug repair` can equalize or split channels, so that one scale suits them. "
+                "`qdebug repair` can equalize channels, so that one scale suits them. "
                 "Keep this layer in FP32 only if that is not enough."
             )
         else:

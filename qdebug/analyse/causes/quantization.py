@@ -471,7 +471,7 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
             else " Else keep the layer in FP32."
         )
     elif stretched:
-        remedy = f"{_CLIPPING_CALIBRATOR} `qdebug repair` can equalize or split channels. {_LAST}"
+        remedy = f"{_CLIPPING_CALIBRATOR} `qdebug repair` can equalize channels. {_LAST}"
     else:
         remedy = (
             "`qdebug calibrate` compares other ranges, `qdebug repair` tries to recover accuracy "
@@ -652,10 +652,10 @@ def _weight(weight: WeightPart, share: float) -> Cause:
         if weight.block
         else "Keep the layer in higher precision, or train the network with its weights quantized."
         if not is_planned(weight.format)
-        else f"{_REPAIR_OF_OTHERS}: it rounds and corrects weights. Keep the layer in FP32 only if "
+        else f"{_REPAIR_OF_OTHERS}: it refits weights and biases. Keep the layer in FP32 only if "
         "that is not enough."
         if not weight.planned
-        else "`qdebug repair` rounds and corrects weights so that the layer's output suffers less "
+        else "`qdebug repair` refits weights and biases so that the layer's output suffers less "
         "(`qdebug calibrate` changes the ranges of activations only). Keep the layer in FP32 only "
         "if that is not enough.",
         brief=rounded,
