@@ -17,7 +17,7 @@ _ATTRIBUTE_TYPES = frozenset(AttributeProto.AttributeType.values()) - {Attribute
 _MOST = 2**31
 _SHOWN = 40
 """Bytes of a damaged text that a message shows."""
-MOST_AXES = 64
+_MOST_AXES = 64
 """Of a tensor: numpy takes no more."""
 _COMPLEX = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
 _PACKED_BITS = {
@@ -199,8 +199,8 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
         raise _DamagedError(f"'{tensor.name}' is of the unknown type {kind}")
     if any(size < 0 for size in dims):
         raise _DamagedError(f"'{tensor.name}' has the shape {list(dims)}")
-    if len(dims) > MOST_AXES:
-        raise _DamagedError(f"'{tensor.name}' has {len(dims)} axes, more than {MOST_AXES}")
+    if len(dims) > _MOST_AXES:
+        raise _DamagedError(f"'{tensor.name}' has {len(dims)} axes, more than {_MOST_AXES}")
     if uses_external_data(tensor):
         return
     count = math.prod(dims)

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from io import BufferedReader
 from pathlib import Path
 
 import onnx
@@ -24,11 +23,10 @@ from onnx.external_data_helper import (
 
 from qdebug.errors import ModelError
 from qdebug.inmemory import InMemory
-from qdebug.inputfiles import NotAFileError, open_file
+from qdebug.inputfiles import NotAFileError, open_file, read_bytes
 from qdebug.network.check import PACKED_TYPES, check_structure
 from qdebug.network.foreign import recognized
 from qdebug.network.graph import opset_of
-from qdebug.network.onefile import put_back, put_back_external, without_weights
 from qdebug.network.weights import LARGE_BYTES, Place, declare, lightened, model_digest
 from qdebug.wording import printable
 
@@ -66,22 +64,12 @@ def read_model(path: str | Path) -> ModelFile:
         return _taken(Path(path), path.value)
     path = Path(path)
     with _reading(path):
-        file = open_file(path)
-    with file:
-        with _reading(path):
-            before = os.fstat(file.fileno())
-            data, skipped = without_weights(file)
-            file.seek(0)
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        proto = _parse(path, data, before.st_size)
-        del data
-        _check_opset(path, proto)
-        with _reading(path):
-            skipped = put_back_external(file, proto, skipped)
-        digest = _find_external_data(path, proto, sha256)
-        with _reading(path):
-            put_back(file, proto, skipped)
-            _check_untouched(file, before)
+        data = read_bytes(path)
+    sha256 = hashlib.sha256(data).hexdigest()
+    proto = _parse(path, data)
+    del data
+    _check_opset(path, proto)
+    digest = _find_external_data(path, proto, sha256)
     check_structure(path, proto)
     return ModelFile(path, lightened(proto), sha256, digest)
 
@@ -133,19 +121,8 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_untouched(file: BufferedReader, before: os.stat_result) -> None:
-    """Make sure that what was read is of one file: its digest, its message and its weights.
-
-    Raises:
-        OSError: it was written to.
-    """
-    after = os.fstat(file.fileno())
-    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-        raise OSError(None, "it was written to in the meantime")
-
-
-def _parse(path: Path, data: bytes, size: int) -> onnx.ModelProto:
-    """The model that is serialized in `data`, of a file of `size` bytes."""
+def _parse(path: Path, data: bytes) -> onnx.ModelProto:
+    """The model that is serialized in the `data` of a file."""
     if not data:
         raise ModelError(
             f"{path}: the file is empty", "Export the model again.", code="QD-MODEL-TRUNCATED"
@@ -157,7 +134,7 @@ def _parse(path: Path, data: bytes, size: int) -> onnx.ModelProto:
         # A field holding the graph starts the damage in a truncated file, so the parser cannot
         # tell it from another format; the size helps the user to.
         raise _foreign(path) or ModelError(
-            f"{path}: not an ONNX file, or a truncated one ({size} bytes)",
+            f"{path}: not an ONNX file, or a truncated one ({len(data)} bytes)",
             "Compare its size with the original, or export the model again.",
             code="QD-MODEL-TRUNCATED",
         ) from None

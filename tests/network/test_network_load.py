@@ -265,15 +265,3 @@ def test_a_name_that_is_no_text_whatever_protobuf_reads_it(tmp_path: Path, proto
     )
     assert done.returncode == 2
     assert "QD-MODEL-" in done.stderr
-
-
-def test_a_file_that_is_written_to_while_it_is_read(
-    net: Any, save: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = save(small(net))
-
-    def put_back(*_: object) -> None:
-        os.utime(path, (1, 1))
-
-    monkeypatch.setattr(load, "put_back", put_back)
-    fails("QD-MODEL-UNREADABLE", path, "written to")

@@ -25,8 +25,7 @@ from google.protobuf.message import DecodeError
 
 from qdebug.errors import SampleError, given_by
 from qdebug.inmemory import InMemory
-from qdebug.inputfiles import open_file, read_text
-from qdebug.network.onefile import without_weights
+from qdebug.inputfiles import read_bytes, read_text
 from qdebug.network.preprocessing import (
     PRESETS,
     ColourName,
@@ -181,7 +180,7 @@ class Metadata:
 
 
 def read_metadata(model: str) -> Metadata:
-    """The metadata of a model, without its weights. Nothing of what cannot be read: that is said
+    """The metadata of a model. Nothing of what cannot be read: that is said
     where the model itself is read."""
     if isinstance(model, InMemory):
         proto, name = model.value, str(model)
@@ -189,8 +188,7 @@ def read_metadata(model: str) -> Metadata:
         name = Path(model).name
         proto = onnx.ModelProto()
         try:
-            with open_file(model) as file:
-                proto.ParseFromString(without_weights(file)[0])
+            proto.ParseFromString(read_bytes(model))
         except (OSError, DecodeError, UnicodeDecodeError):
             return Metadata()
     axes = (

@@ -14,8 +14,7 @@ import numpy as np
 import onnx
 
 from qdebug.errors import SampleError, required
-from qdebug.inputfiles import open_file, read_text
-from qdebug.network.onefile import without_weights
+from qdebug.inputfiles import read_bytes, read_text
 from qdebug.network.samples.arrays import ArrayInMemory
 from qdebug.network.samples.found_preprocessing import folders_beside
 from qdebug.network.samples.matching import inputs_text
@@ -270,9 +269,7 @@ def _check_vocabulary(encoded: Sequence[Any], file: Path, spec: SampleSpec, ids:
 
 def _embedding_rows(model: str, ids: str) -> int | None:
     """How many rows the table has that an input looks up; None where that is not seen."""
-    proto = onnx.ModelProto()
-    with open_file(model) as file:
-        proto.ParseFromString(without_weights(file)[0])
+    proto = onnx.ModelProto.FromString(read_bytes(model))
     tables = {each.name: each.dims for each in proto.graph.initializer}
     names = {ids}
     for node in proto.graph.node:
