@@ -24,13 +24,13 @@ from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import Calibrator
 from qdebug.execute.context import Context, one_at_a_time
 from qdebug.execute.over_shards import over_shards
+from qdebug.memo import Memo
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.network.weights import model_digest
 from qdebug.run.executor import Shard, part_of
 from qdebug.run.timelimit import check_time
-from qdebug.store.cache import load_calibration, save_calibration
 from qdebug.store.schema import RangeRecord
 from qdebug.types import Progress
 
@@ -82,7 +82,7 @@ def gather_ranges(
     operators = context.sessions.operators_digest if cached else ""
     if cached:
         for wanted in [None, tensors] if tensors is not None else [None]:
-            records = load_calibration(_key(graph, subset, wanted, operators))
+            records = Memo().get(_key(graph, subset, wanted, operators))
             if records is not None:
                 return from_records(records, subset.indices)
     with ExitStack() as stack:
@@ -101,7 +101,7 @@ def gather_ranges(
         shares = over_shards(context, work, subset, "calibrate", few=True)
         gathered = _gathered(shares, subset)
     if cached:
-        save_calibration(_key(graph, subset, tensors, operators), to_records(gathered))
+        Memo().put(_key(graph, subset, tensors, operators), to_records(gathered))
     return gathered
 
 

@@ -13,9 +13,6 @@ import pytest
 import yaml
 from onnx import helper
 
-from qdebug.store.cache import load_calibration, save_calibration
-from qdebug.store.schema import RangeRecord
-
 CALIBRATE = ("calibrate", "net.onnx", "--calib-data", "calib.npz", "--holdout", "data.npz")
 CALIBRATE = (*CALIBRATE, "--no-progress")
 
@@ -187,34 +184,6 @@ def test_users_calibrators_of_one_name_are_all_tried(desk: Any) -> None:
     assert list(found) == ["entropy", "a.py:entropy", "mix", "half", "sub/b.py:half"]
     amax = {name: method["tensors"]["x"]["amax"] for name, method in found.items()}
     assert amax["half"] == 2 * amax["sub/b.py:half"] == amax["a.py:entropy"] / 2
-
-
-def test_every_bit_of_what_is_kept_is_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path))
-    table = np.arange(400, dtype=np.int64).reshape(4, 100)
-    records = {
-        "x": RangeRecord({"low": -1.5, "count": 7}, {"table": table}),
-        "y": RangeRecord({"low": np.inf, "count": 0}, {"table": table[:, :0]}),
-    }
-    save_calibration("key", records)
-    found = load_calibration("key")
-    assert found is not None
-    assert found["x"].scalars == records["x"].scalars
-    np.testing.assert_array_equal(found["x"].arrays["table"], table)
-    whole = (tmp_path / "key.h5").read_bytes()
-    lost = 0
-    for place in range(0, len(whole), 97):
-        damaged = bytearray(whole)
-        damaged[place] ^= 0x10
-        (tmp_path / "key.h5").write_bytes(damaged)
-        again = load_calibration("key")
-        lost += again is None
-        if again is not None:  # a byte that means nothing
-            assert again["x"].scalars == records["x"].scalars
-            np.testing.assert_array_equal(again["x"].arrays["table"], table)
-    assert lost > 30
 
 
 def test_a_configuration_file_and_flags_over_it(desk: Any) -> None:

@@ -15,21 +15,13 @@ from qdebug.decide.search.journal import Journal
 from qdebug.errors import StoreError
 from qdebug.store.cache import (
     load_arrays,
-    load_calibration,
     load_result,
     save_arrays,
-    save_calibration,
     save_result,
 )
-from qdebug.store.schema import RangeRecord
 
 ROUNDS, VALUES = 60, 4000
 SPAWN = multiprocessing.get_context("spawn")
-
-
-def record(value: int) -> dict[str, RangeRecord]:
-    arrays = {"table": np.full((4, VALUES), value, np.int64)}
-    return {"x": RangeRecord(scalars={"amax": float(value)}, arrays=arrays)}
 
 
 def work(folder: str, own: int, seen: multiprocessing.Queue[set[float]]) -> None:
@@ -37,13 +29,12 @@ def work(folder: str, own: int, seen: multiprocessing.Queue[set[float]]) -> None
     os.environ["QDEBUG_CACHE_DIR"] = folder
     found = set()
     for _ in range(ROUNDS):
-        save_calibration("key", record(own))
-        records = load_calibration("key")
-        if records is None:  # the other process is writing the first
+        save_arrays("kind", "key", {"table": np.full((4, VALUES), own)})
+        arrays = load_arrays("kind", "key")
+        if arrays is None:  # the other process is writing the first
             continue
-        table = records["x"].arrays["table"]
-        assert (table == records["x"].scalars["amax"]).all()
-        found.add(float(records["x"].scalars["amax"]))
+        assert (arrays["table"] == arrays["table"][0, 0]).all()
+        found.add(float(arrays["table"][0, 0]))
     seen.put(found)
 
 
@@ -57,7 +48,9 @@ def test_two_processes_keep_results_of_one_key(tmp_path: Path) -> None:
         process.join()
         assert process.exitcode == 0
     assert found == {1.0, 2.0}
-    assert [p.name for p in tmp_path.iterdir()] == ["key.h5"]  # nothing half-written is left
+    assert [p.name for p in (tmp_path / "kind").iterdir()] == [
+        "key.npz"
+    ]
 
 
 def hold(path: str, ready: Any, done: Any) -> None:
@@ -90,16 +83,13 @@ def test_what_somebody_planted_in_the_folder_is_not_followed(
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "cache" / "kind").mkdir(parents=True)
-    for name in ("key.h5", "kind/key.json", "kind/key.npz"):
+    for name in ("kind/key.json", "kind/key.npz"):
         path = tmp_path / "cache" / name
         path.symlink_to(victim) if planted == "link" else os.mkfifo(path)
-    assert load_calibration("key") is None
     assert load_result("kind", "key") is None
     assert load_arrays("kind", "key") is None
-    save_calibration("key", record(3))
     save_result("kind", "key", {"a": 1})
     save_arrays("kind", "key", {"a": np.arange(3)})
-    assert load_calibration("key") is not None
     assert load_result("kind", "key") == {"a": 1}
     assert load_arrays("kind", "key") is not None
     assert victim.read_text() == "precious"
