@@ -57,7 +57,7 @@ _PUBLIC = {
     "qdebug.results.init": ("InitResult",),
     "qdebug.results.inspect": ("InspectResult",),
     "qdebug.results.sweep": ("SweepResult",),
-    "qdebug.decide.search.outcome": ("BisectResult",),
+    "qdebug.decide.bisect.result": ("BisectResult",),
     "qdebug.decide.remedies.result": ("RepairResult",),
     "qdebug.backends.doctor": ("DoctorResult",),
     "qdebug.plan.export": ("ExportResult",),

@@ -36,8 +36,8 @@ from qdebug.config.repair import RepairSettings as RepairSettings
 from qdebug.config.report import ReportSettings as ReportSettings
 from qdebug.config.sweep import SweepSettings as SweepSettings
 from qdebug.config.view import ViewSettings as ViewSettings
+from qdebug.decide.bisect.result import BisectResult as BisectResult
 from qdebug.decide.remedies.result import RepairResult as RepairResult
-from qdebug.decide.search.outcome import BisectResult as BisectResult
 from qdebug.errors import BackendError as BackendError
 from qdebug.errors import ClusterError as ClusterError
 from qdebug.errors import MetricError as MetricError
@@ -333,7 +333,6 @@ def bisect(
     target: str | None = None,
     max_drop: float | None = None,
     max_rise: float | None = None,
-    strategy: str = "auto",
     pin_to: Literal["w8", "int8", "fp8", "a16w8", "bf16", "fp16", "fp32", "auto", "ladder"]
     | None = None,
     pin: Sequence[str] = (),
@@ -342,8 +341,6 @@ def bisect(
     profile_layers: str | os.PathLike[str] | None = None,
     max_evaluations: int | None = None,
     time_limit: float | None = None,
-    journal: str | os.PathLike[str] | None = None,
-    int8_kernels: bool = True,
     select_point: str | None = None,
     batch_size: int | None = None,
     custom_op_library: Sequence[str | os.PathLike[str]] = (),
@@ -374,8 +371,8 @@ def bisect(
 ) -> BisectResult:
     """Find the cheapest layers to keep in higher precision, so that the target holds.
 
-    Evaluations are kept in a journal, by which a search that was interrupted goes on; with a metric
-    in memory that uses more than plain data there is none.
+    What was evaluated is kept on disk, so that a search that was interrupted goes on; with a metric
+    in memory that uses more than plain data it is not.
 
     The keywords: see `BisectSettings`.
 

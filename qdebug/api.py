@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from qdebug.backends.doctor import DoctorResult
     from qdebug.commands.report.view import View
+    from qdebug.decide.bisect.result import BisectResult
     from qdebug.decide.remedies.result import RepairResult
-    from qdebug.decide.search.outcome import BisectResult
     from qdebug.network.samples import Samples
     from qdebug.plan.export import ExportResult
     from qdebug.result import Result
@@ -180,8 +180,8 @@ def bisect(
 ) -> BisectResult:
     """Find the cheapest layers to keep in higher precision, so that the target holds.
 
-    Evaluations are kept in a journal, by which a search that was interrupted goes on; with a metric
-    in memory that uses more than plain data there is none.
+    What was evaluated is kept on disk, so that a search that was interrupted goes on; with a metric
+    in memory that uses more than plain data it is not.
 
     Args:
         model: a path, an `onnx.ModelProto`, or `BisectSettings`; None takes the plan's.
@@ -400,7 +400,7 @@ def export(plan: Any = None, **settings: Any) -> ExportResult:
     from qdebug.commands.export_run import export_run
     from qdebug.config.export import RUN_TARGETS
     from qdebug.config.objects import as_settings
-    from qdebug.decide.search.outcome import BisectResult
+    from qdebug.decide.bisect.result import BisectResult
     from qdebug.results.calibrate import CalibrateResult
     from qdebug.results.recorded import Run
 

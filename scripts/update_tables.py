@@ -21,7 +21,6 @@ sys.path.insert(0, str(REPOSITORY))
 
 from qdebug.backends.registry import CAPABILITIES, built_in  # noqa: E402
 from qdebug.calibrators.registry import CALIBRATORS  # noqa: E402
-from qdebug.config.strategies import STRATEGIES  # noqa: E402
 from qdebug.metrics.tasks.registry import BUILT_IN, DECODERS  # noqa: E402
 from qdebug.metrics.tensor import LAYER_METRICS, METRICS, Metric  # noqa: E402
 from qdebug.network.dataformats import FORMATS  # noqa: E402
@@ -73,12 +72,6 @@ def decoders() -> str:
     """How outputs of detectors and recognizers are read."""
     rows = ((f"`{d.name}`", d.reads) for d in DECODERS)
     return table(("Decoder", "Reads"), rows)
-
-
-def strategies() -> str:
-    """The strategies of the search."""
-    rows = ((f"`{name}`", summary) for name, summary in STRATEGIES.items())
-    return table(("Strategy", "What it looks for"), rows)
 
 
 def packages() -> str:
@@ -155,7 +148,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "layer-metrics": layer_metrics,
     "task-metrics": task_metrics,
     "decoders": decoders,
-    "strategies": strategies,
     "packages": packages,
     "backends": backends,
 }

@@ -37,7 +37,6 @@ REQUIRED = (
     "rich",
     "cyclopts",
     "annotated-types",
-    "threadpoolctl",
 )
 OPTIONAL = (("pycuda", ("pycuda",), "pip install pycuda (needs the CUDA toolkit)"),)
 """Requirements beyond the backends of the registry: module, distributions, how to install it."""

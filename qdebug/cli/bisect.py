@@ -12,8 +12,7 @@ from qdebug.display.blocks import TERMS
 
 def run(settings: BisectSettings, shown: ShownWithProgress) -> int:
     """Search, and write the plan that was found; 1 where the target is not met."""
-    kept = settings.cache or settings.journal is not None
-    with resumable(kept), progress_bars(shown) as progress:
+    with resumable(settings.cache), progress_bars(shown) as progress:
         result = api.bisect(settings, progress=progress)
     written = [settings.output] if result.found else []
     if result.engine:

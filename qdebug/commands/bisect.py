@@ -11,9 +11,8 @@ from qdebug.backends.sizing import parallelism
 from qdebug.commands.check.suspicions import suspicions
 from qdebug.commands.framework.framework_check import framework_result
 from qdebug.config.bisect import BisectSettings
-from qdebug.decide.bisect.search import search_from
-from qdebug.decide.bisect.setup import Setup, prepare
-from qdebug.decide.search.outcome import BisectResult
+from qdebug.decide.bisect.result import BisectResult
+from qdebug.decide.bisect.steps import Setup, prepare, search_from
 from qdebug.decide.search.pareto import check_select_point
 from qdebug.display.framework import unlike_export
 from qdebug.errors import ModelError

@@ -14,18 +14,16 @@ from qdebug.commands.check.suspicions import suspicions
 from qdebug.config.removed import REMOVED
 from qdebug.config.repair import RepairSettings
 from qdebug.decide.bisect.answer import hardly_worth
-from qdebug.decide.bisect.grain import Coarse, coarse, told
+from qdebug.decide.bisect.result import BisectResult
+from qdebug.decide.bisect.target import few_samples_note
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.registry import REMEDIES
 from qdebug.decide.remedies.result import Answer, Figures, Outcome, Proof, RepairResult, Step
-from qdebug.decide.repair.checkpoint import Checkpoints, checkpoints, question_of
 from qdebug.decide.repair.judge import Judge
-from qdebug.decide.repair.offer import offered, offered_before
 from qdebug.decide.repair.pins import dropped_pins, fewest_pins, of_no_use, why_dropped
-from qdebug.decide.repair.setup import Setup, prepare
+from qdebug.decide.repair.setup import Setup, prepare, question_of
 from qdebug.decide.repair.steps import Alternative, Attempt, State, Trying
 from qdebug.decide.repair.verdict import Judgement, holds
-from qdebug.decide.search.outcome import BisectResult
 from qdebug.errors import UsageError
 from qdebug.execute.context import time_limit_told
 from qdebug.metrics.tasks.base import is_share
@@ -78,14 +76,9 @@ def _repair(
     judged = setup.context, setup.reference.graph, setup.choosing.samples, setup.metric
     suspicious = suspicions(*judged, ends_at=ends_at)
     condition = _condition(setup, judge)
-    too_coarse = setup.coarse or _coarse(setup, judge)
-    kept = checkpoints(setup, sequence, settings.cache)
-    state = kept.load()
-    resumed = len(state.steps) if state else 0
     proving = _Proving(setup)
 
     def on_step(state: State) -> str:
-        kept.save(state)
         proven = proving.so_far(state) if state.steps[-1].accepted else None
         if proven is None:
             return ""
@@ -93,25 +86,22 @@ def _repair(
 
     trying = _trying(setup, condition, on_step)
     state, found, explanation, went_on = _tried(
-        trying, proving, state or _begin(setup, sequence), setup.start
+        trying, proving, _begin(setup, sequence), setup.start
     )
     proven = proving.of(state)
     dropped = ""
     if proven.reverted:
         dropped = _why_dropped(setup, judge.verdict(found, baseline).better)
     result = _found(settings, setup, state, proven)
-    notes = (*result.notes, too_coarse.note) if too_coarse else result.notes
     suspect = judge.guessing_note()
-    notes = tuple(filter(None, (*suspicious, *notes, suspect, went_on)))
+    few = few_samples_note(setup.target, setup.proving.count) if setup.target else ""
+    notes = tuple(filter(None, (*suspicious, *result.notes, suspect, few, went_on)))
     needs_pins = setup.target is not None and not (result.holds and proven.suffices)
     if explanation and setup.target is not None and settings.pin and not needs_pins:
         explanation = _NOTHING_TO_PIN
-    if setup.target is None and settings.pin:
-        result = replace(result, mixed=offered(setup, result, ends_at, cached=settings.cache))
     fewest = None
     if needs_pins and settings.pin:
-        before = offered_before(setup, cached=settings.cache)
-        fewest = fewest_pins(setup, result.network, ends_at, state.steps, before)
+        fewest = fewest_pins(setup, result.network, ends_at, state.steps)
         explanation = explanation or ("" if fewest else _NOT_PINNED)
     if fewest is not None:
         if fewest.network is not result.network:  # then the figures are those of the start, too
@@ -127,12 +117,9 @@ def _repair(
             else ""
         )
         notes = (*notes, worth) if worth else notes
-    explanation = _ended_early(explanation, kept, state)
+    explanation = _ended_early(explanation, state)
     return replace(
         result,
-        grain=too_coarse.grain if too_coarse else None,
-        said_before=too_coarse.note if too_coarse else "",
-        resumed=resumed,
         explanation=explanation or dropped or _missed(setup, result),
         notes=notes,
         suspect=suspect,
@@ -196,14 +183,6 @@ def _found(settings: RepairSettings, setup: Setup, state: State, proven: _Proven
         given=setup.given.graph.proto if proven.reverted and setup.given else None,
         notes=setup.notes,
     )
-
-
-def _coarse(setup: Setup, judge: Judge) -> Coarse | None:
-    """Whether the metric is too coarse for the target, where FP32's outputs tell it."""
-    if setup.target is None or setup.metric is None:
-        return None
-    sets = (judge.count, "selection samples"), (setup.proving.count, "held-out samples")
-    return told(coarse(setup.target, judge.reference_metric, sets))
 
 
 def _ended(step: Step, is_in_answer: bool, pinning: BisectResult | None) -> Step:
@@ -385,19 +364,11 @@ def _with_pins(result: RepairResult, pinning: BisectResult) -> RepairResult:
     )
 
 
-def _ended_early(why: str, kept: Checkpoints, state: State) -> str:
-    """Why a repair ended early, and how it goes on; of one that did not, nothing is kept."""
-    if not why:
-        kept.discard()
-        return ""
-    if not state.steps and state.waiting and why != _NOTHING_TO_PIN:
+def _ended_early(why: str, state: State) -> str:
+    """Why a repair ended early; "" where it did not."""
+    if why and not state.steps and state.waiting and why != _NOTHING_TO_PIN:
         return f"{why} None was tried to its end: give more time ({option('time_limit')})."
-    if kept.key is None:
-        return why
-    return (
-        f"{why} What was tried is kept: the same command goes on from there, with "
-        f"{option('force')} where its files exist."
-    )
+    return why
 
 
 def _why_dropped(setup: Setup, was_worse: bool) -> str:

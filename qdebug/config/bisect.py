@@ -30,13 +30,11 @@ from qdebug.config.option import (
     Share,
 )
 from qdebug.config.specs import PinSearchSpec, TargetSpec, spec_from
-from qdebug.config.strategies import STRATEGIES
 from qdebug.config.values import parse_difference
 from qdebug.network.samplespec import SampleSpec
 
 PinToName = Literal["w8", "int8", "fp8", "a16w8", "bf16", "fp16", "fp32", "auto", "ladder"]
 Seconds = Annotated[float, Gt(0)]
-_STRATEGIES = "; ".join(f"{name} ({summary})" for name, summary in STRATEGIES.items())
 
 TARGET = Option(
     'What must hold in the end, such as "output.cosine>=0.999" or "metric>=0.97".',
@@ -107,10 +105,6 @@ class BisectSettings(CandidateSettings, ClusterSettings):
     max_drop: Annotated[float | None, MAX_DROP] = None
     max_rise: Annotated[float | None, MAX_RISE] = None
     worst_group: Annotated[str | None, WORST_GROUP] = None
-    strategy: Annotated[
-        str,
-        Option(f"How to search: {_STRATEGIES}.", SEARCH, metavar="NAME", words=tuple(STRATEGIES)),
-    ] = next(iter(STRATEGIES))
     pin_to: Annotated[PinToName | None, PIN_TO] = None
     pin: Annotated[
         tuple[str, ...],
@@ -146,25 +140,7 @@ class BisectSettings(CandidateSettings, ClusterSettings):
         Positive | None, Option("Stop after N sets of layers were tried.", SEARCH, metavar="N")
     ] = None
     time_limit: Annotated[Seconds | None, TIME_LIMIT] = None
-    journal: Annotated[
-        str | None,
-        Option(
-            "Keep what was tried in this file; the same command then resumes where it stopped.",
-            SEARCH,
-            metavar="FILE",
-            unset="one in the cache folder",
-            writes="any",
-        ),
-    ] = None
     memory_budget: Annotated[int, MEMORY_BUDGET] = DEFAULT_BUDGET
-    int8_kernels: Annotated[
-        bool,
-        Option(
-            "Search on ONNX Runtime's INT8 kernels, where they agree with the simulation.",
-            SEARCH,
-            off="Search on the slower simulation, not on ONNX Runtime's INT8 kernels.",
-        ),
-    ] = True
     select_point: Annotated[
         str | None,
         Option(

@@ -5,11 +5,15 @@ from __future__ import annotations
 _GAINED_LITTLE = "It gained next to nothing behind the other remedies: leave it out."
 
 REMOVED: dict[str, str] = {
+    "int8_kernels": "Leave it out: sets of layers are evaluated in the simulation.",
+    "journal": "Leave it out: what was evaluated is kept in the cache folder, and the same command "
+    "goes on from there.",
     "plot": "`qdebug ranges --tensor NAME` shows a histogram; with --json, its numbers.",
     "mix": "Give one --method for all tensors: the best of each tensor was measurably better on no "
     "network.",
     "segments": "Nothing: ONNX Runtime maps weights in external data, and --memory-budget limits "
     "the activations.",
+    "strategy": "Leave it out: there is one search, which tries all sets of few layers.",
     "to=model-explorer": "Use --to csv, or `qdebug view RUN`, which shows the network.",
     "to=ort-nbits": "Use --to onnx: ONNX Runtime makes MatMulNBits of weights in blocks itself.",
     "to=qnn": "Use --to onnx: ONNX Runtime's QNN provider reads its Q/DQ pairs.",

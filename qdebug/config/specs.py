@@ -9,7 +9,6 @@ from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.backends.registry import DEFAULT
 from qdebug.calibrators.registry import DEFAULT_METHOD
 from qdebug.config.engine import EngineSettings
-from qdebug.config.strategies import STRATEGIES
 from qdebug.network.samplespec import SampleSpec, given_specs
 
 SpecT = TypeVar("SpecT")
@@ -88,12 +87,9 @@ class PinSearchSpec:
     never_pin: tuple[str, ...] = ()
     profile: str | None = None
     profile_layers: str | None = None
-    strategy: str = next(iter(STRATEGIES))
-    int8_kernels: bool = True
     memory_budget: int = DEFAULT_BUDGET
     max_evaluations: int | None = None
     time_limit: float | None = None
-    journal: str | None = None
     cache: bool = True
     force: bool = False
     select_point: str | None = None

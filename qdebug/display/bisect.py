@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from qdebug.decide.bisect.result import BisectResult, Check, PinnedLayer, SelectedPoint
 from qdebug.decide.search.find import Outcome
-from qdebug.decide.search.outcome import HELD_OUT, BisectResult, Check, PinnedLayer, SelectedPoint
 from qdebug.decide.search.pareto import Point
 from qdebug.decide.search.problem import Measurement
 from qdebug.display.blocks import Block, Checks, Column, Facts, Line, notes, table_of
@@ -54,14 +54,14 @@ def view(result: BisectResult) -> list[Block]:
     elif result.layers:
         beside = ", besides those of the plan" if result.pinned_by_plan else ""
         heading = Line(f"Layers to keep in higher precision{beside}", "title")
-        blocks += [Line(), heading, _layers(result), *whole_blocks(result)]
+        blocks += [Line(), heading, _layers(result)]
         blocks += [*_before_pinning(result), *_reasons(result)]
     if len(result.search.pareto) > 1:
         blocks += [Line(), *_points(result)]
     blocks.append(Line())
     if result.engine is not None:
         blocks += engine_blocks(result.engine, _MOST_ENGINE_ROWS)
-    blocks += notes(n for n in result.notes if n not in (result.suspect, result.said_before))
+    blocks += notes(n for n in result.notes if n != result.suspect)
     checks = ((c.answer.passed, checked_line(result, c, _base(result))) for c in result.checks)
     blocks.append(Checks(tuple(checks)))
     if weak := proves_nothing(result, _base(result)):
@@ -90,8 +90,15 @@ def _decided_by(measurement: Measurement) -> str:
 def _verdict_on(result: BisectResult, measured: Measurement | Point) -> str:
     """The value, and whether the target holds; where other samples than all the others decided,
     it says so, because a largest drop sets another bound there."""
-    where = " (held out)" if measured.held_out else ""
+    where = _where(measured)
     return f"{value_of(result, measured.value)} {'holds' if measured.passed else 'FAILS'}{where}"
+
+
+def _where(measured: Measurement | Point) -> str:
+    """What decided, where that is not the simulation on the samples searched."""
+    if isinstance(measured, Measurement) and measured.on_engine:
+        return " (on the engine)"
+    return " (held out)" if measured.held_out else ""
 
 
 def value_of(result: BisectResult, value: float | None, condition: Condition | None = None) -> str:
@@ -127,14 +134,6 @@ def _layers(result: BisectResult) -> Block:
     )
 
 
-def whole_blocks(result: BisectResult) -> Iterator[Line]:
-    """The blocks of a transformer all of whose layers are pinned, by name."""
-    whole = [block.name for block in result.blocks if block.whole]
-    if whole:
-        named = first_names(whole, _MOST_NAMED)
-        yield Line(f"{counted(whole, 'whole block')} among them: {named}", "note", 2)
-
-
 def _figure_name(result: BisectResult) -> str:
     """Of the target, to stand over a column."""
     return shorten(printable(result.figure), _LONGEST_FIGURE)
@@ -147,7 +146,7 @@ def _if_unpinned(result: BisectResult) -> Callable[[PinnedLayer], str]:
             return "–"
         if found.failure or found.value is None:
             return "cannot run"
-        where = " (held out)" if found.held_out else ""
+        where = _where(found)
         return f"{value_of(result, found.value)}{' holds' if found.passed else ''}{where}"
 
     return text
@@ -226,11 +225,6 @@ def _points(result: BisectResult) -> Iterator[Block]:
     if result.condition.name:
         scope = result.condition.scope
         yield Line(f"{result.figure}: of the worst {scope}, as in the target.", indent=2)
-    if result.metric_step is not None:
-        size, name = score(result.metric_step), _figure_name(result)
-        what = "one of" if result.metric_is_share else "the smallest step seen on"
-        text = f"{name}: {what} the {result.samples} samples searched is {size}."
-        yield Line(text, indent=2)
     if any(point.held_out for _, point, _ in shown):
         text = "(held out): the held-out samples decided; the other values are of those searched."
         yield Line(text, indent=2)
@@ -262,14 +256,7 @@ def _with_answer(result: BisectResult) -> list[tuple[int, Point]]:
     search, achieved = result.search, result.search.achieved
     if achieved is None or achieved.noise is None or search.pins in [p.pins for _, p in points]:
         return points
-    answer = Point(
-        search.pins,
-        search.cost,
-        achieved.noise,
-        achieved.value,
-        achieved.passed,
-        held_out=achieved.held_out,
-    )
+    answer = Point(search.pins, search.cost, achieved.noise, achieved)
     return sorted([*points, (0, answer)], key=lambda numbered: numbered[1].cost)
 
 
@@ -307,7 +294,6 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
         text = f"{_measured(result, search.achieved)} with {count} of {result.candidates + by_user}"
         text += f" layers {'added' if result.pinned_by_plan else 'pinned'}"
         text += f", {by_user} of them by {option('pin')}" if by_user else ""
-        text += _otherwise(result)
         if result.selected_point is not None:
             yield "selected point", f"{text}: {_point(result.selected_point)}"
         else:
@@ -318,15 +304,13 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
     yield "evaluated", _evaluations(result)
     if result.fp16_kernels is not None:
         yield "FP16 layers", FP16_KERNELS[result.fp16_kernels]
-    if result.search.history:
-        yield "how", result.execution
 
 
 def _asked(result: BisectResult) -> Iterator[tuple[str, str]]:
     """The target, and what it is searched for on and from."""
     yield "target", result.target_text
     kept = f", {result.held_out_samples} held out to check the answer"
-    yield "samples", f"{result.samples} to search on{kept}; strategy {result.strategy}"
+    yield "samples", f"{result.samples} to search on{kept}"
     if result.framework is not None:
         worst = in_decibels(result.framework.worst.sqnr_db)
         how = "agrees" if result.framework.agrees else "cannot be told to agree"
@@ -343,29 +327,24 @@ def _metric_rows(result: BisectResult) -> Iterator[tuple[str, str]]:
     name, full = shorten(printable(result.metric), _LONGEST_FIGURE), result.reference_metric
     if full is None or result.condition.scope == "metric":
         return
-    if not result.checks:
-        yield name, f"{score(full)} in FP32{interval(result.reference_interval)}"
-    for check in result.checks:
-        within = interval(check.reference_interval)
-        figures = [f"{score(check.reference_metric)} in FP32{within}"]
-        if result.layers:
-            figures.append(f"{_score_of(check.answer)} with the answer")
-        figures.append(f"{_score_of(check.baseline)} with {_base(result)}")
-        yield name, f"{', '.join(figures)}: {check.samples} {check.on}"
+    search, searched = result.search, f"{result.samples} searched samples"
+    rows = [(full, result.reference_interval, search.achieved, search.baseline, searched)]
+    rows += [
+        (reference, c.reference_interval, c.answer, c.baseline, f"{c.samples} {c.on}")
+        for c in result.checks
+        if (reference := c.reference_metric) is not None
+    ]
+    for reference, within, answer, baseline, where in rows:
+        figures = [f"{score(reference)} in FP32{interval(within)}"]
+        if answer is not None and result.layers:
+            figures.append(f"{_score_of(answer)} with the answer")
+        if baseline is not None:
+            figures.append(f"{_score_of(baseline)} with {_base(result)}")
+        yield name, f"{', '.join(figures)}: {where}"
 
 
 def _score_of(measurement: Measurement) -> str:
     return "no value" if measurement.metric is None else score(measurement.metric)
-
-
-def _otherwise(result: BisectResult) -> str:
-    """The figure of the answer as it was measured once more on the samples searched, in another
-    way; "" where it is the same."""
-    for check in result.checks:
-        found = value_of(result, check.answer.value)
-        if _as_searched(result, check) not in ("", found):
-            return f"; {found} {'on the engine' if result.engine else 'in the simulation'}"
-    return ""
 
 
 def _beside_fp32(
@@ -381,21 +360,9 @@ def _beside_fp32(
 
 
 def _evaluations(result: BisectResult) -> str:
-    """How many sets, in what time, and how many of them the journal held."""
-    history, earlier = result.history, result.earlier_evaluations
-    replayed = sum(e.replayed for e in history)
-    seconds = sum(e.measurement.seconds for e in history if not e.replayed)
-    text = f"{counted(len(history) + earlier, 'set')} of layers"
-    if earlier:
-        text += f", {earlier} of them in an earlier search only"
-    elif seconds:
-        text += f", {seconds:.1f} s"
-    if 0 < replayed == len(history):
-        text += "; all from the journal: only FP32, the layers' own errors and the checks of the "
-        text += "answer were run again"
-    elif replayed:
-        text += f"; {replayed} from the journal"
-    return text
+    """How many sets, in what time."""
+    seconds = sum(e.measurement.seconds for e in result.history)
+    return f"{counted(result.history, 'set')} of layers, {seconds:.1f} s"
 
 
 def _base(result: BisectResult) -> str:
@@ -454,9 +421,6 @@ def checked_line(result: BisectResult, check: Check, base: str) -> str:
         for m in (check.answer, check.baseline)
     )
     text = f"{check.samples} {check.on}{took}: {value}{_decided_by(check.answer)}"
-    if (otherwise := _as_searched(result, check)) and otherwise != value:
-        where = "in the search" if result.engine else "on the INT8 kernels of the search"
-        text += f" ({otherwise} {where})"
     of_drop = result.condition.expression != result.condition.words and "FP32" in result.target_text
     if of_drop and check.bound is not None:
         text += f", needs {condition.operator} {value_of(result, check.bound, condition)}"
@@ -465,15 +429,6 @@ def checked_line(result: BisectResult, check: Check, base: str) -> str:
         text += f", FP32 {value_of(result, check.reference_metric, condition)}{within}"
     text += _beside_fp32(result, check.answer.value, check.reference_metric, check.samples)
     return f"{text}, with {base} {before}" if result.layers else text
-
-
-def _as_searched(result: BisectResult, check: Check) -> str:
-    """The figure that the search had for what a check ran once more, in another way, on the same
-    samples; "" where there is none."""
-    achieved = result.search.achieved
-    if check.on == HELD_OUT or achieved is None or achieved.held_out:
-        return ""
-    return value_of(result, achieved.value)
 
 
 def proves_nothing(result: BisectResult, base: str) -> str:
@@ -526,9 +481,6 @@ def _verdict(result: BisectResult) -> str:
         failed = next(c for c in result.checks if not c.answer.passed)
         which = "selected point" if result.selected_point else "set found"
         advice = "Search on more samples, or set a stricter target."
-        if failed.on != HELD_OUT and not result.selected_point:
-            # Else the search would have been repeated in that way.
-            advice = "With more time the search is repeated in that way."
         return (
             f"NOT CONFIRMED: the {which} meets the target ({result.target_text}) on the samples "
             f"searched, but not on {failed.samples} {failed.on}. {advice}"

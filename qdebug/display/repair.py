@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 
 from qdebug.decide.remedies.result import (
     Figures,
-    Mixed,
-    Offer,
     Outcome,
     Proof,
     Reason,
@@ -16,7 +14,7 @@ from qdebug.decide.remedies.result import (
     Step,
 )
 from qdebug.decide.search.find import Outcome as SearchOutcome
-from qdebug.display.bisect import checked_line, proves_nothing, value_of, whole_blocks
+from qdebug.display.bisect import checked_line, proves_nothing, value_of
 from qdebug.display.blocks import (
     Block,
     Checks,
@@ -80,15 +78,13 @@ def view(result: RepairResult) -> list[Block]:
     if result.pinning is not None:
         blocks += [Line(), *_pins(result)]
     blocks.append(Line())
-    blocks += notes(n for n in result.notes if n not in (result.suspect, result.said_before))
+    blocks += notes(n for n in result.notes if n != result.suspect)
     blocks.append(Checks(tuple(_checks(result))))
     if result.pinning is not None and (weak := proves_nothing(result.pinning, _alone(result))):
         blocks.append(Line(weak, "note"))
     if result.explanation:
         blocks.append(Line(printable(result.explanation), "note"))
     blocks.append(Line(_verdict(result), _style(result)))
-    if result.mixed is not None:
-        blocks.append(Line(_offer(result, result.mixed), "note"))
     return blocks
 
 
@@ -154,8 +150,6 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
         if check is not None and check.answer.value is not None and result.pinning.layers:
             value = value_of(result.pinning, check.answer.value)
             yield "with pins", f"{result.pinning.figure} {value}"
-    if result.resumed:
-        yield "resumed", f"after {counted(result.resumed, 'step')} of an earlier run"
 
 
 def _chosen(result: RepairResult) -> str:
@@ -311,7 +305,6 @@ def _pins(result: RepairResult) -> Iterator[Block]:
     else:
         text = f"{counted(count, 'layer')} pinned{instead}, at {cost} of the cost of pinning every"
         yield Line(f"{text} layer to {pinning.cost.all_pinned_to}: {named}", "title")
-        yield from whole_blocks(pinning)
     if pinning.search.outcome is SearchOutcome.UNFINISHED and not pinning.minimal:
         tried = counted(pinning.history, "set")
         yield Line(
@@ -411,49 +404,6 @@ def _improved(result: RepairResult) -> str:
     if result.untried:
         return "UNCHANGED: no remedy that was tried makes the network measurably better."
     return "UNCHANGED: no remedy makes the network measurably better."
-
-
-def _offer(result: RepairResult, mixed: Mixed) -> str:
-    """What layers in higher precision give back, what they cost, and how to get them."""
-    low = result.precision.upper()
-    alone = 100 * max(0.0, result.proof.recovered or 0.0)
-    text = (
-        f"{low} alone gives back {alone:.0f}% of the loss; with "
-        f"{len(mixed.pinned)} of {mixed.candidates} layers in {mixed.to} it is "
-        f"{_given_back(result, mixed, '')}."
-    )
-    if mixed.hardly_worth:
-        saved = f"{share(mixed.saved_share)} of" if mixed.saved_share > 0 else "nothing of"
-        text += (
-            f" {low} is hardly worth it here: with these layers it saves {saved} what every layer "
-            f"in {mixed.to} costs."
-        )
-    fewer = mixed.trade_off
-    if fewer is not None:
-        gives = "gives" if len(fewer.pinned) == 1 else "give"
-        text += (
-            f" Most for the cost, of the sets tried: {counted(fewer.pinned, 'layer')} in "
-            f"{fewer.to}, which {gives} back {_given_back(result, fewer, ' of the loss')}."
-        )
-    if mixed.tried_first:
-        return f"{text} With that setting these layers are tried first."
-    return (
-        f"{text} For just these layers pin them in a plan: `qdebug compare MODEL` with "
-        f"{option('pin', 'NAME')} (the JSON names them under mixed) and "
-        f"{option('save_plan', 'plan.yaml')}, then `qdebug repair MODEL` with "
-        f"{option('plan', 'plan.yaml')}."
-    )
-
-
-def _given_back(result: RepairResult, offer: Offer, of: str) -> str:
-    """Which part of the loss, at what cost, and which setting allows that."""
-    took = ", which took part in the search" if offer.used_in_search else ""
-    setting = "max_drop" if result.proof.higher_is_better else "max_rise"
-    return (
-        f"{100 * offer.recovered:.0f}%{of} ({_name(result)} {score(offer.metric)} on "
-        f"{counted(offer.samples, 'held-out sample')}{took}) at {share(offer.added_cost)} more "
-        f"cost: {option(setting, f'{offer.allowed:.2g}')} allows that"
-    )
 
 
 def _change(before: float, after: float) -> str:

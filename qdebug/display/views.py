@@ -49,7 +49,7 @@ class ResultViews:
 
     def plan_text(self, result: Any) -> str:
         """See results.Views."""
-        from qdebug.decide.search.outcome import BisectResult
+        from qdebug.decide.bisect.result import BisectResult
         from qdebug.display import bisect, repair
 
         if isinstance(result, BisectResult):

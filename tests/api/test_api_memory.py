@@ -278,31 +278,6 @@ def test_ranges_in_memory(model: onnx.ModelProto, arrays: dict[str, Array]) -> N
     assert next(t.amax for t in found.tensors if t.name == "input") == pytest.approx(peak)
 
 
-def test_evaluations_are_kept_only_for_metrics_whose_code_is_known(
-    model: onnx.ModelProto, arrays: dict[str, Array], tmp_path: Path
-) -> None:
-    wanted: dict[str, Any] = {"inputs": arrays, "weights": "per-tensor", "max_drop": 0.1}
-
-    class Accuracy:
-        def __call__(self, outputs: Any, labels: Any) -> float:
-            return float(np.mean(outputs["logits"].argmax(-1) == labels["labels"]))
-
-    result = qdebug.bisect(model, metric=Accuracy(), **wanted)
-    assert any("not kept on disk" in note for note in result.notes)
-    with pytest.raises(qdebug.UsageError) as caught:
-        qdebug.bisect(model, metric=Accuracy(), journal=tmp_path / "journal", **wanted)
-    assert caught.value.code == "QD-USAGE-JOURNAL-METRIC"
-
-    def accuracy(outputs: Any, labels: Any) -> float:
-        return float(np.mean(outputs["logits"].argmax(-1) == labels["labels"]))
-
-    for again in (False, True):
-        found = qdebug.bisect(model, metric=accuracy, **wanted)
-        assert not any("not kept" in note for note in found.notes)
-        assert all(e.replayed for e in found.search.history) == again
-        assert found.search.pins == result.search.pins
-
-
 @pytest.mark.parametrize(
     ("keywords", "code", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -14,7 +15,6 @@ import yaml
 from onnx import helper
 from patience import PATIENCE_S
 
-from qdebug.backends.ort_fast.prefix_cache import PrefixCache
 from qdebug.plan.planfile import read_plan
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
@@ -35,12 +35,11 @@ DIGITS = [
 SMALL = ["net.onnx", "--inputs", "data.npz", "--calib-data", "calib.npz"]
 TARGET = ["--target", "output.sqnr_db>=55"]
 KEYS = {
-    "schema", "model", "precision", "strategy", "samples", "target", "passed", "achieved",
+    "schema", "model", "precision", "samples", "target", "passed", "achieved",
     "baseline", "ceiling", "reference_metric", "pinned", "layers", "candidates", "evaluations",
-    "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks", "execution",
+    "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks",
     "notes", "engine", "selected_point", "fp16_kernels", "pinned_by_plan", "target_text", "metric",
-    "held_out_samples", "grain", "earlier_evaluations", "failed", "data", "framework",
-    "reference_interval", "metric_step", "blocks",
+    "held_out_samples", "failed", "data", "framework", "reference_interval",
 }  # fmt: skip
 
 
@@ -51,8 +50,6 @@ def found(desk: Any) -> Any:
     def search(*flags: str) -> Any:
         done = desk.run("bisect", *DIGITS, *flags, "--json", "-")
         assert done.code in (0, 1), done.err
-        # At 0.01, what a search may lose on 150 held-out samples is a single one.
-        assert all("which may be chance" in line for line in done.err.splitlines())
         return done.json
 
     return search
@@ -65,13 +62,11 @@ def test_the_contract_and_the_plan(desk: Any, found: Any) -> None:
     assert result["passed"] and result["minimal"]
     assert result["baseline"] < 0.9 < result["achieved"]
     assert result["evaluations"] == len(result["history"])
-    assert result["metric_step"] == 1 / result["samples"]
     assert {frozenset(h) - {"non_finite", "failure"} for h in result["history"]} == {
         frozenset(
             {
                 "pinned",
                 "to",
-                "replayed",
                 "value",
                 "metric",
                 "passed",
@@ -79,6 +74,7 @@ def test_the_contract_and_the_plan(desk: Any, found: Any) -> None:
                 "noise",
                 "verdict",
                 "held_out",
+                "on_engine",
                 "worst_group",
             }
         )
@@ -98,19 +94,6 @@ def test_the_contract_and_the_plan(desk: Any, found: Any) -> None:
     assert again.code == 0, again.err
 
 
-def test_every_strategy_meets_the_target_and_auto_is_the_cheapest(found: Any) -> None:
-    target = ["--target", "metric>=0.97", "--pin-to", "fp32"]
-    results = {
-        name: found(*target, "--strategy", name)
-        for name in ("auto", "rank", "ddmin", "prefix", "suffix")
-    }
-    assert all(r["passed"] for r in results.values())
-    cheapest = results.pop("auto")
-    for name, result in results.items():
-        assert cheapest["cost"]["plan"] <= result["cost"]["plan"], name
-    assert cheapest["evaluations"] < results["ddmin"]["evaluations"]
-
-
 def test_the_report_shows_the_layers_and_the_verdict(desk: Any) -> None:
     done = desk.run("bisect", *DIGITS, "--max-drop", "0.01", "--json", "found.json")
     assert done.code == 0
@@ -121,12 +104,6 @@ def test_the_report_shows_the_layers_and_the_verdict(desk: Any) -> None:
     assert "weight-range" in done.out and shown[-2].startswith("PASSED")
     met = desk.run("bisect", *SMALL, "--target", "output.cosine>=0.5").out
     assert met.splitlines()[-2].startswith("PASSED")
-
-
-def test_a_finished_search_again_evaluates_nothing(desk: Any) -> None:
-    first, again = (desk.run("bisect", *SMALL, *TARGET, "--json", "-").json for _ in range(2))
-    assert not any(e["replayed"] for e in first["history"])
-    assert all(e["replayed"] for e in again["history"])
 
 
 def test_a_plan_that_pins_already(desk: Any) -> None:
@@ -179,7 +156,8 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
         ),
         ([*TARGET, "--never-pin", "*"], ["QD-USAGE-NOTHING-TO-PIN", "--never-pin"]),
         ([*TARGET, "--precision", "fp32"], ["QD-USAGE-NOTHING-TO-PIN"]),
-        ([*TARGET, "--strategy", "fastest"], ["QD-USAGE-CHOICE", "--strategy", "auto"]),
+        ([*TARGET, "--strategy", "rank"], ["QD-USAGE-COMMAND-LINE", "--strategy", "one search"]),
+        ([*TARGET, "--journal", "j.jsonl"], ["QD-USAGE-COMMAND-LINE", "--journal", "cache folder"]),
         (
             [*TARGET, "--profile-layers", "x.json"],
             ["QD-USAGE-PROFILE", "--profile-layers", "--profile"],
@@ -221,7 +199,7 @@ def test_an_existing_plan_is_kept(desk: Any) -> None:
     ("flags", "named"),
     [
         (["--metric", "top1", "--target", "metric>=1.01"], "FP32"),
-        (["--target", "output.sqnr_db>=55", "--never-pin", "fc"], "'fc'"),
+        (["--target", "output.sqnr_db>=55", "--never-pin", "fc"], "--never-pin"),
     ],
 )
 def test_impossible_targets_are_explained(desk: Any, flags: list[str], named: str) -> None:
@@ -236,31 +214,6 @@ def test_impossible_targets_are_explained(desk: Any, flags: list[str], named: st
 def test_fp32_everywhere_meets_any_target(desk: Any) -> None:
     flags = ["--precision", "fp16", "--target", "output.sqnr_db>=1000"]
     assert desk.run("bisect", *SMALL, *flags).code == 0
-
-
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        ("raise ValueError('no such class')", "QD-METRIC-RAISED"),
-        ("return float('nan')", "QD-METRIC-VALUE"),
-    ],
-)
-def test_a_metric_that_fails_keeps_what_was_evaluated(desk: Any, body: str, code: str) -> None:
-    # The first call is of FP32.
-    desk.write(
-        "mine.py",
-        "calls = 0\ndef metric(outputs):\n    global calls\n    calls += 1\n"
-        f"    if calls > 2:\n        {body}\n    return 0.5\n",
-    )
-    flags = ["--metric", "mine.py:metric", "--target", "metric>=0.9", "--no-int8-kernels",
-             "--journal", "j.jsonl"]  # fmt: skip
-    done = desk.run("bisect", *SMALL, *flags)
-    assert done.code == 2
-    assert f"[{code}]" in done.err and "mine.py" in done.err
-    lines = Path("j.jsonl").read_text().splitlines()
-    assert len(lines) == 2  # the header, and the search before it failed
-    desk.write("mine.py", "def metric(outputs):\n    return 0.5\n")  # mended: another search
-    assert "[QD-STORE-JOURNAL]" in desk.run("bisect", *SMALL, *flags).err
 
 
 def test_a_candidate_whose_outputs_break_is_a_failure_not_the_end(desk: Any, make: Any) -> None:
@@ -286,65 +239,48 @@ def test_a_candidate_whose_outputs_break_is_a_failure_not_the_end(desk: Any, mak
     assert result["pinned"]
 
 
-def test_a_journal_of_another_search_is_refused(desk: Any) -> None:
-    flags = [*SMALL, *TARGET, "--journal", "j.jsonl"]
-    assert desk.run("bisect", *flags).code == 0
-    desk.data("data.npz", x=np.zeros((12, 3, 8, 8), np.float32))
-    desk.refused("bisect", *flags, says=["QD-STORE-JOURNAL", "j.jsonl", "--force"])
-    desk.write("j.jsonl", "no journal\n")
-    desk.refused("bisect", *flags, says=["QD-STORE-JOURNAL", "j.jsonl", "--force"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_search_goes_on_with_the_same_answer(desk: Any, how: signal.Signals) -> None:
+    """What was evaluated is in the memo, and is not run again."""
+    flags = [*SMALL, *TARGET]
+    cache = Path(os.environ["QDEBUG_CACHE_DIR"])
+    expected = desk.run("bisect", *flags, "--no-cache", "--json", "-").json
+    deadline = time.monotonic() + PATIENCE_S
+    with desk.started("bisect", *flags) as running:
+        while time.monotonic() < deadline and running.poll() is None:
+            if len([*cache.glob("memo/*")]) >= 3:
+                break
+            time.sleep(0.01)
+        running.send_signal(how)
+        running.communicate(timeout=PATIENCE_S)
+    kept = {path.name for path in cache.glob("memo/*")}
+    assert kept
+    found = desk.run("bisect", *flags, "--json", "-").json
+    assert found["pinned"] == expected["pinned"]
+    assert [h["value"] for h in found["history"]] == [h["value"] for h in expected["history"]]
+    assert [c["value"] for c in found["checks"]] == [c["value"] for c in expected["checks"]]
 
 
-def test_paths_that_are_spelled_otherwise_are_the_same_search(desk: Any) -> None:
-    desk.write("mine.py", "def metric(outputs):\n    return float(outputs['out'].mean() > -9)\n")
-    flags = ("--target", "metric>=1", "--journal", "j.jsonl", "--json", "-", "--metric")
-    assert desk.run("bisect", *SMALL, *flags, "mine.py:metric").code == 0
-    here = Path.cwd()
-    other = [here / word if "." in word else word for word in SMALL]
-    for metric in ("./mine.py:metric", f"{here}/mine.py:metric"):
-        done = desk.run("bisect", *other, *flags, metric)
-        assert done.code == 0, done.err
-        assert all(entry["replayed"] for entry in done.json["history"])
-
-
-def test_a_second_run_evaluates_nothing_new(desk: Any) -> None:
+def test_a_second_run_evaluates_nothing_new(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = desk.run("bisect", *SMALL, *TARGET, "--json", "-").json
+
+    def never(*_: object) -> None:
+        raise AssertionError("a candidate was lowered")
+
+    monkeypatch.setattr("qdebug.execute.variants.lower", never)
     second = desk.run("bisect", *SMALL, *TARGET, "--json", "-").json
-    assert not any(h["replayed"] for h in first["history"])
-    assert all(h["replayed"] for h in second["history"])
     for each in (first, second):
         for entry in each["history"]:
-            del entry["replayed"]
+            del entry["seconds"]
     assert first["history"] == second["history"]
     assert first["pinned"] == second["pinned"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_search_goes_on(desk: Any, how: signal.Signals) -> None:
-    desk.write(
-        "slow.py",
-        "import time\ndef metric(outputs, labels):\n    time.sleep(0.3)\n"
-        "    return float((outputs['out'].argmax(1) == labels['labels']).mean())\n",
-    )
-    flags = [*SMALL, "--metric", "slow.py:metric", "--target", "metric>=0.0",
-             "--strategy", "prefix", "--journal", "j.jsonl"]  # fmt: skip
-    flags[flags.index("metric>=0.0")] = "metric<=-1"  # never met: everything is tried
-    journal = desk.folder / "j.jsonl"
-    deadline = time.monotonic() + PATIENCE_S
-    with desk.started("bisect", *flags) as running:
-        while time.monotonic() < deadline:
-            if journal.exists() and journal.read_bytes().count(b"\n") >= 2:
-                break
-            time.sleep(0.02)
-        running.send_signal(how)
-        _, said = running.communicate(timeout=PATIENCE_S)
-    assert running.returncode == (130 if how == signal.SIGINT else -9)
-    if how == signal.SIGINT:
-        assert "interrupted" in said and "rerun the command to resume" in said
-    done = desk.run("bisect", *flags, "--json", "-")
-    assert done.code == 1
-    replayed = [h["replayed"] for h in done.json["history"]]
-    assert replayed[0] is True
+def test_a_metric_that_fails_is_said(desk: Any) -> None:
+    desk.write("mine.py", "def metric(outputs):\n    raise ValueError('no such class')\n")
+    flags = ["--metric", "mine.py:metric", "--target", "metric>=0.9"]
+    done = desk.run("bisect", *SMALL, *flags)
+    assert done.code == 2 and "[QD-METRIC-RAISED]" in done.err and "mine.py" in done.err
 
 
 def test_budgets_end_with_the_best_so_far(desk: Any, found: Any) -> None:
@@ -352,27 +288,6 @@ def test_budgets_end_with_the_best_so_far(desk: Any, found: Any) -> None:
     assert result["evaluations"] <= 3
     assert not result["minimal"]
     assert "3" in result["explanation"].split()
-
-
-def test_the_memory_budget_bounds_what_is_stored_and_changes_no_evaluation(
-    found: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reserve, most = PrefixCache.reserve, [0]
-
-    def watched(store: PrefixCache, *arguments: Any) -> bool:
-        reserved = reserve(store, *arguments)
-        most[0] = max(most[0], store.size)
-        return reserved
-
-    monkeypatch.setattr(PrefixCache, "reserve", watched)
-    held, histories = [], []
-    for budget in ("512M", "40K"):
-        most[0] = 0
-        history = found("--max-drop", "0.01", "--no-cache", "--memory-budget", budget)["history"]
-        histories.append([{**evaluation, "seconds": 0} for evaluation in history])
-        held.append(most[0])
-    assert held[0] > 40 << 10 >= held[1] > 0
-    assert histories[0] == histories[1]
 
 
 def test_a_configuration_holds_it_all(desk: Any) -> None:

@@ -44,10 +44,10 @@ def test_a_point_is_taken_without_evaluating_again_and_is_verified(desk: Any, an
     done = desk.run(*SEARCH, "--select-point", point["point"], "-o", "p.yaml", "--json", "-")
     result = done.json
     assert done.code == 0 and result["passed"]
-    assert all(h["replayed"] for h in result["history"])
+    assert [h["value"] for h in result["history"]] == [h["value"] for h in answer["history"]]
     assert sorted(result["pinned"]) == point["pinned"]
     assert result["achieved"] == point["value"]
-    assert [c["passed"] for c in result["checks"]] == [True, True]
+    assert [c["passed"] for c in result["checks"]] == [True]
     assert result["verified_on"]["value"] > result["verified_on"]["baseline"]["value"]
     assert result["pareto"] == answer["pareto"]
     taken = result["selected_point"]
@@ -70,6 +70,8 @@ def test_the_knee_and_numbers_beyond_the_list(desk: Any, answer: Any) -> None:
     desk.write("run.yaml", yaml.safe_dump({"command": "bisect", "select-point": knee["point"]}))
     by_number = desk.run(*SEARCH, "--config", "run.yaml", "--json", "-").json
     by_name = desk.run(*SEARCH, "--select-point", "knee", "--json", "-").json
+    for found in (by_name, by_number):
+        del found["selected_point"]["answer"]["seconds"]
     assert by_name["selected_point"] == by_number["selected_point"]
     assert sorted(by_name["pinned"]) == knee["pinned"]
     beyond = len(answer["pareto"]) + 1

@@ -308,7 +308,7 @@ def test_an_operator_that_is_not_known_is_told_before_any_work(
         raise AssertionError("it was simulated")
 
     monkeypatch.setattr("qdebug.execute.lockstep.Lockstep.run", never)
-    monkeypatch.setattr("qdebug.decide.bisect.setup.rate_layers", never)
+    monkeypatch.setattr("qdebug.decide.bisect.steps.rated", never)
     nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"),
              helper.make_node(op, ["r"], ["y"], "suspect", domain=domain)]  # fmt: skip
     proto = make(nodes, {"x": ("N", 3, 8, 8)}, {"y": ("N", 3) if op == "Det" else ("N", 3, 8, 8)})

@@ -114,16 +114,8 @@ def test_a_range_that_the_model_cannot_use(desk: Any, entry: str, says: list[str
     desk.refused(*COMPARE, "--plan", "plan.yaml", says=named)
 
 
-def test_journals_and_models_to_export(desk: Any) -> None:
+def test_models_to_export(desk: Any) -> None:
     desk.write("letter.txt", "Dear network: how are you?\n")
-    says = ["QD-STORE-JOURNAL", "error: --journal: letter.txt"]
-    desk.refused(*BISECT, "--journal", "letter.txt", says=says)
-    desk.refused(
-        *BISECT,
-        "--journal",
-        "no/such.jsonl",
-        says=["QD-STORE-OUTPUT-PATH", "error: --journal: no/such.jsonl"],
-    )
     desk.write("plan.yaml", PLAN)
     command = ("export", "plan.yaml", "--model", "letter.txt")
     desk.refused(*command, says=["QD-MODEL-TRUNCATED", "error: --model: letter.txt"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from patience import PATIENCE_S
 
 import qdebug
 from qdebug.decide.remedies.result import Figures, Outcome, Proof
@@ -120,8 +117,9 @@ def test_what_is_quantized_anew_is_not_called_unchanged(repaired: tuple[Any, Pat
 
 def test_what_no_remedy_gives_is_pinned(desk: Any) -> None:
     done = desk.run("repair", *CNN, "--max-drop", "0.01", "--only", "equalization", "--json", "-")
-    assert done.code == 0 and "2 samples on the 250" in done.err  # of a drop of 0.01
+    assert done.code == 0
     found = done.json
+    assert any("2 samples of the 250" in note for note in found["notes"])  # of a drop of 0.01
     assert found["passed"] and found["pinned"] and found["proof"]["passed"] is False
     assert found["pinning"]["pinned"] == found["pinned"] and len(found["pinned"]) <= 3
     assert found["dropped_pinning"] is None
@@ -312,45 +310,6 @@ def metric(outputs, reference):
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path) -> None:
-    """Where its first step is kept, it waits for the signal."""
-    desk.write("slow.py", SLOW)
-    desk.write("hold", "")
-    flags = [*SMALL, "--metric", "slow.py:metric", "--only", "ranges,least-squares,bias-correction"]
-    cache = tmp_path / "cache"
-    environment = os.environ | {"QDEBUG_CACHE_DIR": str(cache)}
-    # The killed run leaves no file for which the next one would need --force.
-    command = ["repair", *flags, "--json", "found.json"]
-    deadline = time.monotonic() + PATIENCE_S
-    with desk.started(*command, env=environment) as running:
-        while time.monotonic() < deadline and not list(cache.glob("repairs/*.npz")):
-            time.sleep(0.02)
-        running.send_signal(how)
-        _, said = running.communicate(timeout=PATIENCE_S)
-    assert running.returncode == (130 if how == signal.SIGINT else -9)
-    if how == signal.SIGINT:
-        assert "rerun the command to resume" in said
-    (desk.folder / "hold").unlink()
-
-    def again(**changed: str) -> Any:
-        assert desk.spawn(*command, env=environment | changed).code == 0
-        file = desk.folder / "found.json"
-        found = json.loads(file.read_text())
-        file.unlink()
-        return found
-
-    resumed, fresh = again(), again(QDEBUG_CACHE_DIR=str(tmp_path / "other"))
-    assert resumed["resumed"] >= 1 and fresh["resumed"] == 0
-    assert len(list(cache.glob("studies/*.json"))) == 1
-    assert not list(cache.glob("repairs/*.npz"))
-    for found in (resumed, fresh):
-        del found["resumed"]
-        for step in found["steps"]:
-            del step["seconds"]
-    assert resumed == fresh
-
-
 AT_ONCE_LATE = """
 import time
 import numpy as np
@@ -364,7 +323,7 @@ def metric(outputs, reference):
 
 
 @pytest.mark.parametrize("calls", [22, 34])  # when the start has been judged; and later
-def test_a_repair_that_ran_out_of_time_says_how_to_go_on(
+def test_a_repair_that_ran_out_of_time_says_so(
     desk: Any, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     real = time.monotonic
@@ -376,8 +335,6 @@ def test_a_repair_that_ran_out_of_time_says_how_to_go_on(
         found = json.loads((desk.folder / "found.json").read_text())
         assert done.code == 0
         assert ("time limit" in found["explanation"]) == limit
-        goes_on = limit and not more and bool(found["steps"])
-        assert ("--force" in found["explanation"]) == goes_on
         assert not limit or bool(found["steps"]) == (calls > 22)
 
 

@@ -95,16 +95,16 @@ def test_engines_that_are_not_serialized_are_not_written(
 def test_a_search_measures_costs_only_where_layers_are_profiled(
     plain: Callable[..., BackendSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qdebug.decide.bisect import engines
+    from qdebug.decide.bisect import steps
 
     built: list[object] = []
-    make = engines.engine_of
+    make = steps.engine_of
 
     def counted(*given: Any, **options: Any) -> Any:
         built.append(given)
         return make(*given, **options)
 
-    monkeypatch.setattr(engines, "engine_of", counted)
+    monkeypatch.setattr(steps, "engine_of", counted)
     plain()
     target = {"target": "output.sqnr_db>=60", "cache": False}
     found = qdebug.bisect(model(), inputs=SAMPLES, backend="plain", **target)

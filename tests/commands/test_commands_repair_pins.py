@@ -15,14 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import additive, layers, problem
 
-from qdebug.decide.bisect.setup import Ratings
+from qdebug.decide.bisect.choices import Ratings
 from qdebug.decide.remedies.result import Figures, Reason, Step
 from qdebug.decide.repair import pins
-from qdebug.decide.repair.findings import Findings
-from qdebug.decide.search.find import SearchResult, find
-from qdebug.decide.search.oracle import Oracle
+from qdebug.decide.search.find import Budget, SearchResult, find
 from qdebug.decide.search.problem import Pins
-from qdebug.decide.search.strategies import load_strategy
 
 NAMES = layers(20)
 COSTS = [float(1 + i % 5) for i in range(20)]
@@ -50,13 +47,9 @@ class Searches:
     ratings: list[Any] = field(default_factory=list)
 
     def __call__(self, settings: Any, network: Network, first: Sequence[Pins]) -> Any:
-        oracle = Oracle(
-            additive(network.noise, self.most, self.chance),
-            max_evaluations=settings.max_evaluations,
-        )
-        oracle.ask_all(list(first))
         of = problem(NAMES, COSTS, [*network.noise.values()])
-        result = find(of, oracle, load_strategy("auto"))
+        predicate = additive(network.noise, self.most, self.chance)
+        result = find(of, predicate, Budget(settings.max_evaluations), first=first)
         self.on.append(network)
         self.results.append(result)
         self.limits.append(settings.time_limit)
@@ -79,27 +72,22 @@ def fewest(
         time_limit: float | None = None
         max_evaluations: int | None = None
 
-    known = Ratings({}, start.noise, took_s=took_s)
+    known = Ratings({}, start.noise)
     setup: Any = SimpleNamespace(
         start=start, target=0, choosing=0, proving=0, search=Settings(),
-        context=SimpleNamespace(cluster=None), findings=SimpleNamespace(found=Findings(known)),
+        context=SimpleNamespace(cluster=None), ratings=SimpleNamespace(found=known, took_s=took_s),
         judge=SimpleNamespace(judged_s=judged_s),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pins, "Start", SimpleNamespace)
+        patch.setattr(pins, "BisectSetup", SimpleNamespace)
         patch.setattr(pins, "CalibratedPlan", lambda bound, *_: bound)
-        ends: list[float] = []
 
-        def rate(_: Settings, start: Any, until: float, ratings: Any) -> Any:
-            ends.append(until)
+        def search(
+            settings: Settings, prepared: Any, started: float, ratings: Any, first: Any
+        ) -> Any:
             searches.ratings.append(ratings)
-            return start.planned
+            return searches(settings, prepared.planned, first)
 
-        def search(settings: Settings, network: Any, started: float, first: Any, **_: Any) -> Any:
-            assert started + (settings.time_limit or math.inf) == ends[-1]
-            return searches(settings, network, first)
-
-        patch.setattr(pins, "rated", rate)
         patch.setattr(pins, "search_from", search)
         for one in (start, repaired):
             one.bound = one
@@ -126,7 +114,7 @@ def test_a_repair_that_lowers_all_noise_pins_less() -> None:
     fewest(seeded, start, repaired)
     fewest(blind, repaired, repaired)
     # What suffices without remedies costs one evaluation more.
-    assert seeded.results[1].evaluations <= blind.results[0].evaluations + 1
+    assert len(seeded.results[1].history) <= len(blind.results[0].history) + 1
 
 
 def test_where_there_is_time_for_one_search_it_is_of_the_repaired_network() -> None:
@@ -164,7 +152,7 @@ def test_a_repair_never_pins_more_than_a_search_without_it(seed: int) -> None:
     # The search of the repaired network may itself be lucky; what it found is what is given back.
     assert network is (start if found is alone else repaired)
     assert (dropped is None) == (network is repaired)
-    assert sum(r.evaluations for r in searches.results) <= 240
+    assert sum(len(r.history) for r in searches.results) <= 240
 
 
 def test_the_first_search_gets_half_of_the_time() -> None:
@@ -181,7 +169,7 @@ def test_what_the_layers_do_is_measured_once() -> None:
     searches = Searches(5.0)
     fewest(searches, start, repaired, time.monotonic() + 100, took_s=30.0)
     known, estimate = searches.ratings
-    assert known.effect == estimate.effect == start.noise
+    assert known.noise == estimate.noise == start.noise
     # Where it is quick, the repaired network is rated by itself.
     searches = Searches(5.0)
     fewest(searches, start, repaired, time.monotonic() + 100, took_s=1.0)

@@ -16,8 +16,8 @@ from qdebug.network.samplespec import SampleSpec
 
 MADE = {"compared", "calibrates_on", "fits_remedies", "engine"}
 """Fields that are made of several settings."""
-ONE_FOR_ALL = {"backend", "provider", "strategy", "int8_kernels", "max_evaluations", "journal"} | {
-    *("allow_unquantized", "select_point", "profile", "profile_layers", "block_size")
+ONE_FOR_ALL = {"backend", "provider", "max_evaluations", "allow_unquantized"} | {
+    *("select_point", "profile", "profile_layers", "block_size")
 }
 """Settings that `repair` does not have."""
 

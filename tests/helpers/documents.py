@@ -40,7 +40,7 @@ _BLOCK = re.compile(
     r"(?P<indent>[ ]*)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-_OUTPUT_FLAGS = {"-o", "--output", "--json", "--journal"}
+_OUTPUT_FLAGS = {"-o", "--output", "--json"}
 
 TASK = '''
 import numpy as np

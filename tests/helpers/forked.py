@@ -43,7 +43,7 @@ _IMPORTED = [
     "qdebug.commands.report.attached",
     "qdebug.config.objects",
     "qdebug.config.resolve",
-    "qdebug.decide.search.strategies.auto",
+    "qdebug.decide.search.find",
     "qdebug.network.samples.readers.npy",
     "qdebug.network.samples.readers.npz",
     *(f"qdebug.calibrators.{name}" for name in ("entropy", "mean_max", "minmax", "percentile")),
@@ -52,7 +52,6 @@ _IMPORTED = [
     "onnxruntime",
     "pydantic.type_adapter",
     "scipy.linalg",
-    "threadpoolctl",
 ]
 _FORKS.set_forkserver_preload(_IMPORTED)
 

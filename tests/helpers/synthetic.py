@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from qdebug.decide.search.find import SearchResult, find
-from qdebug.decide.search.oracle import Oracle
+from qdebug.decide.search.find import Budget, SearchResult, find
 from qdebug.decide.search.problem import Item, Measurement, Pins, PinTo, SearchProblem
-from qdebug.decide.search.strategies import load_strategy
 from qdebug.types import Precision
 
 FP16, FP32 = Precision.FP16, Precision.FP32
@@ -31,14 +30,14 @@ class Predicate:
     threshold: float | None = None
     calls: list[Pins] = field(default_factory=list)
 
-    def __call__(self, sets: Sequence[Pins]) -> Iterator[Measurement]:
-        for pins in sets:
-            self.calls.append(pins)
-            raised = frozenset(name for name, _ in pins)
-            noise = self.noise(raised) if self.noise else None
-            known = noise is not None and self.threshold is not None
-            slack = self.threshold - noise if known else None
-            yield Measurement(noise, self.judge(raised), noise, 0.01, slack)
+    def __call__(self, pins: Pins) -> Measurement:
+        self.calls.append(pins)
+        raised = frozenset(name for name, _ in pins)
+        noise = self.noise(raised) if self.noise else None
+        slack = None
+        if noise is not None and self.threshold is not None:
+            slack = self.threshold - noise
+        return Measurement(noise, self.judge(raised), noise, 0.01, slack)
 
 
 def layers(count: int) -> list[str]:
@@ -85,17 +84,11 @@ def additive(
 
 
 def search(
-    predicate: Predicate,
-    of: SearchProblem,
-    strategy: str = "auto",
-    max_evaluations: int | None = None,
-    *,
-    hurried: bool = False,
+    predicate: Predicate, of: SearchProblem, most: int | None = None, **more: Any
 ) -> SearchResult:
-    """Run a search, and check that it evaluated nothing twice."""
-    oracle = Oracle(predicate, max_evaluations=max_evaluations)
-    result = find(of, oracle, load_strategy(strategy), hurried=hurried)
-    assert result.evaluations == len(predicate.calls) == len(set(predicate.calls))
+    """Run a search of at most so many evaluations, and check that it evaluated nothing twice."""
+    result = find(of, predicate, Budget(most), **more)
+    assert len(result.history) == len(predicate.calls) == len(set(predicate.calls))
     return result
 
 

@@ -1,4 +1,5 @@
-"""How good the search is, counted in evaluations and in cost, on problems with a known answer."""
+"""How good the search is, counted in evaluations and in cost, on problems with a known answer, next
+to brute force and to the search of version 1, which had a strategy for each situation."""
 
 from __future__ import annotations
 
@@ -13,7 +14,18 @@ from synthetic import BASE, Predicate, additive, layers, names_of, problem, sear
 from qdebug.decide.search.find import Outcome
 from qdebug.decide.search.problem import SearchProblem
 
-OTHERS = ("rank", "ddmin", "prefix", "suffix")
+PLANTED_BEFORE = {
+    ("flat", False): 18.8,
+    ("flat", True): 19.5,
+    ("useless", False): 21.8,
+    ("useless", True): 25.1,
+    ("good", False): 8.4,
+    ("good", True): 7.1,
+}
+"""Evaluations of version 1 in the mean, by what the estimates are worth and whether noise is
+measured."""
+MANY_BEFORE, MANY_COST_BEFORE = 57.3, 25.08
+SMALL_BEFORE = {False: 19.5, True: 13.0}
 
 
 def planted(
@@ -37,27 +49,22 @@ def planted(
     return problem(names, None, [estimates(n) for n in names]), predicate, set(spoilt)
 
 
-@pytest.mark.parametrize("measured", [False, True], ids=["verdicts", "noise"])
-@pytest.mark.parametrize("ranking", ["flat", "useless", "good"])
-@pytest.mark.parametrize("count", [10, 50, 100, 300])
-def test_planted_culprits_are_found_within_the_bound(
-    count: int, ranking: str, measured: bool
-) -> None:
-    """At most 2·k·log2(n/k) + 2k + 10 evaluations on average."""
-    seeds = 8 if count < 100 else 4 if count < 300 else 1
-    for culprits in (1, 2, 3, 5):
+def test_planted_culprits_are_found_in_about_as_many_evaluations() -> None:
+    """Of 10 to 300 layers, 1 to 5 are needed: in at most 1.5 × the evaluations, in the mean."""
+    ratios = []
+    for (ranking, measured), before in PLANTED_BEFORE.items():
         evaluations = []
-        for seed in range(seeds):
-            of, predicate, spoilt = planted(count, culprits, seed, ranking, measured)
-            result = search(predicate, of)
-            assert names_of(result.pins) == spoilt
-            assert result.minimal
-            evaluations.append(result.evaluations)
-        bound = 2 * culprits * math.log2(count / culprits) + 2 * culprits + 10
-        print(f"n={count} k={culprits}: {mean(evaluations):.1f} of {bound:.1f}")
-        assert mean(evaluations) <= bound
-        if ranking == "good" and count > 12:
-            assert mean(evaluations) <= 3 * culprits + 5
+        for count, seeds in ((10, 8), (50, 8), (100, 4), (300, 1)):
+            for culprits in (1, 2, 3, 5):
+                for seed in range(seeds):
+                    of, predicate, spoilt = planted(count, culprits, seed, ranking, measured)
+                    result = search(predicate, of)
+                    assert names_of(result.pins) == spoilt
+                    assert result.minimal
+                    evaluations.append(len(result.history))
+        ratios.append(mean(evaluations) / before)
+        print(f"{ranking}, noise {measured}: {mean(evaluations):.1f}, {before} before")
+    assert mean(ratios) <= 1.5 and max(ratios) <= 1.75
 
 
 def many(
@@ -75,47 +82,41 @@ def many(
     return problem(names, costs, [x * rng.lognormvariate(0, 1) for x in noise.values()]), predicate
 
 
-@pytest.mark.parametrize("deviation", [0.0, 0.1], ids=["additive", "roughly"])
-@pytest.mark.parametrize("share", [0.03, 0.3])
-@pytest.mark.parametrize("count", [30, 60])
-def test_no_other_strategy_finds_a_cheaper_set(count: int, share: float, deviation: float) -> None:
-    evaluations: dict[str, list[int]] = {name: [] for name in ("auto", *OTHERS)}
-    for seed in range(6 if count == 30 else 3):
-        cost = {}
-        for strategy in evaluations:
-            of, predicate = many(count, share, seed, True, deviation)
-            result = search(predicate, of, strategy)
-            cost[strategy] = result.cost
-            evaluations[strategy].append(result.evaluations)
-        assert cost["auto"] <= min(cost.values()) * (1 + 1e-9)
-    print({name: mean(counts) for name, counts in evaluations.items()})
-    assert mean(evaluations["auto"]) < 0.7 * mean(evaluations["ddmin"])
+def test_many_layers_that_are_too_noisy_together() -> None:
+    """Sets as cheap as before, within 5 %, in at most 1.5 × the evaluations; the noise of a set may
+    be off the sum."""
+    evaluations, costs = [], []
+    for deviation in (0.0, 0.1):
+        for share in (0.03, 0.3):
+            for count, seeds in ((30, 6), (60, 3)):
+                for seed in range(seeds):
+                    of, predicate = many(count, share, seed, True, deviation)
+                    result = search(predicate, of)
+                    assert result.minimal
+                    evaluations.append(len(result.history))
+                    costs.append(result.cost)
+    print(f"{mean(evaluations):.1f} evaluations, cost {mean(costs):.2f}")
+    assert mean(evaluations) <= 1.5 * MANY_BEFORE
+    assert mean(costs) <= 1.05 * MANY_COST_BEFORE
 
 
 @pytest.mark.parametrize("measured", [False, True], ids=["verdicts", "noise"])
-@pytest.mark.parametrize("count", [5, 9, 12])
-def test_up_to_12_layers_the_set_is_the_cheapest(count: int, measured: bool) -> None:
-    evaluations = []
-    for seed in range(20):
-        of, predicate = many(count, (0.02, 0.1, 0.3, 0.5)[seed % 4], seed, measured)
-        result = search(predicate, of)
-        costs = {item.name: min(item.costs.values()) for item in of.items}
-        sets = chain.from_iterable(combinations(costs, k) for k in range(count + 1))
-        cheapest = min(sum(costs[n] for n in s) for s in sets if predicate.judge(frozenset(s)))
-        assert result.cost == pytest.approx(cheapest)
-        assert result.minimal
-        evaluations.append(result.evaluations)
-    print(f"n={count}: {mean(evaluations):.1f} evaluations on average, {max(evaluations)} at most")
-    assert mean(evaluations) <= 5 * count
-
-
-def test_the_proof_asks_for_the_largest_cheaper_sets_only() -> None:
-    """Where half of 10 layers at one cost are needed, whichever: the proof excludes 4 of 10."""
-    names = layers(10)
-    predicate = Predicate(lambda raised: len(raised) >= 5)
-    result = search(predicate, problem(names))
-    assert (len(result.pins), result.minimal) == (5, True)
-    assert result.evaluations < math.comb(10, 4) + 25
+def test_up_to_12_layers_the_set_is_nearly_always_the_cheapest(measured: bool) -> None:
+    evaluations, ratios = [], []
+    for count in (5, 9, 12):
+        for seed in range(20):
+            of, predicate = many(count, (0.02, 0.1, 0.3, 0.5)[seed % 4], seed, measured)
+            result = search(predicate, of)
+            assert result.minimal
+            costs = {item.name: min(item.costs.values()) for item in of.items}
+            sets = chain.from_iterable(combinations(costs, k) for k in range(count + 1))
+            cheapest = min(sum(costs[n] for n in s) for s in sets if predicate.judge(frozenset(s)))
+            ratios.append(result.cost / cheapest)
+            evaluations.append(len(result.history))
+    print(f"{mean(evaluations):.1f} evaluations; {mean(ratios):.3f} of the cheapest cost")
+    assert mean(evaluations) <= 1.5 * SMALL_BEFORE[measured]
+    assert mean(ratios) <= 1.02
+    assert sum(ratio < 1 + 1e-9 for ratio in ratios) >= 0.9 * len(ratios)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -135,7 +136,7 @@ def test_layers_that_interact(measured: bool, seed: int) -> None:
     result = search(predicate, problem(names, None, [rng.random() for _ in names]))
     assert result.minimal
     assert names_of(result.pins) in ({a, c, d}, {b, c, d})
-    assert result.evaluations <= 60
+    assert len(result.history) <= 75
 
 
 @pytest.mark.parametrize("measured", [False, True], ids=["verdicts", "noise"])
@@ -155,4 +156,4 @@ def test_verdicts_that_flip_at_random(count: int, measured: bool) -> None:
         assert result.outcome is Outcome.FOUND
         assert flipped(frozenset(names_of(result.pins)))
         assert result.minimal
-        assert result.evaluations <= 25 * count
+        assert len(result.history) <= 25 * count

@@ -5,14 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from patience import PATIENCE_S
 
-from qdebug.decide.search.journal import Journal
-from qdebug.errors import StoreError
 from qdebug.store.cache import (
     load_arrays,
     load_result,
@@ -51,28 +48,6 @@ def test_two_processes_keep_results_of_one_key(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "kind").iterdir()] == [
         "key.npz"
     ]
-
-
-def hold(path: str, ready: Any, done: Any) -> None:
-    with Journal(Path(path), {"a": "1"}):
-        ready.set()
-        done.wait()
-
-
-def test_a_search_in_another_process_has_its_journal_to_itself(tmp_path: Path) -> None:
-    ready, done = SPAWN.Event(), SPAWN.Event()
-    path = tmp_path / "search.jsonl"
-    process = SPAWN.Process(target=hold, args=(str(path), ready, done))
-    process.start()
-    assert ready.wait(60)
-    try:
-        with pytest.raises(StoreError) as found:
-            Journal(path, {"a": "1"})
-        assert found.value.code == "QD-STORE-BUSY"
-    finally:
-        done.set()
-        process.join()
-    Journal(path, {"a": "1"}).close()
 
 
 @pytest.mark.parametrize("planted", ["link", "pipe"])

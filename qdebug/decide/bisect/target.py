@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import math
 from dataclasses import dataclass, replace
 
 from qdebug.analyse.gate import read_metric, refuse_missing_metric
-from qdebug.analyse.metric_direction import check_direction, direction_of, of_exchanged
+from qdebug.analyse.metric_direction import check_direction, direction_of
 from qdebug.config.specs import TargetSpec
+from qdebug.decide.bisect.candidates import Candidates
+from qdebug.decide.search.problem import Measurement, Pins
 from qdebug.errors import UsageError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import KeptReference
+from qdebug.execute.evaluator import sized
 from qdebug.metrics.candidate import CandidateResult
-from qdebug.metrics.tasks.base import TaskMetric
+from qdebug.metrics.tasks.base import TaskMetric, is_share
 from qdebug.metrics.tensor import GATED
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layers
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.results.conditions import Checked, Condition, check_condition, parse_condition
 from qdebug.results.words import score
-from qdebug.run.outputs import MetricEvaluator
+from qdebug.run.outputs import OutputEvaluator
+from qdebug.run.runner import Runner
 from qdebug.run.timelimit import check_time
-from qdebug.wording import option
+from qdebug.run.variant import as_it_is
+from qdebug.wording import counted, option
 
 _NAMES = {scope: GATED[scope] for scope in ("output", "tensor", "metric")}
 _NAMES["layer"] = GATED["tensor"]
@@ -124,66 +128,73 @@ def read_target(asked: TargetSpec) -> AccuracyTarget:
     return AccuracyTarget(None, metric, values[name], wants_high)
 
 
+_SURELY_LOST = 5
+"""Samples that are lost, with none won, which chance gives in 1 of 32 cases: McNemar's test, exact
+and one-sided."""
+
+
+def few_samples_note(target: AccuracyTarget, samples: int) -> str:
+    """That all that a target lets a share of the samples lose may be chance; "" where it is not."""
+    allowed = target.allowed
+    if not allowed or not is_share(target.metric) or allowed * samples >= _SURELY_LOST - 1e-6:
+        return ""
+    lost = counted(math.floor(allowed * samples + 1e-6), "sample")
+    return (
+        f"The target lets {target.metric_name} be worse by {score(allowed)}: {lost} of the "
+        f"{samples} that the answer is checked on, which may be chance. It takes about "
+        f"{math.ceil(_SURELY_LOST / allowed - 1e-6)} samples to tell such a loss from it."
+    )
+
+
 def check_target(condition: Condition, result: CandidateResult, layers: Layers) -> Checked:
     """Whether `result` meets `condition`, and the worst value."""
     if condition.scope == "metric":
         return check_condition(condition, [result.task])
-    metrics = {
-        "output": lambda: list(result.outputs.values()),
-        "tensor": lambda: list(result.tensors.values()),
-        "layer": lambda: [result.tensors[x.output] for x in layers if x.output in result.tensors],
-    }[condition.scope]()
+    metrics = [*(result.outputs if condition.scope == "output" else result.tensors).values()]
+    if condition.scope == "layer":
+        metrics = [result.tensors[x.output] for x in layers if x.output in result.tensors]
     return check_condition(condition, [getattr(m, condition.name) for m in metrics])
 
 
-def direction_notes(
-    target: AccuracyTarget,
-    reference: float | None,
-    baseline: float | None,
-    context: Context,
-    graph: Graph,
-    subset: SampleSubset,
-) -> tuple[str, ...]:
-    """A note where the metric is suspiciously good with nothing pinned, and it is unknown
-    whether a higher value is better.
+class Predicate:
+    """Whether a target holds on some samples with a set of layers raised; each set is run once.
 
-    Args:
-        reference, baseline: the metric of FP32, and with nothing pinned; None if not known.
-        graph: the FP32 model, run again on `subset` where there is something to find out.
-
-    Raises:
-        UsageError: more of it is worse, and a largest drop was given; or the other way round.
+    Attributes:
+        condition: the target on these samples; that of a largest drop depends on FP32's metric.
+        reference_task: FP32's metric on them; None without one.
     """
-    if target.allowed is None or reference is None or baseline is None:
-        return ()
-    gained = (baseline - reference) * (1 if target.higher_is_better else -1)
-    if gained <= target.allowed or target.metric is None or target.metric.is_declared:
-        return ()
-    given, other = option("max_drop"), "max_rise"
-    word, opposite, moves = "more", "less", "rises"
-    if not target.higher_is_better:
-        given, other, word, opposite, moves = (
-            option("max_rise"),
-            "max_drop",
-            "less",
-            "more",
-            "falls",
+
+    def __init__(self, target: AccuracyTarget, candidates: Candidates, layers: Layers) -> None:
+        """Runs FP32, where there is a metric."""
+        task = candidates.task
+        self.candidates, self._layers = candidates, layers
+        self.reference_task = task.of_reference() if task else None
+        self.condition = target.condition_for(self.reference_task)
+        self._known: dict[Pins, Measurement] = {}
+
+    def __call__(self, pins: Pins) -> Measurement:
+        """What a set of pins gives."""
+        if pins not in self._known:
+            self._known[pins] = self._measured(self.candidates(dict(pins)))
+        return self._known[pins]
+
+    def _measured(self, result: CandidateResult) -> Measurement:
+        if result.failure:
+            return Measurement(None, False, seconds=result.seconds, failure=result.failure)
+        checked = check_target(self.condition, result, self._layers)
+        slack = None
+        if checked.value is not None:
+            sign = 1 if self.condition.operator.startswith(">") else -1
+            slack = sign * (checked.value - self.condition.bound)
+        return Measurement(
+            checked.value,
+            checked.passed,
+            result.noise,
+            result.seconds,
+            slack,
+            worst_group=result.worst_group,
+            metric=result.task,
         )
-    shuffled = of_exchanged(_reference_task(target.metric, context, graph, subset), subset.count)
-    if shuffled is None or shuffled == reference:
-        return (
-            f"The metric {moves} from {reference:.6g} in FP32 to {baseline:.6g} with nothing "
-            f"pinned, and {given} means that {word} is better; otherwise use {option(other)}.",
-        )
-    if (shuffled > reference) != target.higher_is_better:
-        return ()
-    raise UsageError(
-        f"{given} is for a metric of which {word} is better, but yours is {reference:.6g} in FP32 "
-        f"and {shuffled:.6g} where each sample is given another one's outputs, so that {opposite} "
-        "is better",
-        f"Write {option(other, f'{target.allowed:g}')}.",
-        code="QD-USAGE-METRIC-DIRECTION",
-    )
 
 
 def seen_direction(
@@ -196,16 +207,36 @@ def seen_direction(
     """
     if metric.is_declared:
         return metric.higher_is_better
-    task = _reference_task(metric, context, graph, subset)
+    reference = as_it_is(graph.proto, context.backend)
+    runner = Runner(
+        sized(context, graph, subset), workers=context.parallel.workers, ends_at=context.ends_at
+    )
+    task = OutputEvaluator(runner, graph, reference, metric).task
+    assert task is not None  # there is a metric
     check_time(context.ends_at, "metric")
     return direction_of(task, subset.count)
 
 
-def _reference_task(
-    metric: TaskMetric, context: Context, graph: Graph, subset: SampleSubset
-) -> MetricEvaluator:
-    """The metric with the outputs of the FP32 model on `subset`."""
-    with closing(context.backend.open(graph.proto, [])) as session:
-        task = KeptReference(context, graph, session, subset, metric).task
-    assert task is not None  # there is a metric
-    return task
+def check_allowed(
+    target: AccuracyTarget, context: Context, graph: Graph, subset: SampleSubset
+) -> None:
+    """Make sure that a largest drop is given for a metric of which more is better, and a largest
+    rise for one of which less is, as far as the outputs of other samples tell.
+
+    Raises:
+        UsageError: the other way round.
+        QdebugError: FP32 does not run, or the metric raised on its outputs.
+    """
+    metric, asked = target.metric, target.higher_is_better
+    if target.allowed is None or metric is None:
+        return
+    if seen_direction(metric, context, graph, subset) in (asked, None):
+        return
+    given, other = ("max_drop", "max_rise") if asked else ("max_rise", "max_drop")
+    word, opposite = ("more", "less") if asked else ("less", "more")
+    raise UsageError(
+        f"{option(given)} is for a metric of which {word} is better, but where each sample is "
+        f"given another one's outputs, yours shows that {opposite} is better",
+        f"Write {option(other, f'{target.allowed:g}')}.",
+        code="QD-USAGE-METRIC-DIRECTION",
+    )

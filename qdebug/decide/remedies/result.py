@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
 import onnx
 
+from qdebug.decide.bisect.result import BisectResult
 from qdebug.decide.remedies.quantized import Quantized
-from qdebug.decide.search.outcome import BisectResult, saves_little
-from qdebug.decide.search.problem import Pins
 from qdebug.metrics.uncertainty import Interval
 from qdebug.network.weights import serialized, write_model
 from qdebug.outputfiles import check_new
@@ -249,60 +248,6 @@ class DroppedPins:
     explanation: MaybeText = ""
 
 
-@dataclass(frozen=True)
-class Offer:
-    """Layers in higher precision beside the remedies.
-
-    Attributes:
-        pinned: the layers, by name.
-        to: what they run in, for people.
-        added_cost: what the network costs more with these, as a share.
-        samples: held-out samples that `metric` is of.
-        recovered: the part of the metric's loss that is given back with them.
-        used_in_search: these samples took part in the search.
-        allowed: a largest drop or rise of the metric that these layers meet, on the selection
-            samples and on these: rounded up to two digits.
-        pins: the layers, and what each runs in.
-    """
-
-    pinned: tuple[str, ...]
-    to: str
-    added_cost: float
-    samples: int
-    metric: float
-    recovered: float
-    used_in_search: bool
-    allowed: float
-    pins: Hidden[Pins] = field(default=frozenset(), kw_only=True)
-
-
-@dataclass(frozen=True)
-class Mixed(Offer):
-    """Layers that give back 90 % of the loss on the selection samples, where the remedies alone do
-    not. They are offered, and are not pinned in the result.
-
-    Attributes:
-        candidates: how many layers could be pinned.
-        saved_share: what the network with these saves, of what it costs with every layer that could
-            be pinned raised as far.
-        trade_off: fewer of them, of the sets that were tried those that give back most of the loss
-            for what they cost; null where the offer does as well.
-        tried_first: a later repair of the same network on the same samples, with a target, tries
-            these sets before others.
-    """
-
-    candidates: int
-    saved_share: float
-    trade_off: Offer | None = None
-    tried_first: Hidden[bool] = False
-
-    @property
-    @in_json
-    def hardly_worth(self) -> bool:
-        """The network with these layers saves less than a tenth of that."""
-        return saves_little(self.saved_share)
-
-
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RepairResult(Result):
     """Everything `qdebug repair` did.
@@ -313,8 +258,6 @@ class RepairResult(Result):
         choosing_reference_metric: the end-to-end metric of FP32 on these; null without one.
         metric: the end-to-end metric's name; null without one.
         target: the condition; null without one. `target_text` is the same for people.
-        grain: by how much one held-out or selection sample changes the metric, where that is more
-            than the target allows it to change; null elsewhere, and where it is not known.
         baseline: the quantized network before the repair, on the selection samples.
         started: the network that the remedies start from, on the same samples, where that is not
             the one before: a quantized model is quantized anew, with symmetric codes; else null.
@@ -330,9 +273,6 @@ class RepairResult(Result):
         pinning: what had to be pinned besides; null where nothing was searched.
         dropped_pinning: what the repaired network would have needed, where the remedies were
             dropped because pins alone are cheaper; null otherwise.
-        mixed: what pins would give back, without a target; null where nothing is missing, nothing
-            tells, there was no time, or the user wants no pins.
-        resumed: steps that an earlier run of the same command had done.
         explanation: why the target was not reached, or why the repair stopped early.
         plan: of the repaired network, with what was pinned.
         network: the same, with its weights.
@@ -340,7 +280,6 @@ class RepairResult(Result):
         question: a digest of what was asked for; "" where it cannot be told from others.
         unfinished: the repair goes on.
         suspect: the note that FP32 itself guesses, which is to be read first; "" where it does not.
-        said_before: the note that was said before the work began; "" without one.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
@@ -355,7 +294,6 @@ class RepairResult(Result):
     metric: Annotated[str, Json(empty_is_null=True)]
     target: Annotated[str, Json(empty_is_null=True)]
     target_text: MaybeText = ""
-    grain: float | None = None
     baseline: Figures
     started: Figures | None = None
     repaired: Figures
@@ -367,8 +305,6 @@ class RepairResult(Result):
     proof: Proof
     pinning: BisectResult | None = None
     dropped_pinning: DroppedPins | None = None
-    mixed: Mixed | None = None
-    resumed: int = 0
     explanation: str
     plan: Hidden[PrecisionPlan]
     network: Hidden[Quantized]
@@ -378,7 +314,6 @@ class RepairResult(Result):
     data: tuple[ReadData, ...] = ()
     unfinished: Hidden[bool] = False
     suspect: Hidden[str] = ""
-    said_before: Hidden[str] = ""
     failed: tuple[FailedStage, ...] = ()
 
     @property

@@ -8,19 +8,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from qdebug.decide.bisect.search import search_from
-from qdebug.decide.bisect.setup import Ratings, Start, rated
-from qdebug.decide.bisect.setup import Setup as BisectSetup
-from qdebug.decide.bisect.target import AccuracyTarget
+from qdebug.decide.bisect.choices import Ratings
+from qdebug.decide.bisect.result import BisectResult
+from qdebug.decide.bisect.steps import Setup as BisectSetup
+from qdebug.decide.bisect.steps import search_from
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.result import DroppedPins, Step
 from qdebug.decide.repair.setup import RUNS_OF_A_SEARCH, Setup
 from qdebug.decide.search.find import Outcome
-from qdebug.decide.search.outcome import BisectResult
 from qdebug.decide.search.problem import Pins
 from qdebug.execute.model_pair import CalibratedPlan
 from qdebug.results.words import share
-from qdebug.run.timelimit import OutOfTimeError
+from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.wording import counted
 
 _RATED_ANEW = 0.1
@@ -48,7 +47,6 @@ def fewest_pins(
     network: Quantized,
     ends_at: float,
     steps: Sequence[Step] = (),
-    before: Sequence[Pins] = (),
 ) -> Fewest | None:
     """The repaired network or the one before the repair, whichever reaches the target with the
     cheaper pins; None where there is no time to search.
@@ -61,19 +59,18 @@ def fewest_pins(
     Args:
         network: the repaired one, by `steps`.
         ends_at: on the clock of `time.monotonic`.
-        before: sets that are likely to pass, and are tried first.
 
     Raises:
         QdebugError: a runtime or a metric that failed.
     """
     if network is setup.start:
-        only = _searched(setup, network, ends_at, before)
+        only = _searched(setup, network, ends_at)
         return Fewest(network, only) if only else None
     now = time.monotonic()
     alone, both = None, 2 * RUNS_OF_A_SEARCH * setup.judge.judged_s
     if ends_at - now > both:
-        alone = _searched(setup, setup.start, now + (ends_at - now) / 2, before)
-    first = [*before, *([alone.search.pins] if alone and alone.found else [])]
+        alone = _searched(setup, setup.start, now + (ends_at - now) / 2)
+    first = [alone.search.pins] if alone and alone.found else []
     found = _searched(setup, network, ends_at, first)
     if found is None:  # then only what pins alone reach is better than the repaired network
         return Fewest(setup.start, alone) if alone and alone.passed else None
@@ -151,61 +148,31 @@ def _searched(
     try. None where the time is over before it begins."""
     assert setup.target is not None
     started = time.monotonic()
-    try:
-        prepared = prepared_search(setup, network, ends_at, setup.target)
-        return searched(setup, prepared, ends_at, first, most, started)
-    except OutOfTimeError:
-        return None
-
-
-def prepared_search(
-    setup: Setup, network: Quantized, ends_at: float, target: AccuracyTarget
-) -> BisectSetup:
-    """What bisect's search for a target in a network starts from.
-
-    Raises:
-        OutOfTimeError: the time is over.
-    """
-    left = ends_at - time.monotonic()
-    if left <= 0:
-        raise OutOfTimeError
-    start = Start(
+    left = ends_at - started
+    prepared = BisectSetup(
         context=setup.context,
-        target=target,
+        target=setup.target,
         model=network.model,
         planned=CalibratedPlan(network.bound, None, ()),
         searched=setup.choosing,
         held_out=setup.proving,
     )
-    return rated(setup.search, start, ends_at, _known_ratings(setup, network, left))
-
-
-def searched(
-    setup: Setup,
-    prepared: BisectSetup,
-    ends_at: float,
-    first: Sequence[Pins],
-    most: int | None,
-    started: float,
-) -> BisectResult:
-    """What bisect's search finds; see _searched. The time counts from `started`.
-
-    Raises:
-        OutOfTimeError: the time is over before it begins.
-    """
-    left = ends_at - started
-    time_limit = left if math.isfinite(left) else None
-    settings = replace(setup.search, time_limit=time_limit, max_evaluations=most)
-    return search_from(settings, prepared, started, first, tells_coarse=False)
+    limit = left if math.isfinite(left) else None
+    settings = replace(setup.search, time_limit=limit, max_evaluations=most)
+    try:
+        check_time(ends_at)
+        ratings = _known_ratings(setup, network, left)
+        return search_from(settings, prepared, started, ratings=ratings, first=first)
+    except OutOfTimeError:
+        return None
 
 
 def _known_ratings(setup: Setup, network: Quantized, left: float) -> Ratings | None:
     """What is known of the layers of a network, which need not be measured again; None where it is
     better measured."""
-    found = setup.findings.found
-    known = found.ratings if found else None
-    if known is None or network is setup.start:
-        return known
-    if known.took_s <= _RATED_ANEW * left:
+    ratings = setup.ratings
+    if ratings.found is None or network is setup.start:
+        return ratings.found
+    if ratings.took_s <= _RATED_ANEW * left:
         return None
-    return known.of_changed_network()
+    return Ratings(noise=ratings.found.noise)

@@ -22,12 +22,16 @@ from qdebug.analyse.objects import check_objects
 from qdebug.backends.sizing import parallelism
 from qdebug.config.repair import RepairSettings
 from qdebug.config.specs import PinSearchSpec, TargetSpec
-from qdebug.decide.bisect.grain import Coarse, coarse, told
-from qdebug.decide.bisect.setup import raised_to
-from qdebug.decide.bisect.target import AccuracyTarget, read_target, seen_direction
+from qdebug.decide.bisect.choices import Ratings, raised_to
+from qdebug.decide.bisect.target import (
+    AccuracyTarget,
+    check_allowed,
+    read_target,
+    seen_direction,
+)
 from qdebug.decide.remedies.quantized import Quantized, quantized
 from qdebug.decide.remedies.remedy import Study
-from qdebug.decide.repair.findings import Findings, FindingsOnDemand, findings_of
+from qdebug.decide.repair.findings import RatingsOnDemand, ratings_of
 from qdebug.decide.repair.judge import Judge
 from qdebug.decide.repair.origin import origin_of
 from qdebug.decide.repair.study import study_of
@@ -37,11 +41,13 @@ from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.model_pair import load_model, plan_from, plan_ranges
 from qdebug.formats.registry import CAST, WEIGHT_ONLY
+from qdebug.memo import digest_of
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.subset import SampleSubset, halves, open_subsets
 from qdebug.network.samplespec import given_specs
+from qdebug.network.weights import model_digest
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
@@ -58,8 +64,6 @@ _RUNS_OF_PROOF = 2
 RUNS_OF_A_SEARCH = 12
 """Judgements of a network that a search for pins takes at the least: to rate the layers, to run
 FP32 and a few sets, and to check the answer."""
-_FOR_OFFER = 1 / 3
-"""The most of the time for remedies that is kept for a search for pins that nobody asked for."""
 _FOR_STUDY = 1 / 3
 """Of the time that is left for remedies, for what says which layers matter."""
 
@@ -86,10 +90,8 @@ class Setup:
         judged_start: what `start` is worth: the same, unless a quantized model was given.
         ends_at: when the time is over, on the clock of `time.monotonic`.
         remedies_end_at: when no remedy may be tried any more: what follows takes time, too.
-        findings: what the layers of the start do to the outputs.
+        ratings: what the layers of the start do to the outputs.
         keep_undecided: see steps.Trying.
-        coarse: where it is known before anything is run that the metric is too coarse for the
-            target.
         fitting, choosing, proving: calibration samples, to which remedies are fitted; selection
             samples, which decide what is kept; and held-out samples.
     """
@@ -115,10 +117,9 @@ class Setup:
     proven_start: Judgement
     ends_at: float
     remedies_end_at: float
-    findings: FindingsOnDemand
+    ratings: RatingsOnDemand
     notes: tuple[str, ...]
     keep_undecided: bool = False
-    coarse: Coarse | None = None
 
 
 def prepare(
@@ -150,8 +151,6 @@ def prepare(
     metric = on_model(metric, reference, settings.worst_group)
     target = target and replace(target, metric=metric)
     fitting, choosing, proving = _samples(settings, reference, metric)
-    counts = (choosing.count, "selection samples"), (proving.count, "held-out samples")
-    found = told(coarse(target, None, counts)) if target else None
     executor = open_executor(stack, settings)
     if reference is given:
         executor.share_model(reference, settings.model, required_opset(plan, raised))
@@ -176,27 +175,25 @@ def prepare(
     remedies_end_at = _end_of_remedies(
         ends_at - _RUNS_OF_PROOF * proving_judge.judged_s,
         pins=target is not None and settings.pin,
-        offer_s=RUNS_OF_A_SEARCH * judge.judged_s if metric is not None and settings.pin else 0.0,
     )
 
-    def find() -> Findings:
+    def find() -> Ratings:
         now = time.monotonic()
-        return findings_of(
+        return ratings_of(
             context,
             start,
             fitting,
             memory_budget=settings.memory_budget,
             ends_at=now + _FOR_STUDY * (remedies_end_at - now),
-            cached=settings.cache,
         )
 
-    findings = FindingsOnDemand(find)
+    ratings = RatingsOnDemand(find)
     study = study_of(
         context,
         fitting,
         method=settings.method,
         memory_bytes=settings.memory_budget,
-        effect=findings,
+        effect=ratings,
     )
     return Setup(
         context=context,
@@ -214,7 +211,6 @@ def prepare(
         study=study,
         higher_is_better=more,
         keep_undecided=settings.keep_undecided,
-        coarse=found,
         judge=judge,
         baseline=baseline,
         judged_start=judged_start,
@@ -222,7 +218,7 @@ def prepare(
         proven_start=proven_start,
         ends_at=ends_at,
         remedies_end_at=remedies_end_at,
-        findings=findings,
+        ratings=ratings,
         notes=(
             *reference.notes,
             *origin.notes,
@@ -233,14 +229,14 @@ def prepare(
     )
 
 
-def _end_of_remedies(ends_at: float, *, pins: bool, offer_s: float) -> float:
+def _end_of_remedies(ends_at: float, *, pins: bool) -> float:
     """When no remedy may be tried any more; `ends_at` leaves time for the proof. `pins`: a target
-    may take some; `offer_s` is what it takes to look for such as are offered without one."""
+    may take some."""
     now = time.monotonic()
     left = ends_at - now
     if left <= 0 or math.isinf(left):
         return ends_at
-    return now + (left * _FOR_REMEDIES if pins else left - min(offer_s, left * _FOR_OFFER))
+    return now + left * _FOR_REMEDIES if pins else ends_at
 
 
 def _check_repairable(plan: PrecisionPlan) -> None:
@@ -328,19 +324,10 @@ def _direction(
         if target.condition.scope == "metric":
             return target.higher_is_better
         target = None
-    seen = seen_direction(metric, context, reference.graph, subset)
     if target is not None:
-        asked = target.higher_is_better
-        if seen in (asked, None):
-            return asked
-        given, other = ("max_drop", "max_rise") if asked else ("max_rise", "max_drop")
-        word, opposite = ("more", "less") if asked else ("less", "more")
-        raise UsageError(
-            f"{option(given)} is for a metric of which {word} is better, but where each sample is "
-            f"given another one's outputs, yours shows that {opposite} is better",
-            f"Write {option(other, f'{target.allowed:g}')}.",
-            code="QD-USAGE-METRIC-DIRECTION",
-        )
+        check_allowed(target, context, reference.graph, subset)
+        return target.higher_is_better
+    seen = seen_direction(metric, context, reference.graph, subset)
     if seen is None:
         raise UsageError(
             f"{option('metric')}: it cannot be told whether more of {metric.name} is better: with "
@@ -400,3 +387,19 @@ def _target(asked: TargetSpec) -> AccuracyTarget | None:
             code="QD-USAGE-TARGET-SCOPE",
         )
     return target
+
+
+def question_of(setup: Setup) -> str:
+    """A digest of what a repair is to reach, in which model, on which samples; "" where the metric
+    cannot be told from others."""
+    metric, target = setup.metric.key if setup.metric else "", setup.target
+    if metric is None:
+        return ""
+    return digest_of(
+        model_digest((setup.given or setup.reference).graph.proto),
+        setup.start.bound.plan.precision,
+        setup.choosing.key,
+        setup.proving.key,
+        metric,
+        (target.condition, target.allowed, target.higher_is_better) if target else "",
+    )

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.decide.search.oracle import Evaluation
-from qdebug.decide.search.problem import Pinned, SearchProblem
+from qdebug.decide.search.problem import Measurement, Pinned
 from qdebug.errors import UsageError
-from qdebug.wording import option
+from qdebug.result import Hidden, in_json
+from qdebug.wording import counted, option
 
 KNEE = "knee"
 Floats = npt.NDArray[np.float64]
@@ -26,23 +26,35 @@ class Point(Pinned):
     Attributes:
         cost: of its pins, without those that are always there.
         noise: Σerr²/Σref² at the outputs.
-        value: the target's figure.
         knee: it is the knee of the list.
-        held_out: see Measurement.
     """
 
     cost: float
     noise: float
-    value: float | None
-    passed: bool
+    measurement: Hidden[Measurement]
     knee: bool = False
-    held_out: bool = False
+
+    @property
+    @in_json
+    def value(self) -> float | None:
+        """The target's figure."""
+        return self.measurement.value
+
+    @property
+    @in_json
+    def passed(self) -> bool:
+        """The target holds."""
+        return self.measurement.passed
+
+    @property
+    @in_json
+    def held_out(self) -> bool:
+        """See Measurement."""
+        return self.measurement.held_out
 
 
-def pareto(
-    problem: SearchProblem, history: Iterable[Evaluation], *, by_value: bool = False
-) -> tuple[Point, ...]:
-    """The candidates that none beats, the cheapest first; those without noise are left out.
+def pareto(points: Iterable[Point], *, by_value: bool = False) -> tuple[Point, ...]:
+    """Those that none beats, the cheapest first.
 
     The knee is the point farthest below the straight line from the first point to the last, with
     the cost and the logarithm of the noise scaled to 0…1 (Satopää et al., Finding a "Kneedle" in a
@@ -53,56 +65,37 @@ def pareto(
         by_value: the target's figure takes the place of the noise for the knee: that of a metric,
             which less noise need not make better.
     """
-    points = [
-        (
-            Point(
-                e.pins,
-                problem.cost(e.pins),
-                e.measurement.noise,
-                e.measurement.value,
-                e.measurement.passed,
-                held_out=e.measurement.held_out,
-            ),
-            e.measurement.slack,
-        )
-        for e in history
-        if e.measurement.noise is not None and not math.isnan(e.measurement.noise)
-    ]
     best: list[Point] = []
-    slacks: list[float | None] = []
-    for point, slack in sorted(
-        points, key=lambda p: (p[0].cost, p[0].noise, len(p[0].pins), sorted(p[0].pins))
-    ):
+    for point in sorted(points, key=lambda p: (p.cost, p.noise, len(p.pins), sorted(p.pins))):
         if not best or point.noise < best[-1].noise:
             best.append(point)
-            slacks.append(slack)
-    knee = _knee(best, _shortfall(slacks) if by_value else _noise_levels(best))
+    knee = _knee(best, _shortfall(best) if by_value else _noise_levels(best))
     return tuple(replace(point, knee=i == knee) for i, point in enumerate(best))
 
 
 def _noise_levels(points: Sequence[Point]) -> Floats:
-    """The logarithm of the noise, scaled so that it falls from 1 to 0; NaN where it is infinite, or
-    all are alike."""
+    """The logarithm of the noise, scaled so that the largest is at 1 and the smallest at 0; NaN
+    where it is infinite, or all are alike."""
     noise = np.array([p.noise if math.isfinite(p.noise) else math.nan for p in points])
-    finite = noise[np.isfinite(noise)]
-    if len(finite) < 2:
-        return np.full(len(noise), math.nan)
-    floor = max(finite[finite > 0].min() / 10, np.finfo(np.float64).tiny)
-    level = np.log(np.maximum(noise, floor))
-    ends = level[np.isfinite(level)]
-    if ends[0] == ends[-1]:  # all below the smallest normal number
-        return np.full(len(noise), math.nan)
-    return np.asarray((level - ends[-1]) / (ends[0] - ends[-1]))
+    if not np.any(noise > 0):
+        return np.full(len(points), math.nan)
+    floor = max(noise[noise > 0].min() / 10, np.finfo(np.float64).tiny)
+    return _scaled(np.log(np.maximum(noise, floor)))
 
 
-def _shortfall(slacks: Sequence[float | None]) -> Floats:
+def _shortfall(points: Sequence[Point]) -> Floats:
     """How far the target's figure is from the best one of the list, next to the worst one, which is
     at 1; NaN where it is not known, or all are alike."""
-    known = np.array([math.nan if s is None else s for s in slacks], np.float64)
-    found = known[np.isfinite(known)]
-    if not found.size or found.max() == found.min():
-        return np.full(len(known), math.nan)
-    return np.asarray((found.max() - known) / (found.max() - found.min()))
+    slacks = (p.measurement.slack for p in points)
+    return _scaled(-np.array([math.nan if s is None else s for s in slacks], np.float64))
+
+
+def _scaled(values: Floats) -> Floats:
+    values = np.where(np.isfinite(values), values, math.nan)
+    known = values[np.isfinite(values)]
+    if not known.size or known.max() == known.min():
+        return np.full(len(values), math.nan)
+    return np.asarray((values - known.min()) / (known.max() - known.min()))
 
 
 def _knee(points: Sequence[Point], level: Floats) -> int | None:
@@ -139,30 +132,16 @@ def selected_index(wanted: str, points: Sequence[Point]) -> int:
     Raises:
         UsageError: the list has no such point.
     """
-    given = option("select_point", wanted)
-    if not points:
-        raise UsageError(
-            f"{given}: the list of error against cost is empty",
-            f"No candidate has a finite error at the outputs; leave {option('select_point')} out.",
-            code="QD-USAGE-POINT",
-        )
-    numbers = f"Give a number from 1 to {len(points)}."
-    if wanted == KNEE:
-        knees = [i for i, point in enumerate(points) if point.knee]
-        if not knees:
-            which = (
-                "point that meets the target is its knee" if any(p.passed for p in points) else ""
-            )
-            raise UsageError(
-                f"{given}: of the {len(points)} points no {which or 'one is a knee'}",
-                numbers,
-                code="QD-USAGE-POINT",
-            )
-        return knees[0]
-    if int(wanted) > len(points):
-        raise UsageError(
-            f"{given}: the list of error against cost has {len(points)} points",
-            numbers,
-            code="QD-USAGE-POINT",
-        )
-    return int(wanted) - 1
+    knee = next((i for i, point in enumerate(points) if point.knee), len(points))
+    at = knee if wanted == KNEE else int(wanted) - 1
+    if at < len(points):
+        return at
+    none = ", of which none is the knee" if wanted == KNEE and points else ""
+    raise UsageError(
+        f"{option('select_point', wanted)}: the list of error against cost has "
+        f"{counted(points, 'point')}{none}",
+        f"Give a number from 1 to {len(points)}."
+        if points
+        else f"No set has a finite error at the outputs: leave {option('select_point')} out.",
+        code="QD-USAGE-POINT",
+    )

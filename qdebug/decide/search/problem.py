@@ -1,23 +1,19 @@
-"""The records of a precision search: what may be raised, what was asked, what came back."""
+"""The records of a search: what may be raised, at what cost, and what evaluating a set gives."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 
+from qdebug.formats.registry import order_of
 from qdebug.result import Hidden, MaybeText, in_json
 from qdebug.types import Precision
 
 Pins = frozenset[tuple[str, Precision]]
-"""Layers and the precision each is raised to; hashable, a layer at most once."""
-
-
-def pins_of(raises: Mapping[str, Precision]) -> Pins:
-    """`raises` (layer name -> precision) as pins; `dict(pins)` is the way back."""
-    return frozenset(raises.items())
+"""Layers and the precision each is raised to; a layer at most once. `dict(pins)` reads them, and
+`frozenset(mapping.items())` is the way back."""
 
 
 class CandidateVerdict(StrEnum):
@@ -67,51 +63,25 @@ class PinTo(StrEnum):
         return None if self in (PinTo.AUTO, PinTo.LADDER) else Precision(self)
 
 
-ROUGH_STD, MEASURED_STD = 1.2, 0.6
-"""Standard deviation of the logarithm of a layer's noise at the outputs around an estimate: from
-its local error, and measured with the layer alone quantized."""
-
-
 @dataclass(frozen=True)
 class Item:
     """A layer that may be raised.
 
     Attributes:
-        name: its name.
-        costs: what raising it costs, for every precision it can be raised to; ≥ 0, one unit for the
+        costs: what raising it costs, ≥ 0, for every precision it can be raised to; one unit for the
             whole problem.
-        noise: an estimate, before any evaluation, of what it adds to the output's noise-to-signal
+        noise: an estimate, before any evaluation, of what it adds to the outputs' noise-to-signal
             energy ratio while it is not raised; 0 where nothing is known, +inf where it ruins it.
-        noise_std: the standard deviation of the logarithm of that.
-        raised_noise: the same as `noise` when it is raised, for precisions that it was measured in.
-        block: the name of the block that it is part of; "" where it is in none.
     """
 
     name: str
     costs: Mapping[Precision, float]
     noise: float = 0.0
-    noise_std: float = ROUGH_STD
-    raised_noise: Mapping[Precision, float] = field(default_factory=dict)
-    block: str = ""
 
-    @cached_property
-    def rungs(self) -> tuple[Precision, ...]:
-        """What is worth raising it to, the cheapest first: each makes less noise than all that cost
-        no more, the base precision included. In FP32 it makes none; a precision that was not
-        measured is left out."""
-        noise = {**self.raised_noise, Precision.FP32: 0.0}
-        least, found = self.noise, list[Precision]()
-        for precision in sorted(self.costs, key=lambda p: (self.costs[p], noise.get(p, math.inf))):
-            if precision in noise and (noise[precision] < least or precision is Precision.FP32):
-                least = noise[precision]
-                found.append(precision)
-        return tuple(found)
-
-    def noise_in(self, precision: Precision | None) -> float:
-        """Its noise as one of its rungs; None stands for the base precision."""
-        if precision is None:
-            return self.noise
-        return 0.0 if precision is Precision.FP32 else self.raised_noise[precision]
+    @property
+    def highest(self) -> Precision:
+        """The most accurate precision that it can be raised to."""
+        return max(self.costs, key=order_of)
 
 
 @dataclass(frozen=True)
@@ -125,12 +95,11 @@ class Measurement:
         seconds: wall time of the evaluation.
         slack: how far `value` is on the good side of the target's bound, in the target's unit;
             negative where it fails.
-        worst_group: of samples, which decides `value`; null without groups, and of a set that the
-            journal held.
+        worst_group: of samples, which decides `value`; null without groups.
         failure: why the candidate could not be built or run; such a candidate has not passed.
         held_out: `value` is that of the held-out samples, which decided.
-        metric: the end-to-end metric, whatever the target is about; null without one, and of a set
-            that the journal held.
+        on_engine: `value` is that of the engine, which decided; the simulation passes.
+        metric: the end-to-end metric, whatever the target is about; null without one.
     """
 
     value: float | None
@@ -141,6 +110,7 @@ class Measurement:
     failure: MaybeText = ""
     worst_group: MaybeText = ""
     held_out: bool = False
+    on_engine: bool = False
     metric: float | None = None
 
     @property
@@ -151,14 +121,9 @@ class Measurement:
             return CandidateVerdict.FAILED_TO_BUILD
         return CandidateVerdict.PASS if self.passed else CandidateVerdict.FAIL
 
-    @property
-    def known_noise(self) -> float | None:
-        """`noise` where it is a finite number."""
-        return self.noise if self.noise is not None and math.isfinite(self.noise) else None
 
-    def __post_init__(self) -> None:
-        if self.failure and self.passed:
-            raise ValueError("a candidate that could not be built cannot have passed")
+Evaluate = Callable[[Pins], Measurement]
+"""The predicate of a search: measures a set of raised layers."""
 
 
 @dataclass(frozen=True)
@@ -174,19 +139,6 @@ class SearchProblem:
     items: tuple[Item, ...]
     always: Pins = frozenset()
     pin_to: PinTo = PinTo.AUTO
-
-    def __post_init__(self) -> None:
-        names = [item.name for item in self.items] + [name for name, _ in self.always]
-        if len(set(names)) != len(names):
-            raise ValueError("a layer is given twice")
-        for item in self.items:
-            if not item.costs or any(not 0 <= c < math.inf for c in item.costs.values()):
-                raise ValueError(f"{item.name}: needs finite costs that are not negative")
-            if not item.noise >= 0:
-                raise ValueError(f"{item.name}: its noise is not a number from 0")
-            only = self.pin_to.precision
-            if only is not None and only not in item.costs:
-                raise ValueError(f"{item.name}: has no cost in {self.pin_to}")
 
     def cost(self, pins: Pins) -> float:
         """What `pins` cost, without those that are always there."""

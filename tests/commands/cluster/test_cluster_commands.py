@@ -20,8 +20,6 @@ import qdebug
 from qdebug.commands.sweep import spread
 from qdebug.commands.sweep.measured import OutputEvaluator
 from qdebug.config.sweep import SweepSettings
-from qdebug.decide.bisect.candidates import PartRun
-from qdebug.decide.bisect.spread import SpreadRunner
 from qdebug.decide.remedies.result import RepairResult
 from qdebug.errors import ClusterError, UsageError
 from qdebug.execute.cluster import sharing
@@ -228,29 +226,6 @@ def test_bisect_with_a_metric_of_a_file_and_one_in_memory(address: str, tmp_path
     one = qdebug.bisect(CNN, **how, metric=f"{path}:share")
     for metric in (f"{path}:share", space["share"]):
         assert searched(one) == searched(qdebug.bisect(CNN, **how, metric=metric, cluster=address))
-
-
-def test_where_kernels_fail_for_some_samples_all_run_literally(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The workers are asked twice, and what the search is told is what literal Q/DQ gives."""
-    run, asked = SpreadRunner._run, list[bool]()
-
-    def failing(self: SpreadRunner, parts: Any) -> Any:
-        found = run(self, parts)
-        asked.extend(bool(part.literal) for part in parts if part.overrides)
-        return [
-            replace(one, failure="" if part.literal else "no kernel")
-            if isinstance(one, PartRun) and part.overrides
-            else one
-            for part, one in zip(parts, found, strict=True)
-        ]
-
-    monkeypatch.setattr(SpreadRunner, "_run", failing)
-    how = {**BISECT, "target": "output.sqnr_db>=40", "max_evaluations": 3}
-    result = qdebug.bisect(CNN, **how, cluster=address)
-    assert all(not e.measurement.failure for e in result.search.history)
-    assert False in asked and asked.count(True) >= asked.count(False) > 1
 
 
 def timeless(result: SweepResult) -> SweepResult:

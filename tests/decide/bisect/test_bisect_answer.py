@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from qdebug.decide.bisect.answer import hardly_worth
-from qdebug.decide.search.outcome import CostSummary
+from qdebug.decide.bisect.result import CostSummary
 from qdebug.types import Precision
 
 COST = CostSummary(

@@ -6,23 +6,26 @@ from collections.abc import Sequence
 
 import pytest
 
-from qdebug.decide.search.oracle import Evaluation
 from qdebug.decide.search.pareto import Point, check_select_point, pareto, selected_index
-from qdebug.decide.search.problem import Item, Measurement, SearchProblem, pins_of
+from qdebug.decide.search.problem import Measurement
 from qdebug.errors import UsageError
 from qdebug.types import Precision
 
-NAMES = "abcd"
-PROBLEM = SearchProblem(tuple(Item(n, {Precision.FP16: 1.0, Precision.FP32: 2.0}) for n in NAMES))
+
+def point(count: int, noise: float, measured: Measurement) -> Point:
+    return Point(frozenset((n, Precision.FP16) for n in "abcd"[:count]), count, noise, measured)
 
 
 def points(noise: Sequence[float], passing: Sequence[bool]) -> tuple[Point, ...]:
     """Of sets that pin one layer more each."""
-    history = []
-    for count, (level, passed) in enumerate(zip(noise, passing, strict=True)):
-        pins = pins_of(dict.fromkeys(NAMES[:count], Precision.FP16))
-        history.append(Evaluation(pins, Measurement(level, passed, level)))
-    return pareto(PROBLEM, history)
+    rows = enumerate(zip(noise, passing, strict=True))
+    return pareto(point(k, x, Measurement(x, passed, x)) for k, (x, passed) in rows)
+
+
+def test_what_another_beats_is_no_point() -> None:
+    figures = [(0, 1.0), (1, 0.5), (1, 0.7), (2, 0.5), (3, 0.1)]
+    found = pareto(point(k, x, Measurement(x, False, x)) for k, x in figures)
+    assert [(p.cost, p.noise) for p in found] == [(0, 1.0), (1, 0.5), (3, 0.1)]
 
 
 @pytest.mark.parametrize(
@@ -43,20 +46,16 @@ def test_the_knee_meets_the_target_where_any_point_does(
 
 def test_where_the_target_is_a_metric_the_knee_goes_by_it() -> None:
     """Here the noise falls most with the first layer, and the metric with the third."""
-    history = [
-        Evaluation(
-            pins_of(dict.fromkeys(NAMES[:count], Precision.FP16)),
-            Measurement(metric, metric >= 0.8, noise, slack=metric - 0.8),
-        )
-        for count, (noise, metric) in enumerate(
-            [(1.0, 0.50), (1e-3, 0.55), (8e-4, 0.60), (5e-4, 0.98), (2e-4, 0.97)]
-        )
+    figures = [(1.0, 0.50), (1e-3, 0.55), (8e-4, 0.60), (5e-4, 0.98), (2e-4, 0.97)]
+    each = [
+        point(k, noise, Measurement(metric, metric >= 0.8, noise, slack=metric - 0.8))
+        for k, (noise, metric) in enumerate(figures)
     ]
-    found = pareto(PROBLEM, history, by_value=True)
+    found = pareto(each, by_value=True)
     assert [point.knee for point in found] == [False, False, False, True, False]
-    alike = [Evaluation(e.pins, Measurement(1.0, True, e.measurement.noise)) for e in history]
-    assert not any(point.knee for point in pareto(PROBLEM, alike, by_value=True))
-    assert any(point.knee for point in pareto(PROBLEM, alike))
+    alike = [point(k, noise, Measurement(1.0, True, noise)) for k, (noise, _) in enumerate(figures)]
+    assert not any(point.knee for point in pareto(alike, by_value=True))
+    assert any(point.knee for point in pareto(alike))
 
 
 def test_points_are_selected_by_number_or_as_the_knee() -> None:

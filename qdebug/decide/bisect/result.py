@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from qdebug.decide.search.find import SearchResult
-from qdebug.decide.search.oracle import Evaluation
+from qdebug.decide.search.find import Evaluation, SearchResult
 from qdebug.decide.search.pareto import Point
 from qdebug.decide.search.problem import Measurement, Pinned
 from qdebug.metrics.uncertainty import Interval
@@ -23,6 +22,7 @@ from qdebug.types import Fp16Kernels, Precision
 from qdebug.wording import counted
 
 HELD_OUT = "held-out samples"
+ON_ENGINE = "searched samples, on the engine"
 
 
 @dataclass(frozen=True)
@@ -51,27 +51,6 @@ class PinnedLayer:
 
 
 @dataclass(frozen=True)
-class PinnedBlock:
-    """A block of a transformer of which layers are kept in higher precision.
-
-    Attributes:
-        name: such as "attention 3 (encoder/layer.2)".
-        pinned: those of its layers.
-        candidates: how many of its layers could be pinned.
-    """
-
-    name: str
-    pinned: tuple[str, ...]
-    candidates: int
-
-    @property
-    @in_json
-    def whole(self) -> bool:
-        """All that could be are pinned."""
-        return len(self.pinned) == self.candidates
-
-
-@dataclass(frozen=True)
 class Check:
     """The answer, run once more in the simulation or on the engine.
 
@@ -80,8 +59,7 @@ class Check:
         baseline: the same samples with nothing pinned.
         reference_metric: the end-to-end metric of FP32 on them, None without one.
         reference_interval: of that, 95 %; null where nothing says it.
-        used_in_search: these held-out samples were searched on too, after a cheaper set had failed
-            on them.
+        used_in_search: the search went on with this check, after a cheaper set had failed it.
         bound: the target's number on these samples: that of a largest drop depends on FP32's
             metric there.
     """
@@ -216,31 +194,22 @@ class BisectResult(Result):
         metric: the end-to-end metric's name; null without one.
         reference_metric: the end-to-end metric of FP32, None without one.
         reference_interval: of that on these samples, 95 %; null where nothing says it.
-        grain: by how much one sample changes the metric, where that is more than the target allows
-            it to change; null elsewhere, and of a metric that is no share of the samples.
-        metric_step: by how much one of the samples searched changes the metric, of a share of them;
-            null of others.
         metric_is_share: the metric is a share of the samples, so that a difference is a number of
             samples.
         search: the search itself; where a point was selected, that is its answer.
         layers: the answer, in execution order.
-        blocks: of transformers, attention or MLP, that layers of the answer are part of.
         pinned_by_plan: layers that the plan searched from keeps in higher precision by itself, in
             execution order. They are no part of what the search pins.
         candidates: how many layers could be pinned.
-        earlier_evaluations: sets that only earlier searches of the same command evaluated: in
-            another way, or before the held-out samples were searched on, too.
         found: a set that meets the target was found, or a point was selected.
         explanation: why not, or why the search stopped early; "" where all went well.
         selected_point: null for the search's own answer.
         checks: the answer once more: on the samples searched, and on held-out ones.
-        execution: how candidates were evaluated, for people.
         engine: of the answer; null without an engine's backend.
         plan: the answer as a plan.
         framework: the training framework against the ONNX model in FP32, which agree; null where
             its outputs are not given. Where they do not agree, nothing is searched.
         suspect: the note that FP32 itself guesses, which is to be read first; "" where it does not.
-        said_before: the note that was said before the work began; "" without one.
         failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
@@ -250,7 +219,6 @@ class BisectResult(Result):
     model: ModelRef
     precision: Precision
     fp16_kernels: Fp16Kernels | None = None
-    strategy: str
     samples: int
     held_out_samples: int = 0
     target: str
@@ -259,13 +227,9 @@ class BisectResult(Result):
     metric: Annotated[str, Json(empty_is_null=True)] = ""
     reference_metric: float | None
     reference_interval: Interval | None = None
-    grain: float | None = None
-    metric_step: float | None = None
     metric_is_share: Hidden[bool] = False
     search: Hidden[SearchResult]
-    earlier_evaluations: int = 0
     layers: tuple[PinnedLayer, ...]
-    blocks: tuple[PinnedBlock, ...] = ()
     pinned_by_plan: Mapping[str, Precision]
     candidates: int
     found: Hidden[bool]
@@ -273,14 +237,12 @@ class BisectResult(Result):
     cost: CostSummary
     selected_point: SelectedPoint | None = None
     checks: tuple[Check, ...]
-    execution: str
     engine: EngineReport | None = None
     plan: Hidden[PrecisionPlan]
     notes: tuple[str, ...] = ()
     data: tuple[ReadData, ...] = ()
     framework: FrameworkResult | None = None
     suspect: Hidden[str] = ""
-    said_before: Hidden[str] = ""
     failed: tuple[FailedStage, ...] = ()
 
     @property
@@ -336,8 +298,8 @@ class BisectResult(Result):
     @property
     @in_json
     def evaluations(self) -> int:
-        """How many candidates were evaluated, those from the journal included."""
-        return self.search.evaluations
+        """How many candidates were evaluated."""
+        return len(self.search.history)
 
     @property
     @in_json
