@@ -476,7 +476,7 @@ def trained(recipe: Recipe, split: Split, batch: int = 64) -> nn.Module:
             optimizer.step()
             schedule.step()
     model.eval()
-    for module in model.modules():
+    for module in list(model.modules()):
         if isinstance(module, ConvBn):
             module.fold()
     return recipe.finish(model)
