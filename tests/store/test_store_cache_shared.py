@@ -45,9 +45,7 @@ def test_two_processes_keep_results_of_one_key(tmp_path: Path) -> None:
         process.join()
         assert process.exitcode == 0
     assert found == {1.0, 2.0}
-    assert [p.name for p in (tmp_path / "kind").iterdir()] == [
-        "key.npz"
-    ]
+    assert [p.name for p in (tmp_path / "kind").iterdir()] == ["key.npz"]
 
 
 @pytest.mark.parametrize("planted", ["link", "pipe"])
