@@ -6,8 +6,9 @@ and a score of all samples hides that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from qdebug.analyse.compared import Compared
 from qdebug.analyse.metric_samples import judged_pair
 from qdebug.errors import MetricError, SampleError
 from qdebug.metrics.effect import noise_by_sample
-from qdebug.metrics.uncertainty import of_noise
+from qdebug.metrics.uncertainty import Interval, of_noise
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.groups import Grouping, grouping_of
 from qdebug.network.samplespec import SampleSpec
@@ -50,28 +51,42 @@ def grouped(
         return compared
     notes = list[str]()
     calibration = _calibration(compared, calibrates_on, calibrated, grouping, notes)
-    measured = _Measured.of(compared, grouping, calibration)
-    each = [measured.result(name, [k]) for k, name in enumerate(grouping.groups)]
-    yardsticks = (True, False) if measured.has_scores else (False,)
-    rankings = [measured.ranked(each, by_score=by_score) for by_score in yardsticks]
-    ranking = next((r for r in rankings if r.is_worse), rankings[0])
+    figures, metric = _Figures.of_all(compared), compared.result.metric
+
+    def of(name: str, numbers: Sequence[int]) -> GroupResult:
+        names = [grouping.groups[k] for k in numbers]
+        known = None if calibration is None else sum(calibration.get(n, 0) for n in names)
+        return figures.of(name, np.flatnonzero(np.isin(grouping.numbers, numbers)), known)
+
+    each = [of(name, [k]) for k, name in enumerate(grouping.groups)]
+    yardsticks: list[Callable[[GroupResult], _Loss]] = [_by_noise]
+    if figures.task is not None and metric is not None and metric.higher_is_better is not None:
+        yardsticks.insert(0, partial(_by_score, higher_is_better=metric.higher_is_better))
+    found = []
+    for loss in yardsticks:
+        order = [(loss(group)[0], group.noise or 0.0) for group in each]
+        ranked = [each[k] for k in sorted(range(len(each)), key=order.__getitem__, reverse=True)]
+        first = ranked[0]
+        others = of("", [k for k, name in enumerate(grouping.groups) if name != first.name])
+        is_worse = _is_worse(loss(first), loss(others))
+        found.append(
+            Groups(
+                grouping.name,
+                None if calibration is None else sum(calibration.values()),
+                tuple(ranked),
+                first.name if is_worse else None,
+                others if is_worse else None,
+                by_noise=loss is _by_noise,
+            )
+        )
     alone = [group.name for group in each if group.samples == 1]
     if alone:
         notes.append(
             f"The figures of groups by '{grouping.name}' that have a single sample say little of "
             f"their kind: {', '.join(alone[:3])}{' and others' * (len(alone) > 3)}."
         )
-    return compared.found(
-        *notes,
-        groups=Groups(
-            grouping.name,
-            None if calibration is None else sum(calibration.values()),
-            ranking.each,
-            ranking.each[0].name if ranking.is_worse else None,
-            ranking.others if ranking.is_worse else None,
-            by_noise=not ranking.by_score,
-        ),
-    )
+    told = next((groups for groups in found if groups.worst is not None), found[0])
+    return compared.found(*notes, groups=told)
 
 
 def _calibration(
@@ -101,75 +116,37 @@ def _calibration(
 
 
 @dataclass(frozen=True)
-class _Ranking:
-    """Groups, the worst first.
-
-    Attributes:
-        others: all samples but those of the first.
-        is_worse: whether the first loses more than the others beyond chance.
-    """
-
-    each: tuple[GroupResult, ...]
-    others: GroupResult
-    is_worse: bool
-    by_score: bool
-
-
-@dataclass(frozen=True)
-class _Measured:
+class _Figures:
     """What was measured of all samples, from which that of some follows.
 
     Attributes:
         energies: as of NoiseSink; None where they cannot be told by sample.
-        task, outputs: the metric, and what the candidate gave for it; None without one.
-        higher_is_better: of the metric; None where that is not known.
+        task, outputs: the metric, and what the candidate gave for it; None without one, and where
+            it is not known what of an output is which sample's.
     """
 
-    grouping: Grouping
-    calibration: Mapping[str, int] | None
     energies: Array | None
     task: MetricEvaluator | None
     outputs: Mapping[str, Array]
-    higher_is_better: bool | None
 
     @classmethod
-    def of(
-        cls,
-        compared: Compared,
-        grouping: Grouping,
-        calibration: Mapping[str, int] | None,
-    ) -> _Measured:
-        """Of a comparison with groups.
+    def of_all(cls, compared: Compared) -> _Figures:
+        """Of a comparison.
 
         Raises:
             MetricError: an output has another shape for some samples.
         """
-        sinks, metric, task = compared.sinks, compared.metric, None
-        outputs: Mapping[str, Array] = {}
-        if metric is not None:
-            reference, candidate = sinks.keepers
-            task, outputs = (
-                MetricEvaluator.of(metric, compared.samples, reference.checked()),
-                candidate.joined(),
-            )
-            count = compared.samples.count
-            if any(len(x) != count for x in (*task.reference.values(), *outputs.values())):
-                task = None
-        return cls(
-            grouping,
-            calibration,
-            sinks.noise.energies,
-            task,
-            outputs,
-            compared.result.metric.higher_is_better if compared.result.metric else None,
-        )
+        energies, metric = compared.sinks.noise.energies, compared.metric
+        if metric is None:
+            return cls(energies, None, {})
+        reference, candidate = compared.sinks.keepers
+        task = MetricEvaluator.of(metric, compared.samples, reference.checked())
+        outputs, count = candidate.joined(), compared.samples.count
+        fits = all(len(x) == count for x in (*task.reference.values(), *outputs.values()))
+        return cls(energies, task if fits else None, outputs)
 
-    def result(self, name: str, groups: Sequence[int]) -> GroupResult:
-        """What was measured of the samples of some groups, which are given by their positions."""
-        rows = np.flatnonzero(np.isin(self.grouping.numbers, groups))
-        calibrated = None
-        if self.calibration is not None:
-            calibrated = sum(self.calibration.get(self.grouping.groups[k], 0) for k in groups)
+    def of(self, name: str, rows: Rows, calibrated: int | None) -> GroupResult:
+        """What was measured of some samples."""
         noise, interval = None, None
         if self.energies is not None:
             noise = float(noise_by_sample(self.energies[:, :, rows]).sum())
@@ -179,54 +156,39 @@ class _Measured:
     def _score(self, rows: Rows) -> GroupScore | None:
         if self.task is None:
             return None
-        labels = {n: x[rows] if x.ndim else x for n, x in self.task.labels.items()}
-        reference, outputs = (
-            {name: array[rows] for name, array in arrays.items()}
-            for arrays in (self.task.reference, self.outputs)
+        labels, reference, outputs = (
+            {name: array[rows] if array.ndim else array for name, array in arrays.items()}
+            for arrays in (self.task.labels, self.task.reference, self.outputs)
         )
-        metric = self.task.metric
+        task = MetricEvaluator(self.task.metric, labels, reference)
         try:
-            found = judged_pair(MetricEvaluator(metric, labels, reference), outputs, len(rows))
+            found = judged_pair(task, outputs, len(rows))
         except MetricError:  # such as a curve of samples that are all of one class
             return None
-        return GroupScore(found.reference.score, found.candidate.score, found.uncertainty(metric))
-
-    @property
-    def has_scores(self) -> bool:
-        """Whether there is a metric by which a group may lose."""
-        return self.task is not None and self.higher_is_better is not None
-
-    def ranked(self, each: Sequence[GroupResult], *, by_score: bool) -> _Ranking:
-        """The groups by what they lose of the metric, then by noise, or by noise alone."""
-
-        def loss(group: GroupResult) -> tuple[float, float]:
-            return self._lost(group) if by_score else 0.0, group.noise or 0.0
-
-        ranked = sorted(each, key=loss, reverse=True)
-        first = self.grouping.groups.index(ranked[0].name)
-        others = self.result("", [k for k in range(len(self.grouping.groups)) if k != first])
-        worse = self._scores_less if by_score else _is_noisier
-        return _Ranking(tuple(ranked), others, worse(ranked[0], others), by_score)
-
-    def _lost(self, group: GroupResult) -> float:
-        """Of the metric; more is worse."""
-        if group.score is None:
-            return 0.0
-        change = group.score.candidate - group.score.reference
-        return -change if self.higher_is_better else change
-
-    def _scores_less(self, group: GroupResult, others: GroupResult) -> bool:
-        """Whether a group loses more of the metric: the intervals do not meet."""
-        both = [g.score.uncertainty for g in (group, others) if g.score and g.score.uncertainty]
-        if len(both) < 2:
-            return False
-        own, rest = (uncertainty.change for uncertainty in both)
-        apart = own[1] < rest[0] if self.higher_is_better else own[0] > rest[1]
-        return apart and self._lost(group) > 0  # the others may only have won more
+        uncertainty = found.uncertainty(task.metric)
+        return GroupScore(found.reference.score, found.candidate.score, uncertainty)
 
 
-def _is_noisier(group: GroupResult, others: GroupResult) -> bool:
-    """Whether a group has more noise: the intervals do not meet."""
-    if group.noise_interval is None or others.noise_interval is None:
-        return False
-    return group.noise_interval[0] > others.noise_interval[1]
+_Loss = tuple[float, Interval | None]
+"""What a group loses, more being worse, and its 95 % interval; None where that is not known."""
+
+
+def _by_noise(group: GroupResult) -> _Loss:
+    return group.noise or 0.0, group.noise_interval
+
+
+def _by_score(group: GroupResult, higher_is_better: bool) -> _Loss:
+    if group.score is None:
+        return 0.0, None
+    sign = -1 if higher_is_better else 1
+    lost = sign * (group.score.candidate - group.score.reference)
+    if group.score.uncertainty is None:
+        return lost, None
+    low, high = sorted(sign * end for end in group.score.uncertainty.change)
+    return lost, (low, high)
+
+
+def _is_worse(one: _Loss, others: _Loss) -> bool:
+    """Whether one loses more beyond chance: the intervals do not meet. The others may only have
+    won more."""
+    return bool(one[0] > 0 and one[1] and others[1] and one[1][0] > others[1][1])
