@@ -63,6 +63,11 @@ class SimulationBackend:
         self._fp16_kernels = fp16_kernels
         self._sessions = sessions
 
+    @property
+    def results_key(self) -> str:
+        """Equal for simulations that give the same."""
+        return f"{self.name} {self._fp16_kernels} {self._sessions.operators_digest}"
+
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> SimulationSession:
         """See Backend.open."""
         with loading():

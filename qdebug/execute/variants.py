@@ -15,26 +15,22 @@ from qdebug.network.weights import model_digest
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, corrections_digest
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.run.variant import Variant
+from qdebug.run.variant import Variant, key_of
 from qdebug.types import Precision
 
 
 class PlannedVariants:
     """Variants of one plan for one network, which are lowered when they are run."""
 
-    def __init__(self, bound: BoundPlan, backend: Backend, how: str = "") -> None:
-        """Digests the network and the plan once.
-
-        Args:
-            how: what of the backend decides its results, such as the kernels that it simulates.
-        """
+    def __init__(self, bound: BoundPlan, backend: Backend) -> None:
+        """Digests the network and the plan once."""
         self._bound, self._backend = bound, backend
         plan = replace(bound.plan, calibration="")  # names the data as they were spelled
-        self._key = digest_of(
+        how = key_of(backend)
+        self._key = how and digest_of(
             model_digest(bound.layers.graph.proto),
             hashlib.sha256(plan_to_yaml(plan).encode()).hexdigest(),
             corrections_digest(bound) if bound.corrections else "",
-            backend.name,
             how,
         )
 
@@ -46,7 +42,7 @@ class PlannedVariants:
         changed = {n: p for n, p in overrides.items() if known[n] is not p}
         plan = replace(self._bound.plan, layers={**self._bound.plan.layers, **changed})
         bound = replace(self._bound, plan=plan, precisions={**known, **changed})
-        key = digest_of(self._key, sorted((n, str(p)) for n, p in changed.items()))
+        key = self._key and digest_of(self._key, sorted((n, str(p)) for n, p in changed.items()))
         return Variant(partial(lowered, bound), self._backend, key, capture or {})
 
 

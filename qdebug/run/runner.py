@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 from uuid import uuid4
 
@@ -28,13 +29,16 @@ from qdebug.memo import Memo, digest_of
 from qdebug.metrics.accumulate import ExecutedBatch
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
-from qdebug.run.executor import THIS_PROCESS, Executor, Shard, shards_of
+from qdebug.run.executor import THIS_PROCESS, Executor, Shard, shards_of, workers_note
 from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.run.variant import Reducer, Variant
 from qdebug.types import Feeds, Progress, ProgressCallback, Tensors, ignore_progress
 
 Results = dict[str, Any]
 """By the names of reducers."""
+Sink = Callable[[Any], None]
+"""Takes the result of a reducer on a batch."""
+NO_SINKS: Mapping[str, Sink] = MappingProxyType({})
 
 _HELD_BYTES = 256 << 20
 """Of inputs, and as much again of the tensors of shared variants, that a runner holds in memory.
@@ -104,9 +108,10 @@ class Runner:
         stage: str = "",
         *,
         attempt: bool = False,
+        sinks: Mapping[str, Sink] = NO_SINKS,
     ) -> Results:
         """The result of each reducer, by its name. See `each`."""
-        return dict(self.each(variants, reducers, stage, attempt=attempt))
+        return dict(self.each(variants, reducers, stage, attempt=attempt, sinks=sinks))
 
     def each(
         self,
@@ -115,6 +120,7 @@ class Runner:
         stage: str = "",
         *,
         attempt: bool = False,
+        sinks: Mapping[str, Sink] = NO_SINKS,
     ) -> Iterator[tuple[str, Any]]:
         """The name and the result of each reducer, as soon as it is there: first those that are
         kept on disk, then the others in order.
@@ -125,6 +131,8 @@ class Runner:
             stage: what progress is reported as; "" reports none.
             attempt: where a model cannot be made, opened or run, the error is the result of the
                 reducers that read it.
+            sinks: by the names of reducers, what takes their results batch by batch, in order, as
+                soon as they are there: these are neither merged nor given back.
 
         Raises:
             QdebugError: samples cannot be read, a reducer refuses what it is given, or a model
@@ -134,13 +142,13 @@ class Runner:
         keys = {name: self._key(one, variants) for name, one in reducers.items()}
         due = dict(reducers)
         for name, key in keys.items():
-            kept = self._memo.get(key) if self._memo and key else None
+            kept = self._memo.get(key) if self._memo and key and name not in sinks else None
             if kept is not None:
                 del due[name]
                 yield name, kept
         jobs = jobs_of(variants, due)
-        for job, results in self._executed(jobs, stage, attempt=attempt):
-            for name in job.reducers:
+        for job, results in self._executed(jobs, stage, sinks, attempt=attempt):
+            for name in (n for n in job.reducers if n not in sinks):
                 result = results if isinstance(results, QdebugError) else results[name]
                 key = keys[name]
                 if self._memo and key and not isinstance(result, QdebugError):
@@ -155,35 +163,46 @@ class Runner:
         if any(one.key is None for one in read.values()):
             return None
         # By their order, not by their names: a candidate may be called otherwise the next time.
-        models = [(v.key, sorted(v.capture.items()), v.fed_by) for v in read.values()]
+        models = [(v.key, sorted(v.capture.items()), v.feeds, v.batches) for v in read.values()]
         machine = version("onnxruntime"), platform.machine()
         return digest_of(reducer.key, models, self._parts.data.digest, machine)
 
     def _executed(
-        self, jobs: Sequence[Job], stage: str, *, attempt: bool
+        self, jobs: Sequence[Job], stage: str, sinks: Mapping[str, Sink], *, attempt: bool
     ) -> Iterator[tuple[Job, Results | QdebugError]]:
-        shards = shards_of(len(self.subset.batches))
+        count = len(self.subset.batches)
+        shards = shards_of(count)
+        ends = {shard.stop for shard in shards}
+        if sinks or not self._executor.workers:  # else a whole shard travels at once
+            shards = [Shard(k, k + 1) for k in range(count)]
         failed: set[str] = set()
-        total: Results = {}
+        total, current = Results(), Results()
         done, samples = 0, len(jobs) * self.subset.count
         parts = (Part(job, shard) for job in jobs for shard in shards if job.key not in failed)
         for part, found in self._in_order(parts, stage):
             job, shard = part.job, part.shard
             done += sum(b.count for b in self.subset.batches[shard.start : shard.stop])
             if stage:
-                self._progress(Progress(stage, done, samples))
+                self._progress(Progress(stage, done, samples, workers_note(self._executor)))
             if job.key in failed:
                 continue
             if isinstance(found, QdebugError):
                 if not attempt:
                     raise found
                 failed.add(job.key)
+                total, current = {}, {}
                 yield job, found
                 continue
-            total = _merged(job, total, found) if shard.start else found
-            if shard == shards[-1]:
+            for name in sinks.keys() & found.keys():
+                sinks[name](found.pop(name))
+            current = _merged(job, current, found) if current else found
+            if shard.stop in ends:
+                total = _merged(job, total, current) if total else current
+                current = {}
+            if shard.stop == count:
                 self._parts.finish(job.key)
                 yield job, total
+                total = {}
 
     def _in_order(
         self, parts: Iterable[Part], stage: str
@@ -301,11 +320,16 @@ class _PartRunner:
         for name, variant in job.variants.items():
             if self._ended:
                 raise BackendError("the run was interrupted", code="QD-BACKEND-CLOSED")
-            runs[name] = (
-                self._held_or_run(variant, executed)
-                if variant.shared
-                else _run(sessions.opened(name, variant), variant, executed)
-            )
+            if variant.batches is not None and batch.index not in variant.batches:
+                runs[name] = {}
+            elif variant.shared:
+                runs[name] = self._held_or_run(variant, executed)
+            else:
+                stored = variant.stored(batch, [*variant.capture]) if variant.stored else None
+                # Variants of one model share its session.
+                key = name if variant.key is None else _identity(variant)
+                opened = sessions.opened
+                runs[name] = stored or _run(opened(key, variant), variant, executed)
         return {name: reducer.reduce(executed) for name, reducer in job.reducers.items()}
 
     def _held_or_run(self, variant: Variant, executed: ExecutedBatch) -> Tensors:
@@ -422,21 +446,16 @@ def _closure(reads: Iterable[str], variants: Mapping[str, Variant]) -> dict[str,
     """The variants of these names, and those that feed them."""
     found: dict[str, Variant] = {}
     for name in reads:
-        fed: str | None = name
-        while fed is not None:
-            found[fed] = variants[fed]
-            fed = variants[fed].fed_by
+        found |= _closure(variants[name].reads, variants) | {name: variants[name]}
     return found
 
 
 def _identity(variant: Variant) -> tuple[object, ...]:
-    return variant.key or id(variant), *variant.capture.items(), variant.fed_by
+    return variant.key or id(variant), *variant.capture.items()
 
 
 def _run(session: Session, variant: Variant, executed: ExecutedBatch) -> Tensors:
-    feeds = executed.feeds
-    fed = {**feeds, **executed.runs[variant.fed_by]} if variant.fed_by is not None else feeds
-    tensors = session.run(fed)
+    tensors = session.run(variant.feeds(executed) if variant.feeds else executed.feeds)
     named = {name: tensors[t] for name, t in variant.capture.items() if t in tensors}
     return {**tensors, **named}
 

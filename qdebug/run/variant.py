@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import onnx
 
 from qdebug.backends.base import Backend
 from qdebug.metrics.accumulate import ExecutedBatch
+from qdebug.network.samples import Batch
 from qdebug.network.weights import model_digest
+from qdebug.types import Feeds, Tensors
 
 ResultT = TypeVar("ResultT")
 
@@ -26,7 +28,10 @@ class Variant:
         key: equal for equal models on equal backends; None where nothing of it may be kept on disk.
         capture: tensors to observe besides the outputs: the name that reducers read each by -> its
             name in the model.
-        fed_by: the name of another variant, whose tensors are inputs of this one, too.
+        reads: the names of other variants, whose tensors `feeds` takes.
+        feeds: gives the inputs; None takes those of the samples.
+        batches: the indices of those that it runs on; on others it gives no tensor. None for all.
+        stored: gives tensors of a batch that are to be had without running the model, or None.
         shared: many jobs read it, as they read the FP32 model: it is run once and its tensors are
             held in memory, as far as there is room.
     """
@@ -35,7 +40,10 @@ class Variant:
     backend: Backend
     key: str | None = None
     capture: Mapping[str, str] = field(default_factory=dict)
-    fed_by: str | None = None
+    reads: tuple[str, ...] = ()
+    feeds: Callable[[ExecutedBatch], Feeds] | None = None
+    batches: frozenset[int] | None = None
+    stored: Callable[[Batch, Sequence[str]], Tensors | None] | None = None
     shared: bool = False
 
 
@@ -46,9 +54,25 @@ def as_it_is(
     *,
     shared: bool = False,
 ) -> Variant:
-    """A model without changes, in a runtime that gives the same on every machine of a kind."""
-    key = f"{model_digest(proto)} {backend.name}"
+    """A model without changes."""
+    how = key_of(backend)
+    key = how and f"{model_digest(proto)} {how}"
     return Variant(partial(_itself, proto), backend, key, capture or {}, shared=shared)
+
+
+@runtime_checkable
+class Repeatable(Protocol):
+    """A backend that gives the same for the same on every machine of a kind."""
+
+    @property
+    def results_key(self) -> str:
+        """Equal for backends that give the same."""
+        ...
+
+
+def key_of(backend: Backend) -> str | None:
+    """Equal for backends that give the same; None where no result of one may be kept."""
+    return backend.results_key if isinstance(backend, Repeatable) else None
 
 
 def _itself(proto: onnx.ModelProto) -> onnx.ModelProto:

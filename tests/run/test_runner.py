@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ class Counting:
     open_now: int = 0
     most_open: int = 0
     name: str = "simulation"
+    results_key: str = "simulation"
     inner: SimulationBackend = field(default_factory=lambda: SimulationBackend(1))
 
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> Any:
@@ -316,6 +317,35 @@ def test_progress_counts_the_samples_of_all_jobs(tmp_path: Path) -> None:
     assert [p.done for p in told] == sorted(p.done for p in told)
 
 
+def test_a_sink_takes_each_batch_in_order(tmp_path: Path) -> None:
+    variants, reducers = setting(SimulationBackend(1), 1)
+    taken: list[Any] = []
+    both: dict[str, Any] = {"y": Outputs("v0", ("y",)), **reducers}
+    found = Runner(samples(tmp_path), workers=3).run(variants, both, sinks={"y": taken.append})
+    assert set(found) == {"v0"}
+    assert [batch.start for one in taken for batch in one] == list(range(0, 37, 2))
+    assert figures(found) == figures(Runner(samples(tmp_path)).run(variants, reducers))
+
+
+def test_a_variant_runs_on_its_batches_only(tmp_path: Path) -> None:
+    backend = Counting()
+    few = replace(as_it_is(product(0.5), backend), batches=frozenset({1, 4}))
+    found = Runner(samples(tmp_path)).run({"few": few}, {"y": Outputs("few", ("y",))})["y"]
+    assert [bool(tensors) for tensors in found.values()] == [k in {1, 4} for k in range(19)]
+    assert backend.runs == 2
+
+
+def test_variants_of_one_model_share_a_session(tmp_path: Path) -> None:
+    backend = Counting()
+    one = as_it_is(product(0.5), backend)
+    twice = replace(one, feeds=lambda executed: {"x": 2 * executed.feeds["x"]})
+    variants = {"one": one, "twice": twice}
+    errors = Errors(Comparison("one", "twice", ("y",)))
+    found = Runner(samples(tmp_path, 37)).run(variants, {"errors": errors})["errors"]
+    assert found.tensors["y"].sq_err > 0
+    assert (backend.opened, backend.runs) == (1, 2)
+
+
 def test_a_variant_reads_the_tensors_of_the_one_that_feeds_it(tmp_path: Path) -> None:
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -328,7 +358,9 @@ def test_a_variant_reads_the_tensors_of_the_one_that_feeds_it(tmp_path: Path) ->
     backend = SimulationBackend(1)
     variants = {
         REFERENCE: as_it_is(product(0.5), backend, {"m": "m"}, shared=True),
-        "local": Variant(lambda: local, backend, "neg", fed_by=REFERENCE),
+        "local": Variant(
+            lambda: local, backend, "neg", reads=(REFERENCE,), feeds=lambda one: one.reference
+        ),
     }
     found = Runner(samples(tmp_path, 37)).run(
         variants, {"z": Outputs("local", ("z",)), "m": Outputs(REFERENCE, ("m",))}
