@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from qdebug.analyse.diagnose import diagnosed, input_amax
 from qdebug.analyse.effect.effects import Effects, Known, measure_effects
-from qdebug.analyse.flips import with_comparisons, with_flips
+from qdebug.analyse.flips import flipping, with_comparisons, with_flips
 from qdebug.analyse.gate import Gate, checked_conditions, metric_notes, task_result
 from qdebug.analyse.layer_results import effect_notes, ranked_by_effect
-from qdebug.analyse.shards import Sinks
+from qdebug.analyse.run_file import Evidence
+from qdebug.analyse.tensor_errors import PairErrors
 from qdebug.execute.context import Context
 from qdebug.metrics.effect import EffectMode
 from qdebug.metrics.tasks.base import TaskMetric
@@ -51,13 +52,14 @@ class Compared:
 
     Attributes:
         memory_budget: bytes, for activations.
-        sinks: what that pass kept besides the errors: outputs, noise by sample, flips.
+        measured: what that pass found.
         result: what was measured so far.
         effects: of the layers at the outputs, which took `effects_s` seconds.
         choice: the layers that `curves` chose to keep in FP32.
         fed: see `input_amax`, of all samples; None before the causes are known.
         restoration: a run with some layers in FP32 that has begun.
         shown: the samples that lose most by the task, for the run file.
+        evidence: what writes activations to the run file.
     """
 
     context: Context
@@ -65,7 +67,7 @@ class Compared:
     samples: Samples
     gate: Gate
     memory_budget: int
-    sinks: Sinks
+    measured: PairErrors
     result: CompareResult
     effects: Effects | None = None
     effects_s: float = 0.0
@@ -73,6 +75,7 @@ class Compared:
     fed: Mapping[str, float] | None = None
     restoration: Restoration | None = None
     shown: tuple[ShownSample, ...] = ()
+    evidence: Evidence | None = None
 
     @property
     def subset(self) -> SampleSubset:
@@ -107,8 +110,8 @@ def scored(compared: Compared) -> Compared:
     """
     if compared.gate.metric is None:
         return compared
-    keepers = compared.sinks.keepers
-    return compared.found(metric=task_result(compared.gate.metric, compared.samples, *keepers))
+    needed = compared.measured.needed()
+    return compared.found(metric=task_result(compared.gate.metric, compared.samples, *needed))
 
 
 def with_metric_notes(compared: Compared) -> Compared:
@@ -132,7 +135,7 @@ def ranked(compared: Compared, mode: EffectMode) -> Compared:
         mode,
         metric=compared.metric,
         memory_budget=compared.memory_budget,
-        known=Known(compared.sinks.noise.energies, compared.sinks.keepers[0].raw),
+        known=Known(compared.measured.energies, compared.measured.raw),
         literally=compared.gate.judges_effects,
     )
     if found is None:
@@ -167,8 +170,8 @@ def explained(compared: Compared) -> Compared:
         result.tensors,
         trusted=trusted,
         fed=fed,
-        noise_of=compared.sinks.noise.noise,
+        noise_of=compared.measured.noise,
     )
-    flips = compared.sinks.flips
-    result = with_flips(replace(result, layers=layers), pair, flips.found)
-    return replace(compared, result=with_comparisons(result, pair, flips.comparisons), fed=fed)
+    flips, comparisons = flipping(compared.measured.flips)
+    result = with_flips(replace(result, layers=layers), pair, flips)
+    return replace(compared, result=with_comparisons(result, pair, comparisons), fed=fed)

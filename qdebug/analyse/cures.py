@@ -26,9 +26,17 @@ from qdebug.analyse.summary import fp32_outputs
 from qdebug.calibrators.registry import NEVER_CLIPPING, default_calibrators
 from qdebug.errors import BackendError, MetricError, ModelError, PlanError
 from qdebug.execute.context import emulates_fp16
-from qdebug.execute.evaluator import KeptReference, OutputKeeper, Run, Sink, evaluate, run_of
+from qdebug.execute.evaluator import (
+    KeptReference,
+    OutputKeeper,
+    Reducer,
+    Run,
+    Sink,
+    evaluate,
+    run_of,
+)
 from qdebug.execute.gather import Gathered, calibrated
-from qdebug.execute.lockstep import output_options
+from qdebug.execute.measure_options import output_options
 from qdebug.formats.registry import SCALED
 from qdebug.metrics.accumulate import (
     CANDIDATE,
@@ -274,7 +282,7 @@ def _on_all(
         keeper = OutputKeeper(
             CANDIDATE,
             pair.reference.outputs if metric else (),
-            reduce=compared.sinks.keepers[0].reduce,
+            reduce=Reducer(metric, compared.samples) if metric else None,
         )
         after = _measured(compared, quantization.lowered(state), subset, reference, keeper)
     if after is None:
@@ -282,9 +290,8 @@ def _on_all(
     value = None
     if metric is not None:
         with suppress(MetricError):  # outputs that hold NaN: their noise is known all the same
-            evaluator = MetricEvaluator.of(
-                metric, compared.samples, compared.sinks.keepers[0].checked()
-            )
+            needed, _ = compared.measured.needed()
+            evaluator = MetricEvaluator.of(metric, compared.samples, needed)
             value = evaluator(keeper.joined())
     before, task = noise_db(compared.result.worst_noise), compared.result.metric
     helps = math.isnan(before) or after.sqnr_db - before >= LEAST_CURE_DB

@@ -16,10 +16,11 @@ from qdebug.analyse.causes.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer
 from qdebug.analyse.causes.masked import LEAST_MASK, feeds_softmax
 from qdebug.analyse.causes.overflow import pinned_together
 from qdebug.analyse.causes.quantization import harmless_cause, inherited_cause
+from qdebug.analyse.tensor_errors import FedByReference
+from qdebug.backends.base import Session
 from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import Run, executed_batches, open_all, run_of
-from qdebug.execute.lockstep import fed_by_reference
 from qdebug.formats.base import Kind
 from qdebug.formats.registry import FORMAT_OF, RANGED, SCALED
 from qdebug.metrics.accumulate import REFERENCE
@@ -51,6 +52,11 @@ _CODE = 0.01
 other."""
 _GOOD_DB = 60.0
 """A layer whose own error is smaller needs no explanation."""
+
+
+def _isolated_run(local: LocalGraph, session: Session) -> Run:
+    feeds = FedByReference(local.inputs)
+    return lambda executed: session.run(feeds(executed))
 
 
 def diagnosed(
@@ -159,7 +165,7 @@ def _isolated(
         first, *others = open_all(stack, [reference, *models, *behind])
         runs: dict[str, Run] = {REFERENCE: run_of(first)}
         for name, session in zip(names, others[: len(models)], strict=True):
-            runs[name] = fed_by_reference(local, session)
+            runs[name] = _isolated_run(local, session)
         for (name, tail), session in zip(tails.items(), others[len(models) :], strict=True):
             isolated[name].at_outputs = AtOutputs(tail, session, pair.parts)
         seen = values = 0

@@ -12,7 +12,7 @@ from qdebug.analyse.causes.engine import remedy_of
 from qdebug.analyse.compared import Compared
 from qdebug.analyse.cures import FITTED_RANGES
 from qdebug.execute.evaluator import evaluate, open_all, run_of
-from qdebug.execute.lockstep import output_options
+from qdebug.execute.measure_options import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison
 from qdebug.metrics.tensor import noise_db
 from qdebug.network.samples.subset import spread

@@ -18,7 +18,7 @@ from qdebug.execute.engine.latency import kernel_times
 from qdebug.execute.engine.observe import EngineJob, preflight
 from qdebug.execute.engine.request import build_request
 from qdebug.execute.evaluator import OutputKeeper, Sink
-from qdebug.execute.lockstep import measure_options
+from qdebug.execute.measure_options import measure_options
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.layers import QUANTIZABLE_OPS
@@ -54,14 +54,14 @@ def with_engine(compared: Compared, engine: Engine, settings: CompareSettings) -
             metric that raised.
     """
     compared = compared.found(*engine.notes)
-    pair, result, evidence = compared.pair, compared.result, compared.sinks.evidence
+    pair, result = compared.pair, compared.result
     report = engine.report
     save_engine(engine, settings, force=settings.force)
     if report.not_executed_because:
         layers = _explained(pair, result.layers, report)
         notes = capture_note(settings, report.not_executed_because)
         return judged(compared.found(*notes, engine=report, layers=layers))
-    sinks = [evidence.engine] if evidence else []
+    sinks = [compared.evidence.engine] if compared.evidence else []
     job = EngineJob(engine.runtime, compared.context, compared.subset, compared.memory_budget)
     done = execute_engine(job, pair, compared.gate.metric, sinks)
     kernels = kernel_times(engine.info, done.layer_times)
@@ -138,5 +138,9 @@ def execute_engine(
         kernels=(),
     )
     results = output_results(pair, found.outputs)
-    task = task_result(metric, job.subset.samples, *kept) if metric else None
+    task = (
+        task_result(metric, job.subset.samples, *(one.checked() for one in kept))
+        if metric
+        else None
+    )
     return Executed(execution, results, task, found.layer_times)

@@ -3,83 +3,98 @@ around them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
 from qdebug.analyse.causes.decisions import Decision, Flips, decisions_of, flip_cause
 from qdebug.analyse.causes.suppression import (
     BOXES,
     KEPT,
     SCORES,
+    Suppression,
     SuppressionFlips,
     suppressions_of,
 )
-from qdebug.analyse.causes.thresholds import MOST, ComparisonFlips, comparisons_of
+from qdebug.analyse.causes.thresholds import MOST, Comparing, ComparisonFlips, comparisons_of
+from qdebug.backends.base import Backend
 from qdebug.execute.context import Context
-from qdebug.metrics.accumulate import CANDIDATE, ErrorTotals, ExecutedBatch
+from qdebug.memo import digest_of
+from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ExecutedBatch
+from qdebug.network.graph import Graph
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import Cause, CompareResult, LayerResult
 from qdebug.types import Array, Tensors
 
 Counted = tuple[tuple[Flips, ...], tuple[ComparisonFlips, ...]]
-"""What a FlipSink has counted."""
+"""What was counted of decisions, and of comparisons."""
 
 
-class FlipSink:
-    """Counts the decisions that reference and candidate make, and those in which they differ."""
+@dataclass(frozen=True)
+class FlipCounts:
+    """Counts the decisions that reference and candidate make, and those in which they differ. See
+    Reducer.
 
-    def __init__(self, context: Context, pair: ModelPair) -> None:
-        """`pair`: what is compared."""
-        self._context = context
-        self._graph = pair.reference
-        self._flips = [Flips(d) for d in decisions_of(pair.reference) if d.scores in pair.tensors]
-        self._suppressions = [
-            SuppressionFlips(s.decision, suppression=s) for s in suppressions_of(pair.reference)
-        ]
-        self._comparisons = [ComparisonFlips(c) for c in comparisons_of(pair.reference)]
+    Attributes:
+        backend: executes suppressions of boxes by themselves.
+        graph: of the reference.
+    """
+
+    backend: Backend
+    graph: Graph
+    decisions: tuple[Decision, ...]
+    suppressions: tuple[Suppression, ...]
+    comparisons: tuple[Comparing, ...]
+
+    @classmethod
+    def of(cls, context: Context, pair: ModelPair) -> Self:
+        """Those that a pair makes."""
+        graph = pair.reference
+        decisions = tuple(d for d in decisions_of(graph) if d.scores in pair.tensors)
+        suppressions = tuple(suppressions_of(graph))
+        return cls(context.backend, graph, decisions, suppressions, tuple(comparisons_of(graph)))
 
     @property
-    def found(self) -> list[Flips]:
-        """The decisions that flip."""
-        each = (*self._flips, *self._suppressions)
-        return [flips for flips in each if flips.flipped or flips.reordered]
+    def reads(self) -> tuple[str, ...]:
+        """See Reducer."""
+        return REFERENCE, CANDIDATE
 
     @property
-    def comparisons(self) -> list[ComparisonFlips]:
-        """The comparisons that flip."""
-        return [flips for flips in self._comparisons if flips.flipped]
+    def key(self) -> str:
+        """See Reducer. What decides is in the graphs, which the key of a result holds, too."""
+        return digest_of("flips", self.decisions)
 
-    @property
-    def counted(self) -> Counted:
-        """All that was counted, for `merge`."""
-        return (*self._flips, *self._suppressions), tuple(self._comparisons)
-
-    def merge(self, other: Counted) -> None:
-        """Add what another sink counted for the same pair over other batches, all of them later. A
-        pass over some tensors does not see every decision: each batch counts once for each."""
-        for mine, found in zip((*self._flips, *self._suppressions), other[0], strict=True):
-            mine.merge(found)
-        for compared, found_too in zip(self._comparisons, other[1], strict=True):
-            compared.merge(found_too)
-
-    def __call__(self, executed: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
-        """Count those of one batch. See evaluator.Sink."""
+    def reduce(self, executed: ExecutedBatch) -> Counted:
+        """See Reducer."""
         reference, candidate = executed.reference, executed.of(CANDIDATE)
-        for flips in self._flips:
-            scores = flips.decision.scores
+        flips = [Flips(d) for d in self.decisions]
+        for one in flips:
+            scores = one.decision.scores
             if scores in reference and scores in candidate:
-                flips.add(reference[scores], candidate[scores], executed.batch.start)
-        for suppressed in self._suppressions:
-            self._suppress(suppressed, executed)
-        for compared in self._comparisons:
+                one.add(reference[scores], candidate[scores], executed.batch.start)
+        suppressed = [SuppressionFlips(s.decision, suppression=s) for s in self.suppressions]
+        for boxes in suppressed:
+            self._suppress(boxes, executed)
+        comparisons = tuple(ComparisonFlips(c) for c in self.comparisons)
+        for compared in comparisons:
             self._compare(compared, executed)
+        return (*flips, *suppressed), comparisons
+
+    def merge(self, before: Counted, after: Counted) -> Counted:
+        """See Reducer. Of a pass over some tensors, which does not see every decision, and one over
+        others, each batch counts once for each."""
+        for mine, other in zip(before[0], after[0], strict=True):
+            mine.merge(other)
+        for compared, others in zip(before[1], after[1], strict=True):
+            compared.merge(others)
+        return before
 
     def _suppress(self, flips: SuppressionFlips, executed: ExecutedBatch) -> None:
         suppression = flips.suppression
         assert suppression is not None
         runs = []
-        with closing(self._context.backend.open(suppression.model, ())) as session:
+        with closing(self.backend.open(suppression.model, ())) as session:
             for run in (executed.reference, executed.of(CANDIDATE)):
                 boxes = self._value(suppression.boxes, run, executed)
                 scores = self._value(suppression.decision.scores, run, executed)
@@ -108,7 +123,7 @@ class FlipSink:
 
     def _value(self, tensor: str, run: Tensors, executed: ExecutedBatch) -> Array | None:
         found = run.get(tensor, executed.feeds.get(tensor))
-        return self._graph.constant(tensor) if found is None else found
+        return self.graph.constant(tensor) if found is None else found
 
 
 def with_comparisons(
@@ -182,3 +197,9 @@ def _readers(pair: ModelPair, decision: Decision) -> list[str]:
             seen.update(new)
             waiting += new
     return list(found)
+
+
+def flipping(counted: Counted) -> tuple[list[Flips], list[ComparisonFlips]]:
+    """The decisions and the comparisons that flip."""
+    decisions = [one for one in counted[0] if one.flipped or one.reordered]
+    return decisions, [one for one in counted[1] if one.flipped]

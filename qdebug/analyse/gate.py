@@ -12,7 +12,6 @@ import numpy as np
 from qdebug.analyse.metric_direction import check_direction, direction_of
 from qdebug.analyse.metric_samples import judged_pair
 from qdebug.errors import MetricError, SampleError, UsageError
-from qdebug.execute.evaluator import OutputKeeper
 from qdebug.metrics.chance import no_better_than_chance
 from qdebug.metrics.tasks.base import TaskMetric, is_ragged
 from qdebug.metrics.tasks.classes import Classes, classes_of
@@ -30,7 +29,7 @@ from qdebug.network.samples.subset import SampleSubset
 from qdebug.results.compare import CompareResult, TaskResult
 from qdebug.results.conditions import Checked, Condition, check_condition, parse_condition
 from qdebug.results.stage_report import stages_of
-from qdebug.run.outputs import MetricEvaluator
+from qdebug.run.outputs import ByBatch, MetricEvaluator, joined
 from qdebug.wording import counted, option
 
 ENOUGH_FOR_CLASSES = 8
@@ -213,15 +212,15 @@ def _has_arrays(model: Model) -> bool:
 
 
 def task_result(
-    metric: TaskMetric, samples: Samples, reference: OutputKeeper, candidate: OutputKeeper
+    metric: TaskMetric, samples: Samples, reference: ByBatch, candidate: ByBatch
 ) -> TaskResult:
-    """The metric of both runs over all samples.
+    """The metric of both runs over all samples, by what it needs of each batch.
 
     Raises:
         MetricError: the metric raised, or it is not known what of an output is which sample's.
     """
-    evaluator = MetricEvaluator.of(metric, samples, reference.checked())
-    outputs = candidate.joined()
+    evaluator = MetricEvaluator.of(metric, samples, reference)
+    outputs = joined(candidate)
     judged = judged_pair(evaluator, outputs, samples.count)
     higher = direction_of(evaluator, samples.count)
     result = TaskResult(

@@ -22,7 +22,7 @@ from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.groups import Grouping, grouping_of
 from qdebug.network.samplespec import SampleSpec
 from qdebug.results.groups import GroupResult, Groups, GroupScore
-from qdebug.run.outputs import MetricEvaluator
+from qdebug.run.outputs import MetricEvaluator, joined
 from qdebug.types import Array
 from qdebug.wording import option
 
@@ -120,7 +120,7 @@ class _Figures:
     """What was measured of all samples, from which that of some follows.
 
     Attributes:
-        energies: as of NoiseSink; None where they cannot be told by sample.
+        energies: as of PairErrors; None where they cannot be told by sample.
         task, outputs: the metric, and what the candidate gave for it; None without one, and where
             it is not known what of an output is which sample's.
     """
@@ -136,12 +136,12 @@ class _Figures:
         Raises:
             MetricError: an output has another shape for some samples.
         """
-        energies, metric = compared.sinks.noise.energies, compared.metric
+        energies, metric = compared.measured.energies, compared.metric
         if metric is None:
             return cls(energies, None, {})
-        reference, candidate = compared.sinks.keepers
-        task = MetricEvaluator.of(metric, compared.samples, reference.checked())
-        outputs, count = candidate.joined(), compared.samples.count
+        reference, candidate = compared.measured.needed()
+        task = MetricEvaluator.of(metric, compared.samples, reference)
+        outputs, count = joined(candidate), compared.samples.count
         fits = all(len(x) == count for x in (*task.reference.values(), *outputs.values()))
         return cls(energies, task if fits else None, outputs)
 

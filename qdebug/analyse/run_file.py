@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,9 +12,8 @@ import numpy as np
 
 from qdebug.errors import StoreError, given_by
 from qdebug.execute.engine.attribute import CLEAN, ENGINE
-from qdebug.execute.lockstep import CUMULATIVE
 from qdebug.execute.model_pair import names_model
-from qdebug.metrics.accumulate import CANDIDATE, ErrorTotals, ExecutedBatch
+from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ExecutedBatch
 from qdebug.network.samples import Batch
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import Keep, Role
@@ -24,136 +22,121 @@ from qdebug.wording import option
 
 
 class RowWriter(Protocol):
-    """Takes the activations of one sample; a later row of the same number replaces it."""
+    """Takes the activations of one sample."""
 
     def put_rows(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
         """See RunWriter.put_rows."""
 
 
 @dataclass(frozen=True)
-class KeptRow:
-    """What is to be kept of one sample: its tensors in both runs."""
+class SampleRows:
+    """The activations of some samples of a batch.
 
-    sample: int
-    tensors: Mapping[Role, Tensors]
-
-
-@dataclass
-class RowKeeper:
-    """A RowWriter in memory, for the rows of one part of a pass."""
-
-    rows: dict[int, dict[Role, Tensors]] = field(default_factory=dict)
-
-    def put_rows(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
-        """See RowWriter."""
-        self.rows.setdefault(sample, {})[role] = tensors
-
-    @property
-    def kept(self) -> list[KeptRow]:
-        """What was put, by sample."""
-        return [KeptRow(sample, self.rows[sample]) for sample in sorted(self.rows)]
-
-
-@dataclass
-class Ratings:
-    """A sink that keeps how bad the outputs of each sample are, by its number."""
-
-    badness: dict[int, float] = field(default_factory=dict)
-
-    def __call__(self, executed: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
-        """Rate one batch. See evaluator.Sink."""
-        rated = errors[CUMULATIVE].sample_ratios
-        self.badness |= dict(enumerate(rated, executed.batch.start))
-
-
-class EvidenceSink:
-    """Writes activations of the samples worth keeping, as batches come by.
-
-    With `worst:N` a sample enters while it is among the N worst so far by its outputs' error, and
-    takes the row of the one it displaces: exact in one pass, with about N·ln(samples/N) writes.
+    Attributes:
+        rows: of each sample, by its number, what each run gave.
+        unsplit: reference tensors whose leading axis cannot be split among the samples.
     """
 
-    def __init__(self, writer: RowWriter, keep: Keep, tensors: Collection[str]) -> None:
-        """`tensors`: those of the reference that the candidate has."""
-        self._writer = writer
-        self._keep = keep
-        self._tensors = tensors
-        self._left_out: Collection[str] = ()
-        self._worst: list[tuple[float, int, int]] = []  # (badness, -sample, row): least bad on top
-        self.unsplit: set[str] = set()
-        """Reference tensors whose leading axis cannot be split among the samples of a batch."""
+    rows: Mapping[int, Mapping[Role, Tensors]]
+    unsplit: frozenset[str]
 
-    def choose(self, keep: Keep, left_out: Collection[str]) -> None:
-        """Keep this instead, without some tensors; before the first batch."""
-        self._keep, self._left_out = keep, left_out
+
+@dataclass(frozen=True)
+class Rows:
+    """Gives the activations of some samples in both runs. See Reducer.
+
+    Attributes:
+        samples: their numbers.
+        tensors: which ones, by their names in the reference.
+    """
+
+    samples: frozenset[int]
+    tensors: frozenset[str]
 
     @property
-    def rates(self) -> bool:
-        """Whether samples are chosen by the error of their outputs."""
-        return self._keep.kind == "worst"
+    def reads(self) -> tuple[str, ...]:
+        """See Reducer."""
+        return REFERENCE, CANDIDATE
 
-    def start_group(self) -> None:
-        """The next executions go over the same samples again, with other tensors."""
-        self._worst = []
+    @property
+    def key(self) -> None:
+        """See Reducer: a run file keeps them."""
+        return
 
-    def __call__(self, executed: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
-        """Write what is to be kept of one batch. See evaluator.Sink."""
-        for index in range(executed.batch.count):
-            badness = errors[CUMULATIVE].sample_ratios[index] if self.rates else 0.0
-            row = self._row(executed.batch.start + index, badness)
-            if row is not None:
-                self._write(executed, index, row)
+    def reduce(self, executed: ExecutedBatch) -> SampleRows:
+        """See Reducer."""
+        start, count = executed.batch.start, executed.batch.count
+        runs: dict[Role, Tensors] = {
+            "reference": executed.reference,
+            "candidate": executed.of(CANDIDATE),
+        }
+        kept = {
+            role: {t: a for t, a in tensors.items() if t in self.tensors}
+            for role, tensors in runs.items()
+        }
+        rows = {
+            start + index: {role: _part_of(kept[role], index, count) for role in runs}
+            for index in range(count)
+            if start + index in self.samples
+        }
+        unsplit = frozenset(n for n, a in kept["reference"].items() if not _splits(a, count))
+        return SampleRows(rows, unsplit)
 
-    def take(self, kept: KeptRow, badness: float = 0.0) -> None:
-        """As for a batch, of one sample that is worth keeping; samples in order."""
-        row = self._row(kept.sample, badness)
-        if row is not None:
-            for role, tensors in kept.tensors.items():
-                self._put(role, row, kept.sample, tensors)
+    def merge(self, before: SampleRows, after: SampleRows) -> SampleRows:
+        """See Reducer."""
+        return SampleRows({**before.rows, **after.rows}, before.unsplit | after.unsplit)
 
-    def worst_of(self, badness: Mapping[int, float]) -> list[int]:
-        """The samples that it would keep of all of these, by how bad each is; in order."""
-        ranked = sorted(badness, key=lambda sample: (-badness[sample], sample))
-        return sorted(ranked[: self._keep.count])
 
-    def engine(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
-        """Write what the engine gave for the samples that were kept, once all are known. See
-        evaluator.Sink."""
-        rows = {-sample: row for _, sample, row in self._worst}
-        batch = executed.batch
+@dataclass
+class Evidence:
+    """Writes the activations of the samples that are worth keeping.
+
+    Attributes:
+        row_of: the row of each of them in the file, by its number.
+        left_out: tensors that are not kept.
+        unsplit: see SampleRows, of all samples so far.
+    """
+
+    writer: RowWriter
+    row_of: Mapping[int, int]
+    left_out: Collection[str] = ()
+    unsplit: set[str] = field(default_factory=set)
+
+    def __call__(self, found: SampleRows) -> None:
+        """Write those of a batch. See runner.Sink."""
+        self.unsplit |= found.unsplit
+        for sample, runs in found.rows.items():
+            for role, tensors in runs.items():
+                self._put(role, sample, tensors)
+
+    def engine(self, executed: ExecutedBatch, _: object = None) -> None:
+        """Write what the engine gave for these samples in a batch."""
+        batch, tensors = executed.batch, {**executed.of(ENGINE), **executed.of(CLEAN)}
         for index in range(batch.count):
-            sample = batch.start + index
-            row = sample if self._keep.kind == "all" else rows.get(sample)
-            if row is not None:
-                found = {**executed.of(ENGINE), **executed.of(CLEAN)}
-                self._put("engine", row, sample, _part_of(found, index, batch.count))
+            if batch.start + index in self.row_of:
+                part = _part_of(tensors, index, batch.count)
+                self._put("engine", batch.start + index, part)
 
-    def _row(self, sample: int, badness: float) -> int | None:
-        if self._keep.kind == "all":
-            return sample
-        if self._keep.kind == "none":
-            return None
-        entry = (badness, -sample, len(self._worst))
-        if len(self._worst) < self._keep.count:
-            heapq.heappush(self._worst, entry)
-            return entry[2]
-        if (badness, -sample) <= self._worst[0][:2]:
-            return None
-        row = self._worst[0][2]
-        heapq.heapreplace(self._worst, (badness, -sample, row))
-        return row
+    def _put(self, role: Role, sample: int, tensors: Tensors) -> None:
+        kept = {name: array for name, array in tensors.items() if name not in self.left_out}
+        self.writer.put_rows(role, self.row_of[sample], sample, kept)
 
-    def _write(self, executed: ExecutedBatch, index: int, row: int) -> None:
-        sample, count = executed.batch.start + index, executed.batch.count
-        reference, candidate = executed.reference, executed.of(CANDIDATE)
-        self.unsplit.update(n for n, a in reference.items() if not _splits(a, count))
-        kept = {t: array for t, array in candidate.items() if t in self._tensors}
-        self._put("reference", row, sample, _part_of(reference, index, count))
-        self._put("candidate", row, sample, _part_of(kept, index, count))
 
-    def _put(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
-        kept = {name: array for name, array in tensors.items() if name not in self._left_out}
-        self._writer.put_rows(role, row, sample, kept)
+def kept_samples(keep: Keep, energies: Array | None, samples: int) -> list[int]:
+    """The numbers of the samples that are kept: all, or those whose outputs have the largest error,
+    the first ones where that cannot be told by sample.
+
+    Args:
+        energies: as of `output_energies`.
+    """
+    if keep.kind != "worst":
+        return list(range(samples)) if keep.kind == "all" else []
+    if energies is None:
+        return list(range(min(keep.count, samples)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where(energies[:, 0] == 0, 0.0, energies[:, 0] / energies[:, 1])
+    worst = np.argsort(-ratios.max(axis=0), kind="stable")[: keep.count]
+    return sorted(int(sample) for sample in worst)
 
 
 def _part_of(tensors: Tensors, index: int, count: int) -> dict[str, Array]:

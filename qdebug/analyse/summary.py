@@ -15,7 +15,7 @@ from qdebug.analyse.effect.curves import apart_db
 from qdebug.analyse.effect.leave_out import candidates_of
 from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
 from qdebug.errors import MetricError
-from qdebug.execute.evaluator import sized
+from qdebug.execute.evaluator import Reducer, sized
 from qdebug.metrics.candidate import CLOSE_DB
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tensor import noise_db
@@ -260,8 +260,9 @@ class _RestoredRun:
     ) -> _RestoredRun:
         """The run with the layers `names` in FP32. Raises as Executor.map."""
         subset, known = fp32_outputs(compared)
-        keep = tuple(compared.sinks.keepers[0].outputs) if compared.metric else ()
-        reduce = compared.sinks.keepers[0].reduce
+        metric = compared.metric
+        keep = tuple(compared.pair.reference.outputs) if metric else ()
+        reduce = Reducer(metric, compared.samples) if metric else None
         task = PinnedTask(compared.pair, subset, known, outputs, keep, reduce=reduce)
         return cls(compared, task, begin_pinned(compared.context, task, [names]))
 
@@ -277,17 +278,17 @@ class _RestoredRun:
         errors, metric = run.errors, self.compared.metric
         if metric is None:
             return _Restored(errors.noise(), errors.worst_noise())
-        reference, planned = self.compared.sinks.keepers
-        task = MetricEvaluator.of(metric, self.compared.samples, reference.checked())
+        reference, planned = self.compared.measured.needed()
+        task = MetricEvaluator.of(metric, self.compared.samples, reference)
         outputs = joined(run.outputs)
-        losses = [task.losses(x) for x in (planned.joined(), outputs, task.reference)]
+        losses = [task.losses(x) for x in (joined(planned), outputs, task.reference)]
         found = [float(x.mean()) for x in losses if x is not None]
         return _Restored(errors.noise(), errors.worst_noise(), task(outputs), tuple(found))
 
 
 def fp32_outputs(compared: Compared) -> tuple[SampleSubset, Mapping[Batch, Tensors]]:
     """The samples, and what FP32 made of them, where that was kept."""
-    known, samples = compared.sinks.keepers[0].raw, compared.samples
+    known, samples = compared.measured.raw, compared.samples
     if known and samples.batch_is_free:
         samples = samples.with_batch_size(max(batch.count for batch in known))
     if tuple(samples.batches()) == tuple(known):

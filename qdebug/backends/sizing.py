@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,18 +53,23 @@ def parallelism() -> Parallelism:
     return Parallelism(workers, max(1, cores // workers))
 
 
-def probe(session: Session, samples: Samples, chosen: int | None) -> Sizing:
+def probe(
+    session: Session, samples: Samples, chosen: int | None, bytes_per_sample: float = 0.0
+) -> Sizing:
     """Run the first sample, and choose the batch size where the model leaves it free.
 
     A batch is used only where two samples together give what each gives by itself: every tensor
     twice as long, each half equal. Otherwise, or where two do not run, every sample runs by itself.
+
+    Args:
+        bytes_per_sample: that will be captured, where that is more than `session` gives.
     """
     first = next(iter(samples.batches()))
     alone = session.run(samples.feeds(first.start, first.count))
     sizes = {name: array.nbytes for name, array in alone.items()}
     if chosen is not None or not samples.batch_is_free or samples.count < 2:
         return Sizing(samples, sizes)
-    per_sample = sum(sizes.values()) or 1
+    per_sample = max(1, sum(sizes.values()), math.ceil(bytes_per_sample))
     size = min(_LARGEST_BATCH, max(1, _BATCH_BYTES // per_sample), samples.count)
     if size == 1:
         return Sizing(samples, sizes)

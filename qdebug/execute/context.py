@@ -39,10 +39,8 @@ class Context:
         batch_size: None where it may be chosen.
         fp16_kernels: those of `simulation`.
         executor: executes what can be divided.
-        until: of a pass over samples, no batch but the first is begun later, on the clock of
-            `time.monotonic`.
-        ends_at: on the same clock; no batch at all is begun later, and a pass that is not done
-            raises OutOfTimeError.
+        ends_at: on the clock of `time.monotonic`: no batch is begun later, and a pass that is not
+            done raises OutOfTimeError.
         sessions: what holds for every session of ONNX Runtime.
     """
 
@@ -53,7 +51,6 @@ class Context:
     batch_size: int | None = None
     fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT
     executor: Executor = THIS_PROCESS
-    until: float = math.inf
     ends_at: float = math.inf
     sessions: SessionSettings = DEFAULT_SESSIONS
 
@@ -133,4 +130,4 @@ def one_at_a_time(context: Context) -> Context:
         context.fp16_kernels,
         context.executor,
     )
-    return replace(simulation, until=context.until, ends_at=context.ends_at)
+    return replace(simulation, ends_at=context.ends_at)

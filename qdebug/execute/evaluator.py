@@ -8,7 +8,6 @@ totals (outputs for a metric, activations for a run file) is taken by sinks.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import (
     Callable,
     Collection,
@@ -138,7 +137,7 @@ def executed_batches(
     Raises:
         OutOfTimeError: as there.
     """
-    batches = _in_time(subset.batches, math.inf, ends_at)
+    batches = _in_time(subset.batches, ends_at)
     return map(itemgetter(0), _executed(subset, runs, {}, workers, feeds, batches))
 
 
@@ -171,7 +170,7 @@ def evaluate(
     sums = SumsByShard(comparisons, len(subset.batches))
     workers = context.parallel.workers if workers is None else workers
     done = 0
-    batches = _in_time(subset.batches, context.until, context.ends_at, stage)
+    batches = _in_time(subset.batches, context.ends_at, stage)
     for executed, errors in _executed(subset, runs, comparisons, workers, feeds, batches):
         for sink in sinks:
             sink(executed, errors)
@@ -233,13 +232,9 @@ def _executed(
     return map(one, batches)
 
 
-def _in_time(
-    batches: Sequence[Batch], until: float, ends_at: float, stage: str = ""
-) -> Iterator[Batch]:
+def _in_time(batches: Sequence[Batch], ends_at: float, stage: str = "") -> Iterator[Batch]:
     """Those that there is time for. See Context."""
-    for number, batch in enumerate(batches):
-        if number and time.monotonic() >= until:
-            return
+    for batch in batches:
         check_time(ends_at, stage)
         yield batch
 

@@ -52,7 +52,6 @@ class Comparison:
         options: what to measure of a tensor besides the totals.
         local: layer -> (its output, its output when it reads the reference's activations); the
             latter is a tensor of the run LOCAL.
-        rated: outputs of the model by whose errors samples are rated; empty to rate none.
     """
 
     reference: str = REFERENCE
@@ -60,7 +59,6 @@ class Comparison:
     tensors: tuple[str, ...] | None = None
     options: Mapping[str, MeasureOptions] = field(default_factory=dict)
     local: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    rated: tuple[str, ...] = ()
 
 
 @dataclass
@@ -73,7 +71,6 @@ class ErrorTotals:
             batches that had one.
         skipped: reference tensors that could not be compared, with the reason.
         local_samples: how many samples those batches held.
-        sample_ratios: per sample, the largest Σerr²/Σref² among the rated outputs.
         parts: what the errors of the layers' outputs consist of, over some of the batches.
     """
 
@@ -81,11 +78,10 @@ class ErrorTotals:
     local: dict[str, ErrorSums] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     local_samples: int = 0
-    sample_ratios: tuple[float, ...] = ()
     parts: dict[str, PartEnergies] = field(default_factory=dict)
 
     def add(self, other: ErrorTotals) -> None:
-        """Add those of later batches. The ratios of samples are not kept."""
+        """Add those of later batches."""
         self.local_samples += other.local_samples
         self.skipped.update(other.skipped)
         for own, more in ((self.tensors, other.tensors), (self.local, other.local)):
@@ -145,9 +141,6 @@ def compare_batch(comparison: Comparison, executed: ExecutedBatch) -> ErrorTotal
             samples=batch.count,
             options=comparison.options.get(tensor, MeasureOptions()),
         )
-    rated = [totals.tensors[t].by_sample for t in comparison.rated if t in totals.tensors]
-    worst = np.broadcast_arrays(np.zeros(batch.count), *filter(None, rated))
-    totals.sample_ratios = tuple(np.max(worst, axis=0).tolist())
     for layer, (tensor, output) in comparison.local.items() if local else ():
         if tensor in totals.tensors and reference[tensor].shape == local[output].shape:
             totals.local[layer] = measure(reference[tensor], local[output])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -51,8 +51,6 @@ class ErrorSums:
     channel_ref_sq: Float64 | None = None
     part_starts: tuple[int, ...] = ()
     """At which channels the parts of an output begin; () where it has none."""
-    by_sample: tuple[float, ...] = field(default=(), compare=False)
-    """Σerr²/Σref² of each sample, of a single execution; totals keep none."""
 
     def merge(self, other: ErrorSums) -> ErrorSums:
         """The totals over both. Associative up to float64 rounding; ties keep the first sample."""
@@ -206,7 +204,6 @@ def measure(
         channel_sq_err=None if by_channel is None else by_channel[0],
         channel_ref_sq=None if by_channel is None else by_channel[1],
         part_starts=options.part_starts,
-        by_sample=tuple(ratios),
     )
 
 

@@ -30,6 +30,9 @@ from qdebug.run.runner import Runner
 from qdebug.run.variant import Variant
 from qdebug.types import Array, Tensors
 
+ByBatch = Mapping[Batch, Tensors]
+"""Tensors of each batch, in order."""
+
 
 @dataclass(frozen=True)
 class Evaluated:
@@ -44,7 +47,7 @@ class Evaluated:
 
     errors: ErrorTotals
     inner: ErrorTotals
-    outputs: Mapping[Batch, Tensors]
+    outputs: ByBatch
     energies: Mapping[Batch, Array]
 
     @property
@@ -332,7 +335,7 @@ class MetricEvaluator:
         return self(self.reference), time.perf_counter() - began
 
 
-def joined(by_batch: Mapping[Batch, Tensors]) -> dict[str, Array]:
+def joined(by_batch: ByBatch) -> dict[str, Array]:
     """The tensors of some batches as one, in their order, [samples, …].
 
     Raises:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from qdebug.errors import MetricError
 from qdebug.memo import digest_of
 from qdebug.metrics.accumulate import (
     CANDIDATE,
@@ -15,6 +17,7 @@ from qdebug.metrics.accumulate import (
     compare_batch,
 )
 from qdebug.network.samples import Batch
+from qdebug.run.variant import Reducer
 from qdebug.types import Tensors
 
 
@@ -44,6 +47,38 @@ class Errors:
         """See Reducer."""
         before.add(after)
         return before
+
+
+@dataclass(frozen=True)
+class Attempted:
+    """Another reducer, the result of which is its first MetricError where it raises one: what else
+    a pass computes is not lost. See Reducer."""
+
+    inner: Reducer[Any]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """See Reducer."""
+        return self.inner.reads
+
+    @property
+    def key(self) -> str | None:
+        """See Reducer."""
+        return self.inner.key
+
+    def reduce(self, executed: ExecutedBatch) -> Any:
+        """See Reducer."""
+        try:
+            return self.inner.reduce(executed)
+        except MetricError as error:
+            return error
+
+    def merge(self, before: Any, after: Any) -> Any:
+        """See Reducer."""
+        for one in (before, after):
+            if isinstance(one, MetricError):
+                return one
+        return self.inner.merge(before, after)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import pytest
 from onnx import helper
 from PIL import Image
 
-from qdebug.execute.lockstep import Lockstep
+from qdebug.analyse.tensor_errors import PairTotals
+from qdebug.run.runner import Runner
 
 DROPPED = ("timings_s", "notes")
 
@@ -46,13 +47,13 @@ def alike(metric: Any, other: Any) -> None:
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tensors each pass over the samples compared."""
     seen: list[int] = []
-    run = Lockstep.run
+    run = Runner.run
 
-    def counted(one: Lockstep, *rest: Any, **named: Any) -> Any:
-        seen.append(len(one.comparison.tensors or ()))
-        return run(one, *rest, **named)
+    def counted(one: Runner, variants: Any, reducers: Any, *rest: Any, **named: Any) -> Any:
+        seen.extend(len(x.tensors) for x in reducers.values() if isinstance(x, PairTotals))
+        return run(one, variants, reducers, *rest, **named)
 
-    monkeypatch.setattr(Lockstep, "run", counted)
+    monkeypatch.setattr(Runner, "run", counted)
     return seen
 
 

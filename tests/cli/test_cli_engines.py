@@ -307,7 +307,7 @@ def test_an_operator_that_is_not_known_is_told_before_any_work(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("it was simulated")
 
-    monkeypatch.setattr("qdebug.execute.lockstep.Lockstep.run", never)
+    monkeypatch.setattr("qdebug.commands.compare.command.compare_pair", never)
     monkeypatch.setattr("qdebug.decide.bisect.steps.rated", never)
     nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"),
              helper.make_node(op, ["r"], ["y"], "suspect", domain=domain)]  # fmt: skip

@@ -59,8 +59,8 @@ LEAST_WORK: dict[str, Any] = {
     "qdebug.analyse.effect.effects:_GROUPS_SAVE": 0,
     "qdebug.analyse.effect.screening:_FIRST_GROUPS": 2,
     "qdebug.analyse.effect.screening:_HALVED_AT_ONCE": 1,
-    "qdebug.execute.lockstep:_LOCAL_MACS": 1.0,
-    "qdebug.execute.lockstep:_PARTS_MACS": 1.0,
+    "qdebug.analyse.tensor_errors:_LOCAL_MACS": 1.0,
+    "qdebug.analyse.tensor_errors:_PARTS_MACS": 1.0,
     "qdebug.analyse.diagnose:MOST_LAYERS": 1,
 }
 """What measurements may cost, at the least: layers are then measured in groups, on samples that are

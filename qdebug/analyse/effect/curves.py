@@ -247,7 +247,7 @@ def _trials(compared: Compared, effects: Effects, layers: int, stack: ExitStack)
             compared.metric,
             stage="",
             resize=False,
-            known=compared.sinks.keepers[0].raw,
+            known=compared.measured.raw,
         )
     trials = _Trials(compared, reference, outputs, stack)
     trials.most = min(most, int(passes / subset.count))

@@ -11,7 +11,7 @@ from qdebug.analyse.effect.leave_out import High, candidates_of
 from qdebug.errors import BackendError, ModelError
 from qdebug.execute.context import Context
 from qdebug.execute.evaluator import OutputKeeper, Reducer, evaluate, run_of
-from qdebug.execute.lockstep import output_options
+from qdebug.execute.measure_options import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset

@@ -7,10 +7,10 @@ import math
 import time
 from dataclasses import replace
 
+from qdebug.analyse.tensor_errors import affordable_samples
 from qdebug.commands.check.samples import judged_by, shared_samples, try_variants
 from qdebug.errors import QdebugError
 from qdebug.execute.context import Context
-from qdebug.execute.lockstep import affordable_samples
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.graph import Graph
 from qdebug.network.layers import find_layers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -19,10 +18,8 @@ from qdebug.analyse.compared import (
 )
 from qdebug.analyse.cures import cured
 from qdebug.analyse.effect.curves import curved
-from qdebug.analyse.effect.effects import NoiseSink
 from qdebug.analyse.elsewhere import with_origin
 from qdebug.analyse.engine import with_engine
-from qdebug.analyse.flips import FlipSink
 from qdebug.analyse.gate import Gate, check_metric, on_model, read_gate
 from qdebug.analyse.groups import grouped
 from qdebug.analyse.layer_results import (
@@ -38,19 +35,28 @@ from qdebug.analyse.layer_results import (
 )
 from qdebug.analyse.objects import check_objects
 from qdebug.analyse.run_file import (
-    EvidenceSink,
+    Evidence,
+    Rows,
     StoredRows,
+    kept_samples,
     open_stored,
     reuse_notes,
     stored_rows,
 )
-from qdebug.analyse.shards import Sinks, run_on_workers
 from qdebug.analyse.shown_samples import with_shown_samples
 from qdebug.analyse.summary import begin_restoration, summarized
+from qdebug.analyse.tensor_errors import (
+    PairErrors,
+    compare_pair,
+    reference_and_candidate,
+    runner_of,
+    sized_for,
+    tensor_bytes,
+)
 from qdebug.backends.engine import EngineRuntime
-from qdebug.backends.sizing import parallelism
+from qdebug.backends.sizing import capture_groups, parallelism
 from qdebug.commands.check.suspicions import suspicions
-from qdebug.commands.compare.keeping import DEFAULT, Keeping
+from qdebug.commands.compare.keeping import DEFAULT, Asked, Kept, decided
 from qdebug.commands.compare.remedies import with_remedies
 from qdebug.commands.framework.framework_check import framework_result
 from qdebug.commands.reading import read_data
@@ -61,9 +67,7 @@ from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.engine.build import Engine, check_requested, engine_of, fitted, open_runtime
 from qdebug.execute.engine.request import check_model
-from qdebug.execute.evaluator import OutputKeeper, Reducer
 from qdebug.execute.gather import to_records
-from qdebug.execute.lockstep import Measured, StoredReference, due_of, run_within
 from qdebug.execute.model_pair import (
     Built,
     build_pair,
@@ -74,14 +78,13 @@ from qdebug.execute.model_pair import (
     share_pair,
 )
 from qdebug.formats.registry import SCALED, WEIGHT_ONLY
-from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.metrics.effect import EffectMode
 from qdebug.network.macs import shapes_of_first, unquantized_work
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.groups import Grouping, grouping_of
-from qdebug.network.samples.subset import whole
+from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.outputfiles import write_text
 from qdebug.plan.description import describe
 from qdebug.plan.lower import required_opset
@@ -109,9 +112,8 @@ class _Prepared:
         built: the pair, and the ranges that were gathered for it.
         grouping: of the samples; None where no groups were asked for.
         engine: of the candidate; None for the simulation alone.
-        sinks: what takes the batches, besides the totals of the errors.
+        subset: the samples, in the batches in which they run.
         writer: of the run file; None without one.
-        keeping: decides what activations it holds.
         stored: another run file, whose FP32 activations are taken: `rows`.
         key: that tells whether they can be; "" where it is not needed.
         data: how samples that are no arrays were read.
@@ -124,9 +126,8 @@ class _Prepared:
     samples: Samples
     grouping: Grouping | None
     engine: Engine | None
-    sinks: Sinks
+    subset: SampleSubset
     writer: RunWriter | None
-    keeping: Keeping | None
     stored: RunReader | None
     rows: StoredRows | None
     key: str
@@ -149,6 +150,9 @@ def compare(
         framework = _framework(prepared)
         suspicious = _suspicions(prepared)
         compared = _measured(prepared).found(*suspicious, framework=framework)
+        if prepared.writer is not None:
+            keep = partial(_with_activations, prepared, prepared.writer)
+            compared = compared.attempt("activations", keep)
         # The tensors are measured: whatever fails from here on, they are shown and written.
         compared = _analysed(prepared, compared)
         if prepared.engine is not None:
@@ -158,9 +162,8 @@ def compare(
         compared = compared.found(*_file_notes(prepared), timings_s=took)
         save, path = partial(_with_saved_plan, settings), settings.save_plan or ""
         compared = compared.attempt(option("save_plan"), save, file=path)
-        if prepared.keeping is not None:
-            compared = compared.attempt("worst samples", with_shown_samples)
         if prepared.writer is not None:
+            compared = compared.attempt("worst samples", with_shown_samples)
             finish = partial(_with_run_file, prepared, prepared.writer)
             compared = compared.attempt("run file", finish)
     return compared.result
@@ -254,8 +257,6 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
     key = ""
     if writer or stored:
         key = reference_key(pair, samples, sessions.operators_digest)
-    evidence = _evidence(writer, keep, pair)
-    keeping = _keeping(settings, writer, evidence, built, samples.count)
     return _Prepared(
         settings=settings,
         gate=gate,
@@ -264,15 +265,8 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
         samples=samples,
         grouping=grouping,
         engine=engine,
-        sinks=Sinks(
-            FlipSink(context, pair),
-            NoiseSink(pair),
-            evidence,
-            _keepers(settings, gate, pair, samples),
-            keeping or (lambda _: None),
-        ),
+        subset=sized_for(context, pair, samples),
         writer=writer,
-        keeping=keeping,
         stored=stored,
         rows=stored_rows(stored, key),
         key=key,
@@ -287,40 +281,69 @@ def _measured(prepared: _Prepared) -> Compared:
         QdebugError: samples cannot be read, or a model does not run.
     """
     settings, context, pair = prepared.settings, prepared.context, prepared.built.pair
-    samples, sinks = prepared.samples, prepared.sinks
+    samples, subset, budget = prepared.samples, prepared.subset, settings.memory_budget
     share_pair(context.executor, pair)
-    if context.executor.workers:
-        how = settings.memory_budget, settings.local_samples
-        errors, not_float = run_on_workers(*how, context, pair, samples, sinks)
-    else:
-        errors, not_float = _run(settings, context, pair, samples, prepared.rows, sinks)
-    result = _result(settings, pair, samples, errors, not_float)
+    found = compare_pair(
+        context,
+        pair,
+        subset,
+        prepared.gate.metric,
+        memory_budget=budget,
+        local_samples=settings.local_samples,
+        stored=prepared.rows,
+    )
+    result = _result(settings, pair, samples, found)
     result = replace(result, data=prepared.data)
-    budget = settings.memory_budget
-    return Compared(context, pair, samples, prepared.gate, budget, sinks, result)
+    return Compared(context, pair, samples, prepared.gate, budget, found, result)
+
+
+def _with_activations(prepared: _Prepared, writer: RunWriter, compared: Compared) -> Compared:
+    """With the activations of the samples that are worth keeping in the run file.
+
+    Raises:
+        QdebugError: samples cannot be read, or a model does not run.
+        StoreError: the file cannot be written.
+    """
+    settings, context, pair = prepared.settings, prepared.context, prepared.built.pair
+    subset, samples = prepared.subset, prepared.samples
+    kept, note = _kept(prepared)
+    writer.choose(kept.keep, kept.dtype)
+    chosen = kept_samples(kept.keep, compared.measured.energies, samples.count)
+    row_of = {sample: row for row, sample in enumerate(chosen)}
+    evidence = Evidence(writer, row_of, kept.left_out)
+    batches = [
+        b for b in subset.batches if any(s in row_of for s in range(b.start, b.start + b.count))
+    ]
+    few = SampleSubset(subset.samples, tuple(batches))
+    sizes = tensor_bytes(pair, subset)
+    tensors = [t for t in pair.tensors if t in pair.reference.producers]
+    held = context.parallel.workers + 1
+    for group in capture_groups(tensors, sizes, held, settings.memory_budget) if batches else ():
+        rows = Rows(frozenset(chosen), frozenset(group))
+        variants = reference_and_candidate(context, pair, group, prepared.rows)
+        runner_of(context, few).run(variants, {"rows": rows}, sinks={"rows": evidence})
+    notes = (note,) if note else ()
+    return replace(compared.found(*notes), evidence=evidence)
+
+
+def _kept(prepared: _Prepared) -> tuple[Kept, str]:
+    """What is kept of activations, and a note on its size."""
+    settings, built, subset = prepared.settings, prepared.built, prepared.subset
+    keep = None if settings.keep is None else Keep.parse(settings.keep)
+    half = Precision.FP16 in built.pair.precisions.values()
+    seen = built.gathered.histograms.values() if built.gathered else ()
+    histograms = float(sum(histogram.table.nbytes for histogram in seen))
+    runs = 2 if settings.backend == CompareSettings.backend else 3
+    per_batch = tensor_bytes(built.pair, subset)
+    sizes = {t: n / subset.samples.batch_size for t, n in per_batch.items()}
+    asked, count = Asked(keep, settings.keep_dtype), prepared.samples.count
+    return decided(asked, sizes, count, runs, may_round=not half, histograms=histograms)
 
 
 def _file_notes(prepared: _Prepared) -> tuple[str, ...]:
-    """What to say of the run files that were read and written."""
-    keeping, count = prepared.keeping, prepared.samples.count
-    read = prepared.stored, prepared.rows, prepared.key, count, prepared.settings.reference
-    return (*reuse_notes(*read), *((keeping.note,) if keeping and keeping.note else ()))
-
-
-def _keepers(
-    settings: CompareSettings, gate: Gate, pair: ModelPair, samples: Samples
-) -> tuple[OutputKeeper, ...]:
-    """What keeps the outputs of both runs for the metric; without one FP32's, where they fit."""
-    both = {*pair.tensors, *pair.candidate.outputs}
-    outputs = [t for t in pair.reference.outputs if t in both]
-    room = settings.memory_budget * _OUTPUTS_SHARE
-    if gate.metric is None:
-        return (OutputKeeper(REFERENCE, outputs, room),)
-    reduce = Reducer(gate.metric, samples)
-    return (
-        OutputKeeper(REFERENCE, outputs, for_metric=True, reduce=reduce, raw_room=room),
-        OutputKeeper(CANDIDATE, outputs, for_metric=True, reduce=reduce),
-    )
+    """What to say of a run file whose activations were to be read."""
+    count, reference = prepared.samples.count, prepared.settings.reference
+    return reuse_notes(prepared.stored, prepared.rows, prepared.key, count, reference)
 
 
 def _context(
@@ -362,7 +385,7 @@ def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
 def _with_run_file(prepared: _Prepared, writer: RunWriter, compared: Compared) -> Compared:
     """With all of it in the run file, and where that is."""
     settings, pair, result = prepared.settings, compared.pair, compared.result
-    evidence, gathered = prepared.sinks.evidence, prepared.built.gathered
+    evidence, gathered = compared.evidence, prepared.built.gathered
     unsplit = evidence.unsplit if evidence else ()
     operators = prepared.context.sessions.operators_digest
     about = asdict(settings), pair, compared.samples, prepared.key, unsplit, operators
@@ -382,9 +405,8 @@ def _checked(
     """What can be read, and refused, before any work."""
     check_engine_flags(settings)
     _check_reference(settings)
-    gate, keep = read_gate(settings.fail_on, settings.metric, settings.decode), DEFAULT
-    if settings.keep is not None:
-        keep = Keep.parse(settings.keep)
+    gate = read_gate(settings.fail_on, settings.metric, settings.decode)
+    keep = DEFAULT if settings.keep is None else Keep.parse(settings.keep)
     sessions = session_settings(settings)
     runtime = open_runtime(settings, cached=settings.cache, sessions=sessions, progress=progress)
     return gate, keep, runtime
@@ -418,59 +440,6 @@ def _open_writer(
         expected_rows=samples,
     )
     return stack.enter_context(writer)
-
-
-def _evidence(writer: RunWriter | None, keep: Keep, pair: ModelPair) -> EvidenceSink | None:
-    if writer is None or keep.kind == "none":
-        return None
-    return EvidenceSink(writer, keep, pair.tensors)
-
-
-def _keeping(
-    settings: CompareSettings,
-    writer: RunWriter | None,
-    evidence: EvidenceSink | None,
-    built: Built,
-    samples: int,
-) -> Keeping | None:
-    if writer is None or evidence is None:
-        return None
-    asked = None if settings.keep is None else Keep.parse(settings.keep)
-    half = Precision.FP16 in built.pair.precisions.values()
-    seen = built.gathered.histograms.values() if built.gathered else ()
-    histograms = float(sum(histogram.table.nbytes for histogram in seen))
-    runs = 2 if settings.backend == CompareSettings.backend else 3
-    return Keeping(
-        writer, evidence, asked, settings.keep_dtype, samples, runs, not half, histograms
-    )
-
-
-def _run(
-    settings: CompareSettings,
-    context: Context,
-    pair: ModelPair,
-    samples: Samples,
-    stored: StoredReference | None,
-    sinks: Sinks,
-) -> tuple[ErrorTotals, list[str]]:
-    """See `run_within`."""
-    evidence = sinks.evidence
-
-    def next_group() -> None:
-        if evidence is not None:
-            evidence.start_group()
-
-    measured = Measured(
-        due=lambda subset: due_of(pair, subset, settings.local_samples),
-        rated=evidence is not None and evidence.rates,
-        decomposed=True,
-        stored=stored,
-        sinks=sinks.each,
-        next_group=next_group,
-        sized=sinks.sized,
-    )
-    budget = settings.memory_budget
-    return run_within(budget, context, pair, whole(samples), measured, resize=True)
 
 
 def _unseen_notes(settings: CompareSettings, pair: ModelPair) -> tuple[str, ...]:
@@ -509,10 +478,10 @@ def _result(
     settings: CompareSettings,
     pair: ModelPair,
     samples: Samples,
-    errors: ErrorTotals,
-    not_float: Sequence[str],
+    found: PairErrors,
 ) -> CompareResult:
     """What the pass over the samples measured."""
+    errors, not_float = found.errors, found.not_float
     tensors = tensor_results(pair, errors)
     kernels = Fp16Kernels(settings.fp16_kernels)
     layers = layer_results(pair, errors)

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qdebug.analyse.run_file import EvidenceSink
 from qdebug.store.schema import FloatStorage, Keep
-from qdebug.store.writer import RunWriter
 from qdebug.wording import counted, option
 
 MOST_BYTES = 190_000_000
@@ -64,58 +62,44 @@ def bearable(
     return Kept(keep, dtype, frozenset(left_out), size)
 
 
-@dataclass
-class Keeping:
-    """Decides what is kept as soon as the sizes of the tensors are known.
+@dataclass(frozen=True)
+class Asked:
+    """What the user asks a run file to keep of activations; None for what is left open."""
 
-    Attributes:
-        asked: what the user asks for; None where that is left open.
-        dtype: the same.
-        samples, runs, may_round, histograms: see `bearable`.
-        note: what the user must know of the size, when it has been decided; "" for nothing.
-    """
-
-    writer: RunWriter
-    sink: EvidenceSink
-    asked: Keep | None
+    keep: Keep | None
     dtype: FloatStorage | None
-    samples: int
-    runs: int
-    may_round: bool
-    histograms: float = 0.0
-    note: str = ""
 
-    def __call__(self, sizes: Mapping[str, float]) -> None:
-        """Decide, by the bytes of each tensor in one sample of one run."""
-        if self.asked is not None or self.dtype is not None:
-            keep, dtype = self.asked or DEFAULT, self.dtype or "float32"
-            count = self.samples if keep.kind == "all" else min(keep.count, self.samples)
-            size = count * self.runs * sum(sizes.values()) / (2 if dtype == "float16" else 1)
-            if size > MOST_BYTES:
-                self.note = (
-                    f"The run file holds about {_shown(size)} of activations; without "
-                    f"{option('keep')} and {option('keep_dtype')} it stays below 200 MB."
-                )
-            return
-        kept = bearable(
-            sizes,
-            self.samples,
-            self.runs,
-            may_round=self.may_round,
-            histograms=self.histograms,
+
+def decided(
+    asked: Asked,
+    sizes: Mapping[str, float],
+    samples: int,
+    runs: int,
+    *,
+    may_round: bool,
+    histograms: float = 0.0,
+) -> tuple[Kept, str]:
+    """What is kept, and what the user must know of its size; "" for nothing. See `bearable`."""
+    if asked.keep is not None or asked.dtype is not None:
+        keep, dtype = asked.keep or DEFAULT, asked.dtype or "float32"
+        count = samples if keep.kind == "all" else min(keep.count, samples)
+        size = count * runs * sum(sizes.values()) / (2 if dtype == "float16" else 1)
+        note = (
+            f"The run file holds about {_shown(size)} of activations; without "
+            f"{option('keep')} and {option('keep_dtype')} it stays below 200 MB."
         )
-        if kept.keep == DEFAULT:
-            return
-        self.writer.choose(kept.keep, kept.dtype)
-        self.sink.choose(kept.keep, kept.left_out)
-        how = " in float16" if kept.dtype == "float16" else ""
-        left = counted(kept.left_out, "tensor")
-        but = f", without the {left} that are largest" if kept.left_out else ""
-        every = self.runs * sum(sizes.values()) * min(self.samples, DEFAULT.count)
-        self.note = (
-            f"To stay below 200 MB, activations are kept of the worst sample only{how}"
-            f"{but}: {option('keep', str(DEFAULT))} would take about {_shown(every)}."
-        )
+        return Kept(keep, dtype, frozenset(), size), note if size > MOST_BYTES else ""
+    kept = bearable(sizes, samples, runs, may_round=may_round, histograms=histograms)
+    if kept.keep == DEFAULT:
+        return kept, ""
+    how = " in float16" if kept.dtype == "float16" else ""
+    left = counted(kept.left_out, "tensor")
+    but = f", without the {left} that are largest" if kept.left_out else ""
+    every = runs * sum(sizes.values()) * min(samples, DEFAULT.count)
+    return kept, (
+        f"To stay below 200 MB, activations are kept of the worst sample only{how}"
+        f"{but}: {option('keep', str(DEFAULT))} would take about {_shown(every)}."
+    )
 
 
 def _shown(size: float) -> str:

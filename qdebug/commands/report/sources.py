@@ -14,7 +14,7 @@ from qdebug.engine_info.files.description import describe_engine
 from qdebug.engine_info.layers import EngineInfo, InfoSource
 from qdebug.errors import ModelError, PlanError, QdebugError, StoreError, UsageError, given_by
 from qdebug.execute.gather import from_records
-from qdebug.execute.lockstep import CHANNEL_AXIS
+from qdebug.execute.measure_options import CHANNEL_AXIS
 from qdebug.inputfiles import read_bytes
 from qdebug.network.layers import find_layers
 from qdebug.network.load import ModelFile, read_model

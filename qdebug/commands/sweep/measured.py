@@ -31,7 +31,7 @@ from qdebug.execute.evaluator import (
     evaluate,
     run_of,
 )
-from qdebug.execute.lockstep import output_options
+from qdebug.execute.measure_options import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.uncertainty import Interval

@@ -16,7 +16,7 @@ from qdebug.execute.context import Context
 from qdebug.execute.engine.build import fitted
 from qdebug.execute.engine.request import planned_graph
 from qdebug.execute.evaluator import sized
-from qdebug.execute.lockstep import measure_options, output_options
+from qdebug.execute.measure_options import measure_options, output_options
 from qdebug.execute.variants import PlannedVariants
 from qdebug.memo import Memo
 from qdebug.metrics.accumulate import CANDIDATE
@@ -77,7 +77,7 @@ class Candidates:
             options |= measure_options(planned_pair(model, bound), capture)
         reference = as_it_is(graph.proto, context.backend, self._capture)
         self._evaluator = OutputEvaluator(runner, graph, reference, metric, options=options)
-        self._variants = PlannedVariants(bound, context.simulation, str(context.fp16_kernels))
+        self._variants = PlannedVariants(bound, context.simulation)
         self._bound, self._engine = bound, engine
         if engine is not None:
             self._engine = fitted(engine, graph, self.subset.samples, self.subset.batches)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from qdebug.analyse.effect.effects import noise_alone
 from qdebug.analyse.layer_results import layer_results
+from qdebug.analyse.tensor_errors import affordable_samples, compare_pair
 from qdebug.backends.registry import spec_of
 from qdebug.config.specs import PinSearchSpec
 from qdebug.decide.search.problem import Item, Pins, PinTo, SearchProblem
 from qdebug.errors import UsageError
 from qdebug.execute.context import Context
 from qdebug.execute.engine.latency import profiled_costs, read_kernels
-from qdebug.execute.lockstep import Due, Measured, affordable_samples, run_within
 from qdebug.formats.registry import FORMAT_OF, RANGED, SCALED, WEIGHT_ONLY, may_raise
 from qdebug.network.macs import macs_per_sample, work_of
 from qdebug.network.prepare import Model
@@ -27,6 +28,7 @@ from qdebug.plan.select import select_layers
 from qdebug.results.compare import LayerResult
 from qdebug.results.engine import KernelTime
 from qdebug.results.recorded import is_run_file
+from qdebug.run.timelimit import OutOfTimeError
 from qdebug.types import Precision
 from qdebug.wording import counted, option
 
@@ -60,15 +62,18 @@ def rated(
     Raises:
         QdebugError: a model does not run.
     """
-    limited = replace(context, until=time.monotonic() + (ends_at - time.monotonic()) / 2)
+    limited = replace(context, ends_at=time.monotonic() + (ends_at - time.monotonic()) / 2)
     few = max(1, affordable_samples(macs_per_sample(pair.layers, subset)))
     wanted = min(len(subset.batches), max(1, few // subset.samples.batch_size))
     step = len(subset.batches) / wanted
     batches = tuple(subset.batches[int(i * step)] for i in range(wanted))
-    measured = Measured(lambda some: Due.of(some, None), stage="rate layers")
-    spread = SampleSubset(subset.samples, batches)
-    errors, _ = run_within(memory_budget, limited, pair, spread, measured)
-    layers = {r.name: r for r in layer_results(pair, errors)}
+    some = SampleSubset(subset.samples, batches)
+    layers = dict[str, LayerResult]()
+    with suppress(OutOfTimeError):  # then sets are tried in the order of their cost
+        found = compare_pair(
+            limited, pair, some, None, memory_budget=memory_budget, local_samples=some.count
+        )
+        layers = {r.name: r for r in layer_results(pair, found.errors)}
     own = {n: _own_noise(r) for n, r in layers.items() if r.local_sqnr_db is not None}
     rating = None
     if time.monotonic() < ends_at:

@@ -104,6 +104,6 @@ def begin() -> None:
 
 
 def _warm() -> None:
-    for name in ("qdebug.execute.lockstep", "qdebug.execute.model_pair"):
+    for name in ("qdebug.run.runner", "qdebug.execute.model_pair"):
         import_module(name)
     import_module("onnxruntime")  # otherwise the first session does
