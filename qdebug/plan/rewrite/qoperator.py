@@ -136,17 +136,12 @@ def _with_constant_codes(graph: Graph) -> Graph:
     for node in made.values():
         values = graph.constant(node.inputs[0])
         assert values is not None
-        for name, value in zip(node.outputs, dynamically_quantized(values), strict=True):
+        grid = dynamic_grid(values)
+        zero = grid.zero_point.astype(np.uint8)
+        made_of = UINT8.encode(values, grid.scale, None, zero), grid.scale, zero
+        for name, value in zip(node.outputs, made_of, strict=True):
             proto.graph.initializer.append(tensor_of(value, name))
     return Graph(proto)
-
-
-def dynamically_quantized(values: Array) -> tuple[Array, Array, Array]:
-    """The uint8 codes, the scale and the zero point that DynamicQuantizeLinear gives; see
-    https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html."""
-    grid = dynamic_grid(values)
-    zero = grid.zero_point.astype(np.uint8)
-    return UINT8.encode(values, grid.scale, None, zero), grid.scale, zero
 
 
 def _moves(graph: Graph, codes: str) -> list[Node]:

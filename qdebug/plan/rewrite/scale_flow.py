@@ -158,14 +158,13 @@ class Flow:
         self.writers[node.name] = each
         return self._times(node, 1, along(each, axis, len(shape))) and self._times(node, 2, each)
 
-    def _layer_norm(self, node: Node, factors: Factors) -> bool:
-        one = factors.ndim == 1 and len(self.graph.shapes.get(node.inputs[1], ())) == 1
-        return one and self._times(node, 1, factors) and self._times(node, 2, factors)
-
-    def _batch_norm(self, node: Node, factors: Factors) -> bool:
+    def _normalized(self, node: Node, factors: Factors) -> bool:
+        """Multiply the scale and the bias of a normalization."""
+        rank = len(self.graph.shapes.get(node.inputs[1], ()))
+        batch = node.op_type == "BatchNormalization"
+        fits = self._is_second(node.outputs[0], factors) if batch else factors.ndim == rank == 1
         each = factors.reshape(-1)
-        second = self._is_second(node.outputs[0], factors)
-        return second and self._times(node, 1, each) and self._times(node, 2, each)
+        return fits and self._times(node, 1, each) and self._times(node, 2, each)
 
     def _product(self, node: Node, factors: Factors) -> bool:
         """One factor of a product, or a divisor, takes them in."""
@@ -287,8 +286,9 @@ class Flow:
 _PRODUCERS: Mapping[str, Callable[[Flow, Node, Factors], bool]] = {
     **dict.fromkeys(("Mul", "Div"), Flow._product),
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), Flow._weighted),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), Flow._layer_norm),
-    "BatchNormalization": Flow._batch_norm,
+    **dict.fromkeys(
+        ("BatchNormalization", "LayerNormalization", "RMSNormalization"), Flow._normalized
+    ),
 }
 """Operations whose constants take in the factors of what they give."""
 
