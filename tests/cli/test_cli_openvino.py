@@ -91,10 +91,10 @@ def test_a_search_is_verified_on_the_engine(
     assert done.code == 0, done.err
     found = done.json
     assert {x["to"] for x in found["layers"]} == {"fp32"}  # it has no FP16 kernels
-    # Where the simulation's answer fails on the engine, engines are searched, and all is on them.
     on_engine = [c for c in found["checks"] if "on the engine" in c["on"]]
-    assert bool(on_engine) is not saturates
-    assert found["checks"] and all(c["passed"] for c in found["checks"])
+    assert on_engine and all(c["passed"] for c in found["checks"])
+    # What kernels lose there takes more layers than the simulation's answer has.
+    assert any(c["used_in_search"] for c in on_engine) is saturates
     assert found["cost"]["unit"] == "ms"
     audited = {r["name"]: r for r in found["engine"]["audit"]["layers"]}
     assert all(audited[name]["verdict"] == "as-planned" for name in found["pinned"])
