@@ -27,7 +27,6 @@ import numpy as np
 import onnx
 
 from qdebug.backends.base import Backend, Session
-from qdebug.backends.ort_fast.prefix_cache import ResumedSession
 from qdebug.backends.sizing import probe
 from qdebug.backends.stream import Threads, map_in_order
 from qdebug.errors import MetricError
@@ -61,11 +60,9 @@ _OUTPUTS_BYTES = 256 << 20
 """Outputs of the reference beyond this are kept in a temporary file."""
 
 
-def run_of(session: Session | ResumedSession, names: Mapping[str, str] | None = None) -> Run:
+def run_of(session: Session, names: Mapping[str, str] | None = None) -> Run:
     """A run of `session`. With `names` (reference tensor -> the session's tensor), it gives those
     of them that there are, by their names in the reference."""
-    if isinstance(session, ResumedSession):
-        return lambda executed: session.run(executed.batch.index, executed.feeds)
     if names is None:
         return lambda executed: session.run(executed.feeds)
     return lambda executed: renamed(session.run(executed.feeds), names)

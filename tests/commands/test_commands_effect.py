@@ -12,17 +12,13 @@ import numpy as np
 import pytest
 
 import qdebug
-from qdebug.analyse import summary
 from qdebug.analyse.effect import curves
 from qdebug.analyse.effect import effects as effect
 from qdebug.analyse.effect.leave_out import Candidates
 from qdebug.analyse.effect.runs import Energies, Runs
 from qdebug.analyse.effect.screening import Screened, screened
 from qdebug.backends.base import Session
-from qdebug.backends.ort_fast.assemble import Assembled
-from qdebug.backends.ort_fast.session import PartSessions
-from qdebug.backends.simulation import SimulationSession
-from qdebug.errors import BackendError, ModelError
+from qdebug.errors import BackendError
 from qdebug.metrics.effect import EffectMode
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.planfile import read_plan
@@ -153,10 +149,10 @@ def test_a_candidate_that_cannot_be_run_has_no_gain(monkeypatch: pytest.MonkeyPa
     """And the comparison goes on."""
     measure, name = effect.Runs.energies, compared(effect="none").layers[0].name
 
-    def failing(runs: Runs, high: effect.High, workers: int, *, keep: bool) -> Energies:
+    def failing(runs: Runs, high: effect.High, workers: int) -> Energies:
         if high == {name}:
             raise BackendError("out of memory")
-        return measure(runs, high, workers, keep=keep)
+        return measure(runs, high, workers)
 
     opened = Candidates.open
 
@@ -178,10 +174,10 @@ def test_a_layer_that_cannot_be_run_alone_is_left_out_all_the_same(
 ) -> None:
     measure, name = effect.Runs.energies, compared(effect="none").layers[0].name
 
-    def failing(runs: Runs, high: effect.High, workers: int, *, keep: bool) -> Energies:
+    def failing(runs: Runs, high: effect.High, workers: int) -> Energies:
         if high == runs.everything - {name}:
             raise BackendError("out of memory")
-        return measure(runs, high, workers, keep=keep)
+        return measure(runs, high, workers)
 
     monkeypatch.setattr(effect.Runs, "energies", failing)
     result = compared(effect="exact")
@@ -189,53 +185,6 @@ def test_a_layer_that_cannot_be_run_alone_is_left_out_all_the_same(
     assert [n for n, found in effects.items() if found.alone is None] == [name]
     assert result.effect is not None and result.effect.layers == result.effect.of_layers
     assert result.effect.grouped_layers == 0
-
-
-@pytest.mark.parametrize("precision", ["int8", "fp16"])
-def test_candidates_share_sessions_and_give_what_they_give_alone(
-    precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A session for each place to start from and phase, not for each candidate."""
-    opened: list[int] = []
-    measure = PartSessions.open_part
-
-    def counted(sessions: PartSessions, candidate: Assembled, *rest: Any) -> SimulationSession:
-        opened.append(len(candidate.switches))
-        return measure(sessions, candidate, *rest)
-
-    def effects() -> tuple[dict[str, tuple[float, float]], float]:
-        how = {"calib_data": None, "weights": None} if precision == "fp16" else {}
-        result = compared(effect="exact", precision=precision, **how)
-        found = {x.name: x.effect for x in result.layers if x.effect}
-        assert result.effect is not None
-        return {n: (e.gain or 0.0, e.alone or 0.0) for n, e in found.items()}, result.effect.noise
-
-    for module in (curves, summary):  # sets of layers are not counted
-        monkeypatch.setattr(module, "candidates_of", lambda *_: None)
-    monkeypatch.setattr(PartSessions, "open_part", counted)
-    (shared, noise), few = effects(), opened.copy()
-    monkeypatch.setattr(Candidates, "switched", lambda *_: {})
-    opened.clear()
-    single, _ = effects()
-    assert len(opened) == 2 * len(single) + 2 and not any(opened)
-    assert len(few) < 0.7 * len(opened) and max(few) > 1
-    for name, figures in single.items():
-        assert shared[name] == pytest.approx(figures, abs=0.01 * noise)
-
-
-def test_a_session_that_cannot_be_shared_is_opened_for_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    measure = PartSessions.open_part
-
-    def picky(sessions: PartSessions, candidate: Assembled, *rest: Any) -> SimulationSession:
-        if candidate.switches:
-            raise ModelError("no switches", code="QD-MODEL-REFUSED")
-        return measure(sessions, candidate, *rest)
-
-    monkeypatch.setattr(PartSessions, "open_part", picky)
-    result = compared()
-    assert result.effect is not None and result.effect.layers == result.effect.of_layers == 14
 
 
 def test_effects_on_int8_kernels_are_those_of_the_simulation(

@@ -21,9 +21,8 @@ SMALLEST: dict[str, Any] = {
     # weights: constants in files, mapped, and dequantized as they are read
     "qdebug.network.weights:LARGE_BYTES": 129,  # ONNX Runtime reads shapes from the message
     "qdebug.network.load:_BLOCK": 64,
-    "qdebug.backends.ort_fast.parts:_INLINE_BYTES": 128,
     "qdebug.backends.simulation:MAPPED_ONLY_BYTES": 0,
-    "qdebug.backends.ort_fast.windows:_MOST_BYTES": 0,
+    "qdebug.backends.int8_kernels:_LARGEST_ROWS": 0,
     # executions: few samples each, and nothing kept between them
     "qdebug.backends.sizing:_BATCH_BYTES": 1,
     "qdebug.backends.sizing:_LARGEST_BATCH": 3,

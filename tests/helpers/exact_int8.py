@@ -8,6 +8,7 @@ of rounding included. Elsewhere the two differ by roundings, which a network amp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.backends.ort_fast.assemble import Assembler
-from qdebug.backends.ort_fast.session import CandidateSessions
+from qdebug.backends.int8_kernels import Int8Kernels
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.network.graph import Graph
 from qdebug.network.layers import find_layers
@@ -76,7 +76,7 @@ def bind(model: Model, plan: PrecisionPlan | None = None, amax: float = 127 * SC
 
 
 def with_pins(bound: BoundPlan, pins: Pins) -> BoundPlan:
-    return BoundPlan(bound.plan, bound.layers, {**bound.precisions, **pins})
+    return replace(bound, precisions={**bound.precisions, **pins})
 
 
 def by_the_long_way(
@@ -86,16 +86,16 @@ def by_the_long_way(
     return dict(SimulationBackend(1, half).open(graph.proto, []).run({"x": x}))
 
 
-def assembled(
-    bound: BoundPlan, pins: Pins, x: Array, *, kernels: bool, half: Fp16Kernels = EXACT_SUMS
+def on_kernels(
+    bound: BoundPlan, pins: Pins, x: Array, half: Fp16Kernels = EXACT_SUMS
 ) -> dict[str, Array]:
-    sessions = CandidateSessions(Assembler(bound, half), 1)
-    return dict(sessions.open({**bound.precisions, **pins}, kernels=kernels).run({"x": x}))
+    proto = Int8Kernels().rewrite(lower(with_pins(bound, pins)).graph)
+    return dict(SimulationBackend(1, half).open(proto, []).run({"x": x}))
 
 
 def operators(bound: BoundPlan, pins: Pins | None = None) -> list[str]:
-    model = Assembler(bound).assemble({**bound.precisions, **(pins or {})}, kernels=True).model
-    return [n.op_type for n in onnx.load_from_string(model).graph.node]
+    proto = Int8Kernels().rewrite(lower(with_pins(bound, pins or {})).graph)
+    return [n.op_type for n in proto.graph.node]
 
 
 def assert_same(found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:

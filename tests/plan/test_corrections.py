@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from exact_int8 import assembled, model_of
+from exact_int8 import model_of, on_kernels
 from onnx import helper
 
 from qdebug.backends.simulation import SimulationBackend
@@ -145,9 +145,7 @@ def test_a_correction_computes_the_same_everywhere(
     tolerance = 1e-5 * np.abs(expected).max()
     lowered = _run(lower(bound).graph.proto, x)
     np.testing.assert_allclose(lowered, expected, rtol=0, atol=tolerance)
-    literal = assembled(bound, {}, x, kernels=False)["out"]
-    np.testing.assert_allclose(literal, lowered, rtol=0, atol=tolerance)
-    kernels = assembled(bound, {}, x, kernels=True)["out"]
+    kernels = on_kernels(bound, {}, x)["out"]
     np.testing.assert_allclose(kernels, lowered, rtol=0, atol=tolerance)
     np.savez(tmp_path / "x.npz", x=x)
     samples = whole(open_samples(str(tmp_path / "x.npz"), model.graph.inputs))
@@ -172,9 +170,8 @@ def test_a_pinned_layer_computes_with_its_own_constants(name: str) -> None:
     pins = {"anchor": Precision.FP32}
     pinned = replace(bound, precisions={**bound.precisions, **pins})
     np.testing.assert_array_equal(_run(lower(pinned).graph.proto, x), own)
-    for kernels in (False, True):
-        found = assembled(bound, pins, x, kernels=kernels)["out"]
-        np.testing.assert_allclose(found, own, rtol=0, atol=1e-5 * np.abs(own).max())
+    found = on_kernels(bound, pins, x)["out"]
+    np.testing.assert_allclose(found, own, rtol=0, atol=1e-5 * np.abs(own).max())
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import product
@@ -18,13 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qdebug.analyse.effect.leave_out import Candidates, High, SwitchedSession, candidates_of
+from qdebug.analyse.effect.leave_out import Candidates, High, candidates_of
 from qdebug.backends.base import Session
-from qdebug.backends.ort_fast.prefix_cache import ResumedSession
 from qdebug.backends.stream import map_in_order
 from qdebug.errors import BackendError, MetricError, ModelError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import KeptReference, OutputKeeper, Run, Sink, evaluate, run_of
+from qdebug.execute.evaluator import KeptReference, OutputKeeper, Sink, evaluate, run_of
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ErrorTotals, ExecutedBatch
 from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.metrics.tasks.base import TaskMetric
@@ -147,24 +146,19 @@ class Runs:
         drawn: Drawn,
         cache_bytes: int,
         *,
-        apart: bool | None = None,
         keeps_outputs: bool = False,
     ) -> None:
-        """`apart`: see `are_apart`; given where the samples are a part of those it was found on.
-        `keeps_outputs`: for a metric that others compute.
+        """`keeps_outputs`: for a metric that others compute.
         When the context's time is over, `run` gives up."""
         pair, subset = reference.pair, drawn.subset
         self._ends_at = context.ends_at
-        self._apart = are_apart(pair, subset) if apart is None else apart
         self._context, self._candidates = context, candidates
         self._cache_bytes, self._preparing = cache_bytes, _preparing(context, pair, subset)
         self._drawn, self.subset = drawn, subset
         self._of, self._outputs = reference, reference.outputs
         self._keeps_outputs = keeps_outputs
-        self._prefixes = candidates.prefixes(cache_bytes)
         self.names, self.everything = candidates.names, candidates.everything
         self.count = subset.count
-        self._switched: Mapping[High, SwitchedSession] = {}
         self.known: dict[High, Energies] = {}
 
     @cached_property
@@ -222,15 +216,12 @@ class Runs:
 
     def begin(self, beside: High) -> None:
         """Run what others start from."""
-        energies = self.energies(beside, self._context.parallel.workers, keep=True)
+        energies = self.energies(beside, self._context.parallel.workers)
         self.known[beside] = self._judged(energies)
 
     def each(self, sets: Sequence[High], beside: High) -> Iterator[Energies | None]:
         """Of each of `sets`, one after the other; None as in `run`; `beside` has been run."""
-        if not self._apart:
-            self._switched = self._candidates.switched(beside, sets, self._prefixes)
         yield from map_in_order(self._energies_or_none, sets, self._context.parallel.workers)
-        self._switched = {}
 
     def _elsewhere(
         self, preparing: float, sets: Sequence[High], beside: High, before: int, total: int
@@ -244,14 +235,10 @@ class Runs:
             outputs=tuple(self._outputs),
             cache_bytes=self._cache_bytes,
             beside=beside,
-            apart=self._apart,
             keeps_outputs=self._is_judged,
             on_kernels=self._candidates.on_kernels,
         )
-        groups = [tuple(group) for group in self._candidates.groups(beside, sets)]
-        grouped = {high for group in groups for high in group}
-        groups += [(high,) for high in sets if high not in grouped]
-        parts = self._parts(groups, beside, preparing)
+        parts = self._parts([(high,) for high in sets], beside, preparing)
         found: dict[High, list[Energies | None]] = {}
         done, executions = 0, len(self.subset.batches)
         with closing(self._context.executor.map(work, parts)) as results:
@@ -289,12 +276,12 @@ class Runs:
 
     def _energies_or_none(self, high: High) -> Energies | None:
         try:
-            return self.energies(high, 1, keep=False)
+            return self.energies(high, 1)
         except (ModelError, BackendError):
             return None
 
-    def energies(self, high: High, workers: int, *, keep: bool) -> Energies:
-        """Those of a candidate, with so many executions in flight; `keep`: others start from it."""
+    def energies(self, high: High, workers: int) -> Energies:
+        """Those of a candidate, with so many executions in flight."""
         parts: list[Energies] = []
         keeper = OutputKeeper(CANDIDATE, self._kept_outputs)
 
@@ -309,7 +296,7 @@ class Runs:
             parts.append(Energies(outputs, np.full(outputs.shape[2], chance), {}))
 
         sinks: list[Sink] = [add, keeper] if self._kept_outputs else [add]
-        self._run(high, workers, sinks, keep=keep)
+        self._run(high, workers, sinks)
         return Energies.joined(parts)._replace(kept=keeper.by_batch)
 
     def _judged(self, energies: Energies) -> Energies:
@@ -332,9 +319,9 @@ class Runs:
                 tells = tells_apart(found, before, score, task.of_reference())
         return energies._replace(kept={}, score=score, losses=losses, tells=tells)
 
-    def _run(self, high: High, workers: int, sinks: Sequence[Sink], *, keep: bool) -> None:
-        with self._opened(high, keep=keep) as run:
-            runs = {REFERENCE: self._reference.run, CANDIDATE: run}
+    def _run(self, high: High, workers: int, sinks: Sequence[Sink]) -> None:
+        with closing(self._candidates.open(high)) as session:
+            runs = {REFERENCE: self._reference.run, CANDIDATE: run_of(session)}
             evaluate(
                 self.subset,
                 runs,
@@ -344,35 +331,6 @@ class Runs:
                 feeds=self._reference.feeds,
                 sinks=sinks,
             )
-
-    @contextmanager
-    def _opened(self, high: High, *, keep: bool) -> Iterator[Run]:
-        switched = self._switched.get(high)
-        if switched is not None and switched.opens():
-            try:
-                yield lambda executed: switched.run(high, executed.batch.index, executed.feeds)
-            finally:
-                switched.done(high)
-            return
-        session = self._candidates.resumed(high, self._prefixes, keep=keep)
-        try:
-            yield run_of(session)
-            if isinstance(session, ResumedSession):
-                session.keep()
-        finally:
-            session.close()
-
-
-def are_apart(pair: ModelPair, subset: SampleSubset) -> bool:
-    """Whether each candidate has a session of its own on these samples. What it gives depends on
-    that in the last bits.
-
-    Within the switch that several share, ONNX Runtime's convolutions were measured 1.7 times as
-    slow: where layers take more than it takes to open a session, none is shared.
-    """
-    convolves = any(layer.op_type in ("Conv", "ConvTranspose") for layer in pair.layers)
-    preparing = PREPARING_MACS * sum(layer.quantizable for layer in pair.layers)
-    return convolves and macs_per_sample(pair.layers, subset) * subset.count > preparing
 
 
 def _preparing(context: Context, pair: ModelPair, subset: SampleSubset) -> float | None:
@@ -429,7 +387,6 @@ def open_effects(
     outputs: Sequence[str],
     cache_bytes: int,
     beside: High,
-    apart: bool,
     keeps_outputs: bool,
     on_kernels: bool,
 ) -> Callable[[EffectPart], list[Energies | None]]:
@@ -443,7 +400,7 @@ def open_effects(
     def begun(shard: Shard) -> Runs:
         reference = Reference(pair, session, outputs)
         few = drawn.part(shard)
-        how = {"apart": apart, "keeps_outputs": keeps_outputs}
+        how = {"keeps_outputs": keeps_outputs}
         runs = Runs(context, candidates, reference, few, cache_bytes, **how)
         runs.begin(beside)
         return runs

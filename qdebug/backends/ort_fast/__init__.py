@@ -1,1 +1,0 @@
-"""Candidates of one plan on ONNX Runtime, assembled from parts that are prepared once."""
