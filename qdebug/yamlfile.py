@@ -13,7 +13,6 @@ from yaml.reader import ReaderError
 
 from qdebug.errors import PlanError, QdebugError, UsageError
 from qdebug.inputfiles import read_text
-from qdebug.wording import option
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
@@ -69,11 +68,6 @@ def parse_yaml(text: str, name: str, schema: type[SchemaT], error: type[QdebugEr
         raise wrong(f"{name}:1: the file is empty", "Run what writes it again, until it ends.")
     if not isinstance(data, dict):
         raise wrong(f"{name}:{_line_of(root, ())}: the file is not a mapping of keys to values")
-    if str(data.get("schema")) in _OTHER_FILES and str(data["schema"]) not in _expected(schema):
-        what, setting = _OTHER_FILES[str(data["schema"])]
-        line = _line_of(root, ("schema",))
-        hint = f"It is what {option(setting)} takes, in the commands that have it."
-        raise wrong(f"{name}:{line}: schema: it is {what}", hint)
     try:
         return schema.model_validate(data)
     except ValidationError as problem:
@@ -229,9 +223,6 @@ def _reason(problem: Any) -> str:
 
 
 def _hint(schema: type[BaseModel], problem: Any) -> str:
-    kind, value = (problem["loc"] or ("",))[-1], problem["input"]
-    if kind == "command" and str(value) in _COMMANDS:
-        return f"Run it with 'qdebug {value} --config FILE'."
     if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
         known = (field.alias or name for name, field in schema.model_fields.items())
         return f"Known keys: {', '.join(known)}."
@@ -244,18 +235,6 @@ def _expected(schema: type[BaseModel]) -> tuple[str, ...]:
     """The schemas that a file of this kind may claim."""
     field = schema.model_fields.get("schema_")
     return get_args(field.annotation) if field else ()
-
-
-_COMMANDS = (
-    *("bisect", "calibrate", "check", "compare", "diff", "export", "init"),
-    *("inspect", "ranges", "repair", "report", "sweep"),
-)
-"""Those that read a configuration."""
-_OTHER_FILES = {
-    "qdebug.plan/1": ("a precision plan", "plan"),
-    "qdebug.scales/1": ("a calibration", "calibration"),
-}
-"""What a valid file of another kind is, by its schema, and the setting that takes it."""
 
 
 def dump_yaml(data: dict[str, Any]) -> str:

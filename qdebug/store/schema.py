@@ -166,16 +166,6 @@ def write_range_records(file: Any, ranges: Mapping[str, RangeRecord]) -> None:
             group[key] = array
 
 
-def read_range_records(file: Any) -> dict[str, RangeRecord]:
-    """The calibration records of an open h5py file, by tensor name; empty when there are none.
-
-    Raises:
-        OSError, KeyError: the file is damaged.
-    """
-    groups = numbered_groups(file, RANGES)
-    return {group.attrs[ATTR_NAME]: read_range_record(group) for group in groups}
-
-
 def read_range_record(group: Any) -> RangeRecord:
     """The calibration record that a group of an open h5py file holds.
 

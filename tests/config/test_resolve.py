@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from qdebug import yamlfile
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.calibrate import CalibrateSettings
-from qdebug.config.commands import COMMANDS, Command, ShownWithConfig
+from qdebug.config.commands import COMMANDS, Command
 from qdebug.config.compare import CompareSettings
 from qdebug.config.option import settings_of
 from qdebug.config.resolve import file_schema, from_flags, from_keywords
@@ -173,8 +172,3 @@ def test_objects_are_taken_from_python_and_nowhere_else() -> None:
     with pytest.raises(UsageError) as raised:
         from_flags(CalibrateSettings, {"model": "m.onnx", "calib_data": arrays})
     assert raised.value.code == "QD-USAGE-VALUE"
-
-
-def test_files_of_every_command_that_reads_one_are_known() -> None:
-    configured = {c.name for c in COMMANDS.values() if issubclass(c.shown, ShownWithConfig)}
-    assert {*yamlfile._COMMANDS} == configured

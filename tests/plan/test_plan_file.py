@@ -150,10 +150,3 @@ def test_a_missing_or_binary_file(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00\x80")
     with refused("QD-PLAN-FILE", "b.yaml"):
         read_plan(tmp_path / "b.yaml")
-
-
-def test_a_valid_file_of_another_kind_is_told_where_it_goes(tmp_path: Path) -> None:
-    (tmp_path / "scales.yaml").write_text("schema: qdebug.scales/1\n")
-    with refused("QD-PLAN-FILE") as caught:
-        read_plan(tmp_path / "scales.yaml")
-    assert "calibration" in caught.value.hint

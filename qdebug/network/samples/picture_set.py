@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -337,8 +336,8 @@ class DecodedPictures:
         self.shape: tuple[int, ...] = (len(pictures), *how.input_shape)
         self.dtype = dtype
         self._pictures, self._how, self._where = pictures, how, where
-        self._pool: ThreadPoolExecutor | None = None
-        self._begun: OrderedDict[int, Future[Array]] = OrderedDict()
+        self._pool = ThreadPoolExecutor(_threads(), thread_name_prefix="qdebug-pictures")
+        self._begun: dict[int, Future[Array]] = {}
         self._next = 0
         self._lock = threading.Lock()
 
@@ -356,10 +355,10 @@ class DecodedPictures:
             self._next = stop
             ahead = min(stop + max(_threads(), len(numbers)), start + _AHEAD, len(self._pictures))
             wanted = range(start, max(stop, ahead) if in_turn else stop)
-            for number in [n for n in self._begun if n not in wanted]:
-                self._begun.pop(number).cancel()
-            for number in wanted:
-                self._begin(number)
+            before, submit = self._begun, self._pool.submit
+            self._begun = {
+                n: before.get(n) or submit(self._decoded, self._pictures[n]) for n in wanted
+            }
             begun = [self._begun.pop(number) for number in numbers]
         found = np.empty((len(numbers), *self.shape[1:]), self.dtype)
         try:
@@ -368,13 +367,6 @@ class DecodedPictures:
         except UnreadablePictureError:
             _refuse_bad(self._pictures, self._decoded, self._where)
         return found
-
-    def _begin(self, number: int) -> None:
-        if number in self._begun:
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_threads(), thread_name_prefix="qdebug-pictures")
-        self._begun[number] = self._pool.submit(self._decoded, self._pictures[number])
 
     def _decoded(self, picture: Path) -> Array:
         return picture_as_input(picture, self._how, self.dtype)
