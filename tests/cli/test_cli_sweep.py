@@ -182,11 +182,11 @@ def test_engines_are_kept_where_asked(desk: Any) -> None:
 @simulated
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c(desk: Any, tmp_path: Path) -> None:
-    kept = Path(os.environ["QDEBUG_CACHE_DIR"]) / "sweep"
+    kept = Path(os.environ["QDEBUG_CACHE_DIR"]) / "memo"
     until = time.monotonic() + PATIENCE_S
     axes = ["--optimization-level", "0,1,2,3,4,5", "--precision", "int8,fp16,int8+fp16"]
     with desk.started(*CNN, *axes, "--weights", "per-channel,per-tensor") as process:
-        while not list(kept.glob("*.json")) and process.poll() is None and time.monotonic() < until:
+        while not list(kept.glob("*")) and process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)

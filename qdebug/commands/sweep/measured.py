@@ -7,10 +7,8 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
-
-from pydantic import TypeAdapter, ValidationError
 
 from qdebug import __version__
 from qdebug.analyse.metric_samples import reference_interval, score_interval
@@ -32,6 +30,7 @@ from qdebug.execute.evaluator import (
     run_of,
 )
 from qdebug.execute.measure_options import output_options
+from qdebug.memo import Memo
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.uncertainty import Interval
@@ -40,11 +39,9 @@ from qdebug.network.samples.subset import SampleSubset
 from qdebug.network.weights import model_digest
 from qdebug.plan.pair import ModelPair
 from qdebug.results.sweep import EngineFacts, EngineRun, Failure, Misbuilt, OutputErrors
-from qdebug.store.cache import load_result, save_result
 from qdebug.store.manifest import reference_key
 from qdebug.types import Feeds
 
-_KIND = "sweep"
 _Record = TypeVar("_Record", OutputErrors, EngineFacts, EngineRun)
 
 
@@ -138,7 +135,7 @@ class OutputEvaluator:
 
     def _saved(self, pair: ModelPair, errors: OutputErrors) -> OutputErrors:
         if self.keeps:
-            save_result(_KIND, self.key(pair), asdict(errors))
+            Memo().put(self.key(pair), errors)
         return errors
 
     def of(self, session: Session, pair: ModelPair) -> OutputErrors:
@@ -241,7 +238,7 @@ def facts_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str) -> FoundE
         return Failure(error.message, error.hint, tuple(getattr(error, "__notes__", ())))
     facts = _facts(engine)
     if runtime.keeps:
-        save_result(_KIND, key, asdict(facts))
+        Memo().put(key, facts)
     return FoundEngine(facts, engine.built)
 
 
@@ -272,7 +269,7 @@ def executed(
     except (BackendError, ModelError) as error:
         return EngineRun(OutputErrors({}, None, None, error.message), None)
     if key:
-        save_result(_KIND, key, asdict(run))
+        Memo().put(key, run)
     return run
 
 
@@ -333,7 +330,5 @@ def _digest(*parts: str) -> str:
 
 def _kept(key: str, kind: type[_Record]) -> _Record | None:
     """What was kept under `key`; None where there is nothing, or not what this version keeps."""
-    try:
-        return TypeAdapter(kind).validate_python(load_result(_KIND, key))
-    except ValidationError:
-        return None
+    found = Memo().get(key)
+    return found if isinstance(found, kind) else None
