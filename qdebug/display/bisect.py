@@ -195,26 +195,26 @@ def _points(result: BisectResult) -> Iterator[Block]:
     points = result.search.pareto
     step = max(1, -(-len(points) // _MOST_POINTS))
     shown = [
-        (k, point, marks)
-        for k, point in _with_answer(result)
-        if (marks := _marks(result, k, point)) or k % step == 1 % step
+        (point, marks)
+        for point in _with_answer(result)
+        if (marks := _marks(result, point)) or point.point % step == 1 % step
     ]
     some_of = f": {len(shown)} of {len(points)} points" if len(shown) < len(points) else ""
     yield Line(f"Error against cost{some_of}", "title")
     yield table_of(
         shown,
         [
-            (Column("point", "number"), lambda x: str(x[0] or "–")),
+            (Column("point", "number"), lambda x: str(x[0].point or "–")),
             (
                 Column("added" if result.pinned_by_plan else "pinned", "number"),
-                lambda x: str(len(x[1].pins)),
+                lambda x: str(len(x[0].pins)),
             ),
-            (Column("cost", "number"), lambda x: share(result.cost.way_share(x[1].cost))),
-            (Column("outputs dB", "number"), lambda x: decibel(_noise_db(x[1]))),
-            (Column(_figure_name(result), "number"), lambda x: _verdict_on(result, x[1])),
-            (Column(""), lambda x: x[2]),
+            (Column("cost", "number"), lambda x: share(result.cost.way_share(x[0].cost))),
+            (Column("outputs dB", "number"), lambda x: decibel(_noise_db(x[0]))),
+            (Column(_figure_name(result), "number"), lambda x: _verdict_on(result, x[0])),
+            (Column(""), lambda x: x[1]),
         ],
-        lambda x: "strong" if x[2] else "",
+        lambda x: "strong" if x[1] else "",
     )
     to = result.cost.all_pinned_to
     yield Line(
@@ -225,11 +225,11 @@ def _points(result: BisectResult) -> Iterator[Block]:
     if result.condition.name:
         scope = result.condition.scope
         yield Line(f"{result.figure}: of the worst {scope}, as in the target.", indent=2)
-    if any(point.held_out for _, point, _ in shown):
+    if any(point.held_out for point, _ in shown):
         text = "(held out): the held-out samples decided; the other values are of those searched."
         yield Line(text, indent=2)
     selecting = option("select_point", "N")
-    if any(point.knee for _, point, _ in shown):
+    if any(point.knee for point, _ in shown):
         what = _figure_name(result) if result.condition.scope == "metric" else "accuracy"
         text = f"from here on, more pinning buys little {what} for its cost."
         yield Line(f"{_KNEE}: {text}", indent=2)
@@ -237,12 +237,12 @@ def _points(result: BisectResult) -> Iterator[Block]:
     yield Line(f"The same command with {selecting} takes another point.", indent=2)
 
 
-def _marks(result: BisectResult, k: int, point: Point) -> str:
+def _marks(result: BisectResult, point: Point) -> str:
     selected = result.selected_point
     own = selected.search if selected else result.search
     marks = ["the answer"] if point.pins == own.pins and own.achieved is not None else []
     marks += [_KNEE] if point.knee else []
-    marks += ["selected"] if selected and selected.point == k else []
+    marks += ["selected"] if selected and selected.point == point.point else []
     return ", ".join(marks)
 
 
@@ -250,14 +250,14 @@ def _noise_db(point: Point) -> float:
     return math.inf if point.noise == 0 else -10 * math.log10(point.noise)
 
 
-def _with_answer(result: BisectResult) -> list[tuple[int, Point]]:
-    """The list with its numbers, and the answer, numbered 0, even where another set beats it."""
-    points = list(enumerate(result.search.pareto, start=1))
+def _with_answer(result: BisectResult) -> list[Point]:
+    """The list, and the answer, numbered 0, even where another set beats it."""
+    points = list(result.search.pareto)
     search, achieved = result.search, result.search.achieved
-    if achieved is None or achieved.noise is None or search.pins in [p.pins for _, p in points]:
+    if achieved is None or achieved.noise is None or search.pins in [p.pins for p in points]:
         return points
-    answer = Point(search.pins, search.cost, achieved.noise, achieved)
-    return sorted([*points, (0, answer)], key=lambda numbered: numbered[1].cost)
+    answer = Point(search.pins, 0, search.cost, achieved.noise, achieved)
+    return sorted([*points, answer], key=lambda point: point.cost)
 
 
 def plan_text(result: BisectResult) -> str:

@@ -3,6 +3,7 @@ qdebug.bisect/1."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Annotated, ClassVar
 
 from qdebug.decide.search.find import Evaluation, SearchResult
 from qdebug.decide.search.pareto import Point
-from qdebug.decide.search.problem import Measurement, Pinned
+from qdebug.decide.search.problem import Measurement
 from qdebug.metrics.uncertainty import Interval
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.result import FailedStage, Hidden, Inline, Json, ModelRef, ReadData, Result, in_json
@@ -137,14 +138,6 @@ class CostSummary:
 
 
 @dataclass(frozen=True)
-class SearchAnswer(Pinned):
-    """The cheapest set that a search found, and what it gives."""
-
-    cost: float
-    achieved: Inline[Measurement]
-
-
-@dataclass(frozen=True)
 class SelectedPoint:
     """A point of the list of error against cost that the user chose instead of the answer.
 
@@ -164,20 +157,12 @@ class SelectedPoint:
 
     @property
     @in_json
-    def answer(self) -> SearchAnswer | None:
+    def answer(self) -> Point | None:
         """The search's own answer; None where it found none."""
         found = self.search
         if found.achieved is None:
             return None
-        return SearchAnswer(found.pins, found.cost, found.achieved)
-
-
-@dataclass(frozen=True)
-class NumberedPoint:
-    """A point of the list of error against cost, and its place there, from 1."""
-
-    point: int
-    values: Inline[Point]
+        return Point(found.pins, 0, found.cost, found.achieved.noise or math.nan, found.achieved)
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -309,9 +294,9 @@ class BisectResult(Result):
 
     @property
     @in_json
-    def pareto(self) -> tuple[NumberedPoint, ...]:
+    def pareto(self) -> tuple[Point, ...]:
         """The evaluated candidates that no other beats in cost and noise, the cheapest first."""
-        return tuple(NumberedPoint(k, p) for k, p in enumerate(self.search.pareto, start=1))
+        return self.search.pareto
 
     @property
     @in_json

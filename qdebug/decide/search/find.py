@@ -135,7 +135,7 @@ def find(
         reason=reason,
         pareto=pareto(
             (
-                Point(e.pins, problem.cost(e.pins), e.measurement.noise or 0.0, e.measurement)
+                Point(e.pins, 0, problem.cost(e.pins), e.measurement.noise or 0.0, e.measurement)
                 for e in search.history
                 if e.measurement.noise is not None and not math.isnan(e.measurement.noise)
             ),
@@ -188,7 +188,9 @@ class _Search:
             if self._ask(self.ceiling).passed:
                 break
         else:
-            return Outcome.IMPOSSIBLE, always, self._why_impossible()
+            why = self.known[self.ceiling].failure
+            built = f"the model cannot be built or run: {why}" if why else "the target fails"
+            return Outcome.IMPOSSIBLE, always, f"with every layer raised {built}"
         pins = self._lowered(self._needed(self._cheapest(level)))
         seen = self.cheapest_passing()  # the first sets, and those on another level
         if self._problem.cost(seen) < self._problem.cost(pins):
@@ -255,8 +257,3 @@ class _Search:
                     pins = changed
                     break
         return pins
-
-    def _why_impossible(self) -> str:
-        if failure := self.known[self.ceiling].failure:
-            return f"with every layer raised the model cannot be built or run: {failure}"
-        return "the target fails even with every layer raised"

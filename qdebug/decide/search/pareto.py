@@ -24,11 +24,13 @@ class Point(Pinned):
     """A candidate that no other beats in both cost and noise.
 
     Attributes:
+        point: its place in the list, from 1; 0 of a set that is not in it.
         cost: of its pins, without those that are always there.
         noise: Σerr²/Σref² at the outputs.
         knee: it is the knee of the list.
     """
 
+    point: int
     cost: float
     noise: float
     measurement: Hidden[Measurement]
@@ -70,7 +72,7 @@ def pareto(points: Iterable[Point], *, by_value: bool = False) -> tuple[Point, .
         if not best or point.noise < best[-1].noise:
             best.append(point)
     knee = _knee(best, _shortfall(best) if by_value else _noise_levels(best))
-    return tuple(replace(point, knee=i == knee) for i, point in enumerate(best))
+    return tuple(replace(p, point=i + 1, knee=i == knee) for i, p in enumerate(best))
 
 
 def _noise_levels(points: Sequence[Point]) -> Floats:

@@ -13,7 +13,8 @@ from qdebug.types import Precision
 
 
 def point(count: int, noise: float, measured: Measurement) -> Point:
-    return Point(frozenset((n, Precision.FP16) for n in "abcd"[:count]), count, noise, measured)
+    pins = frozenset((n, Precision.FP16) for n in "abcd"[:count])
+    return Point(pins, 0, count, noise, measured)
 
 
 def points(noise: Sequence[float], passing: Sequence[bool]) -> tuple[Point, ...]:
