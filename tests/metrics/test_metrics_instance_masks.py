@@ -12,7 +12,7 @@ from scipy.special import expit
 from qdebug.commands.check.samples import judged_by
 from qdebug.metrics.tasks.boxes.agreement import box_counts
 from qdebug.metrics.tasks.boxes.detections import Candidates
-from qdebug.metrics.tasks.boxes.instance_masks import InstanceMasks, plane_of
+from qdebug.metrics.tasks.boxes.instance_masks import InstanceMasks
 from qdebug.metrics.tasks.boxes.losses import soft_f1_losses
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
@@ -76,8 +76,6 @@ def test_masks_are_enlarged_and_end_with_their_boxes() -> None:
         for mask, box in zip(found.masks_of(sample), order, strict=True):
             np.testing.assert_array_equal(rle.decode(mask), literal_mask(one, sample, box))
     assert found.take(np.array([1])).masks_of(0) == found.masks_of(1)
-    plane = plane_of(found.masks_of(0), (SIDE, SIDE))
-    assert plane[rle.decode(found.masks_of(0)[0]) == 1].tolist() == [1] * (plane == 1).sum()
 
 
 def labels(one: dict[str, Any], planes: bool) -> dict[str, Any]:

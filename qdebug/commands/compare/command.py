@@ -78,6 +78,7 @@ from qdebug.execute.model_pair import (
     share_pair,
 )
 from qdebug.formats.registry import SCALED, WEIGHT_ONLY
+from qdebug.memo import Memo
 from qdebug.metrics.effect import EffectMode
 from qdebug.network.macs import shapes_of_first, unquantized_work
 from qdebug.network.prepare import Model
@@ -291,6 +292,7 @@ def _measured(prepared: _Prepared) -> Compared:
         memory_budget=budget,
         local_samples=settings.local_samples,
         stored=prepared.rows,
+        memo=Memo() if settings.cache else None,
     )
     result = _result(settings, pair, samples, found)
     result = replace(result, data=prepared.data)
