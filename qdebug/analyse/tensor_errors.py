@@ -4,7 +4,7 @@ summed of them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,7 +32,7 @@ from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.macs import macs_per_sample, shapes_of_first
 from qdebug.network.outputparts import OutputParts
-from qdebug.network.samples import Batch, Samples
+from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
@@ -40,10 +40,7 @@ from qdebug.run.outputs import ByBatch, NeededOutputs
 from qdebug.run.reducers import Attempted, Outputs
 from qdebug.run.runner import Runner
 from qdebug.run.variant import Reducer, Variant, as_it_is
-from qdebug.types import Array, Feeds, Precision, Tensors
-
-StoredReference = Callable[[Batch, Sequence[str]], Tensors | None]
-"""Reference tensors of a batch from an earlier run, or None to execute the model."""
+from qdebug.types import Array, Feeds, Precision
 
 _LOCAL_SAMPLES, _PARTS_SAMPLES, _LEAST_SAMPLES = 16, 8, 2
 """What local errors are measured on, and decomposed on, unless the user says; of a large model
@@ -103,7 +100,6 @@ def compare_pair(
     *,
     memory_budget: int,
     local_samples: int | None = None,
-    stored: StoredReference | None = None,
     memo: Memo | None = None,
 ) -> PairErrors:
     """Compare all tensors of a pair over `subset`, in one pass or, where the tensors of the batches
@@ -113,7 +109,6 @@ def compare_pair(
         memory_budget: bytes, for captured tensors.
         local_samples: about how many samples to measure local errors on; None for as many as their
             work allows.
-        stored: gives FP32 activations that need not be computed.
 
     Raises:
         QdebugError: samples cannot be read, or a model does not run.
@@ -130,7 +125,7 @@ def compare_pair(
     runner = runner_of(context, subset, memo=memo)
     total, not_float, found = ErrorTotals(), list[str](), dict[str, Any]()
     for group in capture_groups(tensors, sizes, held, memory_budget) or [[]]:
-        opened = _Pass(context, pair, group, due, stored)
+        opened = _Pass(context, pair, group, due)
         reducers: dict[str, Reducer[Any]] = {"errors": opened.errors, "flips": flips}
         reducers |= {"parts": opened.parts} if opened.parts else {}
         if not found:
@@ -217,10 +212,7 @@ class _Due:
 
 
 def reference_and_candidate(
-    context: Context,
-    pair: ModelPair,
-    tensors: Sequence[str],
-    stored: StoredReference | None = None,
+    context: Context, pair: ModelPair, tensors: Sequence[str]
 ) -> dict[str, Variant]:
     """Both models, with these tensors of the reference observed in each that has them."""
     names = stand_ins(pair)
@@ -228,7 +220,7 @@ def reference_and_candidate(
     reference = as_it_is(pair.reference.proto, context.backend, shown)
     both = {t: names[t] for t in tensors if t in names}
     candidate = as_it_is(pair.candidate.proto, context.simulation, both)
-    return {REFERENCE: replace(reference, stored=stored), CANDIDATE: candidate}
+    return {REFERENCE: reference, CANDIDATE: candidate}
 
 
 class _Pass:
@@ -240,7 +232,6 @@ class _Pass:
         pair: ModelPair,
         group: Sequence[str],
         due: _Due,
-        stored: StoredReference | None,
     ) -> None:
         graph, members = pair.reference, set(group)
         quantized = [
@@ -252,7 +243,7 @@ class _Pass:
         plan = decomposition(pair, members, cut)
         read = [t for t in (cut.inputs if cut else ()) if t in graph.producers]
         shown = list(dict.fromkeys([*group, *read]))
-        self.variants = reference_and_candidate(context, pair, shown, stored)
+        self.variants = reference_and_candidate(context, pair, shown)
         local = {}
         if cut is not None:
             self.variants[LOCAL] = _isolated(context, cut, due.local)

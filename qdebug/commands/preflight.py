@@ -57,7 +57,7 @@ def check_files(*declared: Any) -> None:
                 if one.writes:
                     suffixes[name] = one.suffixes
                     writes[name], checks[name] = path, one.writes
-                elif one.reads and path != getattr(record, one.replaced_by, None):
+                elif one.reads:
                     reads[name] = path
     check_distinct(writes, reads)
     for name, path in writes.items():

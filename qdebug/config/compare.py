@@ -41,12 +41,10 @@ class CompareSettings(CandidateSettings, ClusterSettings):
     reference: Annotated[
         ModelLike | None,
         Option(
-            "Of a quantized MODEL: the FP32 model that it was made from. Or a run file, whose FP32 "
-            "activations are then reused.",
+            "Of a quantized MODEL: the FP32 model that it was made from.",
             QUANTIZED,
             metavar="FILE",
             reads=True,
-            replaced_by="output",
         ),
     ] = None
     pin: Annotated[

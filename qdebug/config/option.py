@@ -56,7 +56,6 @@ class Option:
         suffixes: of a file that is written, how its name may end; a name that ends as another kind
             of file does is refused.
         count: how often the flag is given is its value.
-        replaced_by: of a file that is read, the setting that may write to the same file.
     """
 
     help: str
@@ -73,7 +72,6 @@ class Option:
     writes: Literal["", "new", "resumed", "any", "own"] = ""
     suffixes: tuple[str, ...] = ()
     count: bool = False
-    replaced_by: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeGuard
 
 from onnx import TensorProto
 
@@ -288,10 +287,10 @@ def _built(
     samples: Samples,
     saves_plan: bool = False,
 ) -> Built:
-    if model.quantized or (names_model(spec.reference) and is_in_fp16(model.graph)):
+    if model.quantized or (spec.reference is not None and is_in_fp16(model.graph)):
         _refuse_for_quantized(spec, model, saves_plan=saves_plan)
         model, notes = explicit(model)
-        if not names_model(spec.reference):
+        if spec.reference is None:
             guessed = guess_absorbed(context, model, samples)
             pair = quantized_pair(model, guessed=guessed)
             return Built(for_backend(_noted(pair, notes), spec.backend))
@@ -299,10 +298,10 @@ def _built(
         pair = proven(context, quantized_pair(model, reference, spec.reference), samples)
         notes += (*_repaired_note(model), *([] if model.quantized else [_in_fp16_note()]))
         return Built(for_backend(_noted(pair, notes), spec.backend))
-    if names_model(spec.reference):
+    if spec.reference is not None:
         raise refuse_reference(
             f"Leave {option('reference')} out, or give the quantized model in the place of "
-            f"{spec.model}. A run file (.h5) to reuse may be given, too.",
+            f"{spec.model}.",
             model,
         )
     planned = plan_ranges(spec, context, plan, model, whole(samples))
@@ -471,10 +470,19 @@ def bind_user_plan(
         return bound
 
 
-def names_model(reference: str | None) -> TypeGuard[str]:
-    """Whether the reference that is given is a model rather than a run file."""
-    return reference is not None and (
-        isinstance(reference, InMemory) or Path(reference).suffix == ".onnx"
+def check_reference(reference: str | None) -> None:
+    """Refuse a reference that is no ONNX model.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if reference is None or isinstance(reference, InMemory) or Path(reference).suffix == ".onnx":
+        return
+    raise UsageError(
+        f"{option('reference')}: {reference} is not an ONNX model",
+        "Give the FP32 model that the quantized one was made from. (Results of FP32 are kept in "
+        "the cache folder, and not read from a run file.)",
+        code="QD-USAGE-REFERENCE",
     )
 
 

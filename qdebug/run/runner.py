@@ -325,11 +325,9 @@ class _PartRunner:
             elif variant.shared:
                 runs[name] = self._held_or_run(variant, executed)
             else:
-                stored = variant.stored(batch, [*variant.capture]) if variant.stored else None
                 # Variants of one model share its session.
                 key = name if variant.key is None else _identity(variant)
-                opened = sessions.opened
-                runs[name] = stored or _run(opened(key, variant), variant, executed)
+                runs[name] = _run(sessions.opened(key, variant), variant, executed)
         return {name: reducer.reduce(executed) for name, reducer in job.reducers.items()}
 
     def _held_or_run(self, variant: Variant, executed: ExecutedBatch) -> Tensors:

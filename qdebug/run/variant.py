@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar, runtime_checkable
@@ -11,9 +11,8 @@ import onnx
 
 from qdebug.backends.base import Backend
 from qdebug.metrics.accumulate import ExecutedBatch
-from qdebug.network.samples import Batch
 from qdebug.network.weights import model_digest
-from qdebug.types import Feeds, Tensors
+from qdebug.types import Feeds
 
 ResultT = TypeVar("ResultT")
 
@@ -31,7 +30,6 @@ class Variant:
         reads: the names of other variants, whose tensors `feeds` takes.
         feeds: gives the inputs; None takes those of the samples.
         batches: the indices of those that it runs on; on others it gives no tensor. None for all.
-        stored: gives tensors of a batch that are to be had without running the model, or None.
         shared: many jobs read it, as they read the FP32 model: it is run once and its tensors are
             held in memory, as far as there is room.
     """
@@ -43,7 +41,6 @@ class Variant:
     reads: tuple[str, ...] = ()
     feeds: Callable[[ExecutedBatch], Feeds] | None = None
     batches: frozenset[int] | None = None
-    stored: Callable[[Batch, Sequence[str]], Tensors | None] | None = None
     shared: bool = False
 
 

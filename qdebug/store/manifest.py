@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from qdebug import __version__
@@ -20,14 +20,9 @@ def manifest_of(
     settings: Mapping[str, object],
     pair: ModelPair,
     samples: Samples,
-    key: str,
-    unsplit: Iterable[str],
     operators_digest: str,
 ) -> dict[str, object]:
-    """Hashes of model and samples, versions, device and settings; JSON types only.
-
-    "unsplit_tensors" are those stored whole for every sample of a batch.
-    """
+    """Hashes of model and samples, versions, device and settings; JSON types only."""
     return {
         "qdebug": __version__,
         "versions": package_versions(operators_digest),
@@ -42,8 +37,6 @@ def manifest_of(
         },
         "samples": {"path": settings["inputs"], "count": samples.count, "digest": samples.digest},
         "settings": dict(settings),
-        "reference_key": key,
-        "unsplit_tensors": sorted(unsplit),
     }
 
 

@@ -1,4 +1,4 @@
-"""The run file: what it keeps, read with plain h5py, and the reuse of its reference."""
+"""The run file: what it keeps, read with plain h5py; and what a second run takes of the first."""
 
 from __future__ import annotations
 
@@ -89,91 +89,23 @@ def numbers(result: Any) -> Any:
     return {k: v for k, v in result.items() if k not in ("timings_s", "notes")}
 
 
-def reused(result: Any) -> bool:
-    return any("was read from" in note for note in result["notes"])
-
-
-def test_a_second_run_reuses_the_reference(desk: Any) -> None:
-    keep = ("-o", "run.h5", "--keep", "all")
-    first = desk.result(*keep)
-    assert not reused(first)
-    again = desk.result(*keep, "--force")
-    assert reused(again) and numbers(again) == numbers(first)
-    once_more = desk.result(*keep, "--force")
-    assert reused(once_more) and numbers(once_more) == numbers(first)
-    named = desk.result("--reference", "run.h5")
-    assert "The reference was read from run.h5." in named["notes"]
-    assert numbers(named) == numbers(first)
-    half = desk.result("--reference", "run.h5", "--precision", "fp16")
-    assert reused(half) and numbers(half) == numbers(desk.result("--precision", "fp16"))
-
-
-def test_the_reference_model_is_not_executed_when_it_is_reused(
+def test_a_second_run_takes_what_the_first_measured(
     desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the file says is what counts: a value changed in it shows in the metrics."""
-    desk.result("-o", "run.h5", "--keep", "all")
-    with h5py.File("run.h5", "r+") as file:
-        group = next(g for g in file["tensors"].values() if g.attrs["name"] == "out")
-        group["reference"][0, 0] = 1000.0
-    result = desk.result("--reference", "run.h5")
-    assert result["outputs"][0]["ref_amax"] == 1000.0
+    flags = ("--effect", "none", "--metric", "top1")
+    first = desk.result(*flags)
+
+    def never(*_: object) -> None:
+        raise AssertionError("a model was run")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qdebug.run.runner._PartRunner.__call__", never)
+        assert numbers(desk.result(*flags)) == numbers(first)
+    other = desk.result(*flags, "--weights", "per-tensor")
+    assert numbers(other)["layers"] != numbers(first)["layers"]
 
 
-def why_not(result: Any) -> str:
-    (note,) = [n for n in result["notes"] if n.startswith("--reference run.h5 was not used")]
-    return str(note)
-
-
-def test_another_model_other_samples_or_another_batch_is_not_reused(
-    desk: Any, cnn: Any, pictures: Any
-) -> None:
-    desk.result("-o", "run.h5", "--keep", "all")
-    ref = ("--reference", "run.h5")
-    assert "other samples" in why_not(desk.result(*ref, "--samples", "11"))
-    assert "batch" in why_not(desk.result(*ref, "--batch-size", "4"))
-    desk.data("data.npz", x=pictures(12, seed=5), labels=np.arange(12) % 5)
-    changed = desk.result(*ref)
-    assert "other samples" in why_not(changed)
-    assert numbers(changed) == numbers(desk.result())
-    desk.data("data.npz", x=pictures(12), labels=np.arange(12) % 5)
-    assert reused(desk.result(*ref))
-    other = cnn()
-    other.graph.initializer[1].raw_data = np.ones(4, np.float32).tobytes()
-    desk.save(other)
-    assert "another model" in why_not(desk.result(*ref))
-    silently = desk.result("-o", "run.h5", "--keep", "all", "--force")
-    assert not reused(silently) and numbers(silently) == numbers(desk.result())
-
-
-def test_rounded_or_missing_activations_are_not_reused(desk: Any) -> None:
-    plain = desk.result()
-    desk.result("-o", "run.h5", "--keep", "all", "--keep-dtype", "float16")
-    rounded = desk.result("--reference", "run.h5")
-    assert "float16" in why_not(rounded) and numbers(rounded) == numbers(plain)
-    for keep in ("worst:2", "none"):
-        desk.result("-o", "run.h5", "--keep", keep, "--force")
-        partly = desk.result("--reference", "run.h5")
-        assert "--keep all" in why_not(partly) and numbers(partly) == numbers(plain)
-
-
-def test_what_a_fixed_batch_shares_is_reused_once(desk: Any, make: Any) -> None:
-    """In a batch of 4, a tensor [6, …] belongs to no sample: each row holds it whole."""
-    from onnx import helper
-
-    node = helper.make_node
-    nodes = [
-        node("Transpose", ["x"], ["t"], "turn", perm=[1, 0]),
-        node("MatMul", ["w", "t"], ["m"], "mix"),
-        node("ReduceMax", ["m"], ["top"], "top", keepdims=0),
-        node("Transpose", ["m"], ["b"], "back", perm=[1, 0]),
-        node("Add", ["b", "top"], ["y"], "add"),
-    ]
-    w = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)
-    desk.save(make(nodes, {"x": (4, 6)}, {"y": (4, 6)}, {"w": w}), "four.onnx")
-    desk.data("rows.npz", x=np.random.default_rng(1).normal(size=(8, 6)).astype(np.float32))
-    run = ("compare", "four.onnx", "--inputs", "rows.npz", "--json", "-")
-    first = desk.run(*run, "-o", "run.h5", "--keep", "all").json
-    again = desk.run(*run, "--reference", "run.h5").json
-    assert {t["name"] for t in first["tensors"]} >= {"m", "top", "y"}
-    assert reused(again) and numbers(again) == numbers(first)
+def test_a_run_file_is_no_reference(desk: Any) -> None:
+    desk.result("-o", "run.h5")
+    flags = ("compare", "net.onnx", "--inputs", "data.npz", "--reference", "run.h5")
+    desk.refused(*flags, says=["QD-USAGE-REFERENCE", "run.h5", "FP32 model"])

@@ -13,9 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from qdebug.analyse.run_file import StoredRows
 from qdebug.errors import StoreError
-from qdebug.network.samples import Batch
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
@@ -126,7 +124,6 @@ if sys.argv[2] == "without":
     sys.modules["hdf5plugin"] = None
 from qdebug.errors import StoreError
 from qdebug.network.samples import Batch
-from qdebug.analyse.run_file import StoredRows
 from qdebug.store.reader import RunReader
 try:
     with RunReader(sys.argv[1]) as run:
@@ -196,17 +193,3 @@ def test_a_tensor_in_another_form_is_damaged(path: Path, change: Any) -> None:
         file[name] = change(rows)
     with RunReader(path) as reader, pytest.raises(StoreError, match="QD-STORE-DAMAGED"):
         reader.read("reference", "conv1/out", 9)
-
-
-def test_rows_that_do_not_fit_together_are_damage_of_the_file(tmp_path: Path) -> None:
-    """In a file of a version that did not write the form of rows."""
-    with RunWriter(tmp_path / "run.h5", overwrite=False, keep=Keep("all")) as writer:
-        for sample in range(2):
-            writer.put_rows("reference", sample, sample, {"fc": np.ones((1, 3), np.float32)})
-        path = writer.finish("{}")
-    with h5py.File(path, "r+") as file:
-        group = file["tensors/00000"]
-        del group.attrs["row_reference"], group["reference"]
-        group["reference"] = np.ones(2, np.float32)
-    with RunReader(path) as reader, pytest.raises(StoreError, match="QD-STORE-DAMAGED"):
-        StoredRows(reader)(Batch(0, 0, 2), ["fc"])

@@ -37,11 +37,7 @@ from qdebug.analyse.objects import check_objects
 from qdebug.analyse.run_file import (
     Evidence,
     Rows,
-    StoredRows,
     kept_samples,
-    open_stored,
-    reuse_notes,
-    stored_rows,
 )
 from qdebug.analyse.shown_samples import with_shown_samples
 from qdebug.analyse.summary import begin_restoration, summarized
@@ -62,7 +58,6 @@ from qdebug.commands.framework.framework_check import framework_result
 from qdebug.commands.reading import read_data
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
-from qdebug.errors import UsageError
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.engine.build import Engine, check_requested, engine_of, fitted, open_runtime
@@ -71,9 +66,9 @@ from qdebug.execute.gather import to_records
 from qdebug.execute.model_pair import (
     Built,
     build_pair,
+    check_reference,
     is_in_fp16,
     load_model,
-    names_model,
     plan_from,
     share_pair,
 )
@@ -94,8 +89,7 @@ from qdebug.plan.planfile import plan_to_yaml
 from qdebug.result import ModelRef, ReadData, to_json
 from qdebug.results.compare import ENGINE_STAGE, METRIC_STAGE, CompareResult
 from qdebug.results.framework import FrameworkResult
-from qdebug.store.manifest import manifest_of, reference_key
-from qdebug.store.reader import RunReader
+from qdebug.store.manifest import manifest_of
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
@@ -115,8 +109,6 @@ class _Prepared:
         engine: of the candidate; None for the simulation alone.
         subset: the samples, in the batches in which they run.
         writer: of the run file; None without one.
-        stored: another run file, whose FP32 activations are taken: `rows`.
-        key: that tells whether they can be; "" where it is not needed.
         data: how samples that are no arrays were read.
     """
 
@@ -129,9 +121,6 @@ class _Prepared:
     engine: Engine | None
     subset: SampleSubset
     writer: RunWriter | None
-    stored: RunReader | None
-    rows: StoredRows | None
-    key: str
     data: tuple[ReadData, ...]
 
 
@@ -160,7 +149,7 @@ def compare(
             execute = partial(with_engine, engine=prepared.engine, settings=settings)
             compared = compared.attempt(ENGINE_STAGE, execute)
         took = {"total": time.perf_counter() - started}
-        compared = compared.found(*_file_notes(prepared), timings_s=took)
+        compared = compared.found(timings_s=took)
         save, path = partial(_with_saved_plan, settings), settings.save_plan or ""
         compared = compared.attempt(option("save_plan"), save, file=path)
         if prepared.writer is not None:
@@ -233,12 +222,11 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
         QdebugError: bad input (nothing was written), or a runtime that failed.
     """
     gate, keep, runtime = _checked(settings, progress)
-    stored = open_stored(stack, settings.reference, settings.output if settings.force else None)
     spec, sessions = settings.quantization, session_settings(settings)
     plan = plan_from(spec)
     target = runtime.target if runtime else ""
     check_requested(settings.backend, plan, settings.provider, target)
-    in_fp16 = names_model(settings.reference) or plan.precision is not Precision.INT8
+    in_fp16 = settings.reference is not None or plan.precision is not Precision.INT8
     model = load_model(settings.model, plan, spec.samples, sessions, progress, in_fp16=in_fp16)
     if runtime is not None:
         check_model(runtime.typing, model)
@@ -254,10 +242,6 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
     engine = None
     if runtime is not None:
         engine = engine_of(fitted(runtime, pair.candidate, samples), pair)
-    # The digest of the samples costs a pass over them: only for files that will hold it.
-    key = ""
-    if writer or stored:
-        key = reference_key(pair, samples, sessions.operators_digest)
     return _Prepared(
         settings=settings,
         gate=gate,
@@ -268,9 +252,6 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
         engine=engine,
         subset=sized_for(context, pair, samples),
         writer=writer,
-        stored=stored,
-        rows=stored_rows(stored, key),
-        key=key,
         data=read_data(*spec.samples),
     )
 
@@ -291,7 +272,6 @@ def _measured(prepared: _Prepared) -> Compared:
         prepared.gate.metric,
         memory_budget=budget,
         local_samples=settings.local_samples,
-        stored=prepared.rows,
         memo=Memo() if settings.cache else None,
     )
     result = _result(settings, pair, samples, found)
@@ -322,7 +302,7 @@ def _with_activations(prepared: _Prepared, writer: RunWriter, compared: Compared
     held = context.parallel.workers + 1
     for group in capture_groups(tensors, sizes, held, settings.memory_budget) if batches else ():
         rows = Rows(frozenset(chosen), frozenset(group))
-        variants = reference_and_candidate(context, pair, group, prepared.rows)
+        variants = reference_and_candidate(context, pair, group)
         runner_of(context, few).run(variants, {"rows": rows}, sinks={"rows": evidence})
     notes = (note,) if note else ()
     return replace(compared.found(*notes), evidence=evidence)
@@ -340,12 +320,6 @@ def _kept(prepared: _Prepared) -> tuple[Kept, str]:
     sizes = {t: n / subset.samples.batch_size for t, n in per_batch.items()}
     asked, count = Asked(keep, settings.keep_dtype), prepared.samples.count
     return decided(asked, sizes, count, runs, may_round=not half, histograms=histograms)
-
-
-def _file_notes(prepared: _Prepared) -> tuple[str, ...]:
-    """What to say of a run file whose activations were to be read."""
-    count, reference = prepared.samples.count, prepared.settings.reference
-    return reuse_notes(prepared.stored, prepared.rows, prepared.key, count, reference)
 
 
 def _context(
@@ -387,10 +361,9 @@ def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
 def _with_run_file(prepared: _Prepared, writer: RunWriter, compared: Compared) -> Compared:
     """With all of it in the run file, and where that is."""
     settings, pair, result = prepared.settings, compared.pair, compared.result
-    evidence, gathered = compared.evidence, prepared.built.gathered
-    unsplit = evidence.unsplit if evidence else ()
+    gathered = prepared.built.gathered
     operators = prepared.context.sessions.operators_digest
-    about = asdict(settings), pair, compared.samples, prepared.key, unsplit, operators
+    about = asdict(settings), pair, compared.samples, operators
     writer.set_manifest(manifest_of(*about))
     writer.set_plan(_plan_text(pair, result.model.path))
     writer.set_network(describe(pair.reference, pair.layers, pair.grids).to_text())
@@ -406,27 +379,12 @@ def _checked(
 ) -> tuple[Gate, Keep, EngineRuntime | None]:
     """What can be read, and refused, before any work."""
     check_engine_flags(settings)
-    _check_reference(settings)
+    check_reference(settings.reference)
     gate = read_gate(settings.fail_on, settings.metric, settings.decode)
     keep = DEFAULT if settings.keep is None else Keep.parse(settings.keep)
     sessions = session_settings(settings)
     runtime = open_runtime(settings, cached=settings.cache, sessions=sessions, progress=progress)
     return gate, keep, runtime
-
-
-def _check_reference(settings: CompareSettings) -> None:
-    """Refuse a run file to read reference activations from, which workers do not.
-
-    Raises:
-        UsageError: there is one, and there are workers.
-    """
-    if settings.cluster and settings.reference and not names_model(settings.reference):
-        raise UsageError(
-            f"{option('cluster')}: workers do not read the activations of "
-            f"{option('reference', settings.reference)}: they run FP32 themselves",
-            f"Leave {option('reference')} out.",
-            code="QD-USAGE-CLUSTER",
-        )
 
 
 def _open_writer(

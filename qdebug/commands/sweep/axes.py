@@ -15,10 +15,10 @@ from qdebug.backends.registry import spec_of
 from qdebug.config.engine import EngineSettings, TypingName
 from qdebug.config.specs import QuantizationSpec, spec_from
 from qdebug.config.sweep import SweepSettings
-from qdebug.errors import MetricError, UsageError
+from qdebug.errors import MetricError
 from qdebug.execute.engine.build import open_runtime
 from qdebug.execute.engine.request import STRONG
-from qdebug.execute.model_pair import names_model
+from qdebug.execute.model_pair import check_reference
 from qdebug.formats.registry import CAST, RANGED, SCALED
 from qdebug.plan.pair import ModelPair
 from qdebug.results.conditions import Condition, parse_condition, parse_value_condition
@@ -67,12 +67,7 @@ def variants_of(settings: SweepSettings) -> list[Variant]:
     Raises:
         UsageError: a reference that is not an ONNX model.
     """
-    if settings.reference and not names_model(settings.reference):
-        raise UsageError(
-            f"{option('reference')}: {settings.reference} is not an ONNX model",
-            "Give the FP32 model that the quantized one was made from.",
-            code="QD-USAGE-REFERENCE",
-        )
+    check_reference(settings.reference)
     precisions = settings.precision or (() if settings.plan else ("",))
     found = []
     for name in precisions:
