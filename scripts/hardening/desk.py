@@ -210,7 +210,6 @@ COMMANDS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("report", "run.h5", "-o", "page.html"),
         ("ranges", "run.h5"),
         (*_COMPARE, "--reference", "run.h5"),
-        ("export", "run.h5", "--to", "model-explorer", "-o", "explored"),
         (*_VIEW, "run.h5"),
     ),
     **{
@@ -239,12 +238,6 @@ COMMANDS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "calibration.json": ((*_COMPARE, "--calibration", "calibration.json"),),
     "calibration.flatbuffers": ((*_COMPARE, "--calibration", "calibration.flatbuffers"),),
     "build.log": (("inspect", "build.log"), ("inspect", "build.log", "--expect", "plan.yaml")),
-    "journal": (
-        (
-            *("bisect", "net.onnx", "--inputs", "calib.npz", "--target", "output.sqnr_db>=60"),
-            *("--journal", "journal", "--max-evaluations", "3", "--no-progress"),
-        ),
-    ),
 }
 """The commands that read each file of the desk."""
 
@@ -445,7 +438,6 @@ def _results() -> None:
         ("calibrate", *calibrated, "-o", "scales.yaml", "--trt-cache", "trt.cache"),
         ("calibrate", *calibrated, "--json", "calibrate.json"),
         ("ranges", *calibrated, "--json", "ranges.json"),
-        ("bisect", *searched, "--target", "output.sqnr_db>=60", "--journal", "journal"),
         ("bisect", *searched, "--target", "output.sqnr_db>=30", "--json", "bisect.json"),
         ("repair", *calibrated, "--only", "ranges", "--no-pin", "--json", "repair.json"),
         (*_SWEEP[:-1], "--precision", "int8,fp32", "--json", "sweep.json"),

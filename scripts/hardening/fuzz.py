@@ -185,7 +185,7 @@ def _wrong_text(case: Case, code: int, said: str) -> tuple[str, str]:
     words = {Path(w).name for w in case.arguments if Path(w).suffix} | {Path(case.file).name}
     if "[QD-USAGE-" in said:  # it names a flag
         return "", ""
-    words |= {"set", "journal", "precision.yaml", "external.data"}
+    words |= {"set", "precision.yaml", "external.data"}
     return ("", "") if any(word in said for word in words) else ("names no file", said[:300])
 
 
