@@ -11,47 +11,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Generic, TypeVar
 
 import numpy as np
-import onnx
 
 from qdebug.analyse.causes.quantization import BIAS_SATURATION, INVALID_SCALE, WEIGHT_CAUSES
 from qdebug.analyse.compared import Compared
 from qdebug.analyse.diagnose import input_amax
-from qdebug.analyse.summary import fp32_outputs
 from qdebug.calibrators.registry import NEVER_CLIPPING, default_calibrators
-from qdebug.errors import BackendError, MetricError, ModelError, PlanError
-from qdebug.execute.context import emulates_fp16
-from qdebug.execute.evaluator import (
-    KeptReference,
-    OutputKeeper,
-    Reducer,
-    Run,
-    Sink,
-    evaluate,
-    run_of,
-)
+from qdebug.errors import MetricError, PlanError, QdebugError
+from qdebug.execute.context import emulates_fp16, runner_of, sized
 from qdebug.execute.gather import Gathered, calibrated
 from qdebug.execute.measure_options import output_options
+from qdebug.execute.variants import PlannedVariants
 from qdebug.formats.registry import SCALED
-from qdebug.metrics.accumulate import (
-    CANDIDATE,
-    REFERENCE,
-    Comparison,
-    ErrorTotals,
-    ExecutedBatch,
-)
-from qdebug.metrics.effect import noise_by_sample, output_energies
+from qdebug.metrics.effect import noise_by_sample
+from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tensor import noise_db
 from qdebug.network.graph import Graph, opset_of
 from qdebug.network.macs import macs_per_sample
 from qdebug.network.prepare import QDQ_OPSET
 from qdebug.network.samples.subset import SampleSubset, finely, spread, whole
-from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import BoundPlan, Granularity, TensorRange, bind_plan
 from qdebug.plan.quantize import Grid
@@ -60,8 +43,10 @@ from qdebug.plan.rewrite.requantize import with_channel_scales, with_exact_biase
 from qdebug.results.compare import LEAST_CURE_DB, Cause, CompareResult, Cure
 from qdebug.results.curve import part_restored
 from qdebug.results.summary import HALF, MOST_LEADERS
-from qdebug.run.outputs import MetricEvaluator
-from qdebug.types import Array, Progress
+from qdebug.run.executor import THIS_PROCESS
+from qdebug.run.outputs import Evaluated, MetricEvaluator, OutputEvaluator, joined
+from qdebug.run.variant import Variant, as_it_is
+from qdebug.types import Array
 from qdebug.wording import option
 
 _SAMPLES, _LEAST_SAMPLES = 16, 2
@@ -111,31 +96,30 @@ class _Change(Generic[State]):
     apply: Callable[[State], State]
 
 
+_Tried = tuple[tuple[_Change[State], ...], Cure]
+"""Changes that were made together, and what they gave."""
+
+
 @dataclass(frozen=True)
 class _Quantization(Generic[State]):
     """What may be changed.
 
     Attributes:
         start: a plan, or the model of others.
-        lowered: the model of such a state.
+        variant: what runs such a state.
     """
 
     start: State
     changes: tuple[_Change[State], ...]
-    lowered: Callable[[State], onnx.ModelProto]
+    variant: Callable[[State], Variant]
 
+    def changed(self, chosen: Sequence[_Change[State]]) -> Variant:
+        """With some changes.
 
-@dataclass(frozen=True)
-class _Measured:
-    """Noise of the outputs Σerr²/Σref²: by sample, the mean over their parts; and in all, the mean
-    over the worst part of each."""
-
-    by_sample: Array
-    worst: float
-
-    @property
-    def sqnr_db(self) -> float:
-        return noise_db(self.worst)
+        Raises:
+            PlanError: of a model that was made of one that is odd already.
+        """
+        return self.variant(reduce(lambda state, change: change.apply(state), chosen, self.start))
 
 
 def cured(compared: Compared, gathered: Gathered | None) -> Compared:
@@ -185,42 +169,32 @@ def _tried(compared: Compared, quantization: _Quantization[State]) -> tuple[Cure
     if not quantization.changes:
         return ()
     subset = _few(compared, len(quantization.changes))
-    with closing(compared.context.backend.open(compared.pair.reference.proto, ())) as session:
-        kept = KeptReference(
-            compared.context, compared.pair.reference, session, subset, None, "", resize=False
-        )
-    start = _measured(compared, quantization.lowered(quantization.start), subset, kept.run)
-    if start is None:
+    evaluator = _evaluator(compared, subset)
+    start = evaluator.evaluated({"": quantization.changed(())}, attempt=True)[""]
+    if isinstance(start, QdebugError):
         return ()
-    found: list[tuple[tuple[_Change[State], ...], Cure]] = []
 
-    def attempt(*chosen: _Change[State]) -> None:
-        state = quantization.start
-        try:
-            for change in chosen:
-                state = change.apply(state)
-            after = _measured(compared, quantization.lowered(state), subset, kept.run)
-        except PlanError:  # of a model that was made of one that is odd already
-            return
-        if after is not None:
-            found.append((chosen, _cure(chosen, start, after, subset.count)))
+    def attempted(*choices: tuple[_Change[State], ...]) -> list[_Tried[State]]:
+        variants = {}
+        for number, chosen in enumerate(choices):
+            with suppress(PlanError):
+                variants[str(number)] = quantization.changed(chosen)
+        found = evaluator.evaluated(variants, "cures", attempt=True).items()
+        given = [(choices[int(n)], x) for n, x in found if isinstance(x, Evaluated)]
+        return [(chosen, _cure(chosen, start, after, subset.count)) for chosen, after in given]
 
-    for number, change in enumerate(quantization.changes, start=1):
-        attempt(change)
-        compared.context.progress(Progress("cures", number, len(quantization.changes)))
+    found = attempted(*((change,) for change in quantization.changes))
     found.sort(key=lambda x: (not x[1].helps, -x[1].sqnr_db if math.isfinite(x[1].sqnr_db) else 0))
     helping = [chosen[0] for chosen, cure in found if cure.helps]
     if helping and (other := next((c for c in helping if c.kind != helping[0].kind), None)):
         single = found[0][1].sqnr_db
-        attempt(helping[0], other)
+        found += attempted((helping[0], other))
         found.sort(key=lambda x: len(x[0]) == 1 or x[1].sqnr_db < single + _WORTH_ANOTHER_DB)
     return _confirmed(compared, quantization, found)
 
 
 def _confirmed(
-    compared: Compared,
-    quantization: _Quantization[State],
-    found: Sequence[tuple[tuple[_Change[State], ...], Cure]],
+    compared: Compared, quantization: _Quantization[State], found: Sequence[_Tried[State]]
 ) -> tuple[Cure, ...]:
     """All that were tried, in front the first of them that helps on all samples too. Where a metric
     loses, also those that answer the leading layers' causes, whatever the noise says: a detector
@@ -230,78 +204,60 @@ def _confirmed(
     for place, (chosen, cure) in enumerate(found[:_CONFIRMED]):
         if not (cure.helps or (loses and causes.intersection(cure.causes))):
             break
-        cures[place] = _on_all(compared, quantization, chosen, cure)
+        if cure.samples < compared.samples.count or compared.metric is not None:
+            variant = quantization.changed(chosen)
+            cures[place] = _on_all(compared, variant, cure, compared.metric)
         if cures[place].helps:
             return (cures.pop(place), *cures)
     return tuple(sorted(cures, key=lambda cure: not cure.helps))
 
 
 def _cure(
-    chosen: Sequence[_Change[State]], before: _Measured, after: _Measured, samples: int
+    chosen: Sequence[_Change[State]], before: Evaluated, after: Evaluated, samples: int
 ) -> Cure:
     with np.errstate(invalid="ignore"):  # both hold NaN or Inf, or other shapes than FP32's
-        fell = np.log(before.by_sample + _NONE) - np.log(after.by_sample + _NONE)
+        fell = np.log(_by_sample(before) + _NONE) - np.log(_by_sample(after) + _NONE)
     certain = True
     if len(fell) > 1 and np.isfinite(fell).all():
         certain = bool(fell.mean() > _SURELY * fell.std(ddof=1) / math.sqrt(len(fell)))
-    gain = after.sqnr_db - before.sqnr_db
-    finite = math.isnan(before.sqnr_db) and math.isfinite(after.sqnr_db)
+    was_db, is_db = (noise_db(one.errors.worst_noise()) for one in (before, after))
+    finite = math.isnan(was_db) and math.isfinite(is_db)
     return Cure(
         name=" + ".join(change.name for change in chosen),
         what=" and ".join(change.what for change in chosen),
         causes=tuple(dict.fromkeys(c for change in chosen for c in change.causes)),
         layers=max(change.layers for change in chosen),
         samples=samples,
-        before_sqnr_db=before.sqnr_db,
-        sqnr_db=after.sqnr_db,
-        helps=finite or (gain >= LEAST_CURE_DB and certain),
+        before_sqnr_db=was_db,
+        sqnr_db=is_db,
+        helps=finite or (is_db - was_db >= LEAST_CURE_DB and certain),
         metric=None,
     )
 
 
-def _on_all(
-    compared: Compared,
-    quantization: _Quantization[State],
-    chosen: Sequence[_Change[State]],
-    cure: Cure,
-) -> Cure:
+def _on_all(compared: Compared, variant: Variant, cure: Cure, metric: TaskMetric | None) -> Cure:
     """A cure that helps on a few samples, measured on all, and by the metric."""
-    if cure.samples >= compared.samples.count and compared.metric is None:
-        return cure
-    state = quantization.start
-    for change in chosen:
-        state = change.apply(state)
-    pair, metric = compared.pair, compared.metric
-    subset, known = fp32_outputs(compared)
-    with ExitStack() as stack:
-        session = None
-        if not known:
-            opened = compared.context.backend.open(pair.reference.proto, ())
-            session = stack.enter_context(closing(opened))
-        reference = run_of(session) if session else lambda executed: known[executed.batch]
-        keeper = OutputKeeper(
-            CANDIDATE,
-            pair.reference.outputs if metric else (),
-            reduce=Reducer(metric, compared.samples) if metric else None,
-        )
-        after = _measured(compared, quantization.lowered(state), subset, reference, keeper)
-    if after is None:
-        return replace(cure, helps=False)
-    value = None
-    if metric is not None:
-        with suppress(MetricError):  # outputs that hold NaN: their noise is known all the same
+    subset = sized(compared.context, compared.pair.reference, compared.subset)
+    evaluator, value = _evaluator(compared, subset, metric), None
+    try:
+        after = evaluator.evaluated({"": variant}, attempt=True)[""]
+        if metric is not None and isinstance(after, Evaluated):
             needed, _ = compared.measured.needed()
-            evaluator = MetricEvaluator.of(metric, compared.samples, needed)
-            value = evaluator(keeper.joined())
+            value = MetricEvaluator.of(metric, compared.samples, needed)(joined(after.outputs))
+    except MetricError:  # outputs that hold NaN: their noise is known all the same
+        return _on_all(compared, variant, cure, None)
+    if isinstance(after, QdebugError):
+        return replace(cure, helps=False)
     before, task = noise_db(compared.result.worst_noise), compared.result.metric
-    helps = math.isnan(before) or after.sqnr_db - before >= LEAST_CURE_DB
+    sqnr_db = noise_db(after.errors.worst_noise())
+    helps = math.isnan(before) or sqnr_db - before >= LEAST_CURE_DB
     if not helps and task is not None and value is not None and _metric_loses(compared.result):
         helps = part_restored(task.candidate, value, task.reference) >= HALF
     return replace(
         cure,
         samples=subset.count,
         before_sqnr_db=before,
-        sqnr_db=after.sqnr_db,
+        sqnr_db=sqnr_db,
         helps=helps,
         metric=value,
         before_metric=task.candidate if task is not None and value is not None else None,
@@ -328,31 +284,25 @@ def _few(compared: Compared, changes: int) -> SampleSubset:
     return spread(whole(samples), count)
 
 
-def _measured(
-    compared: Compared,
-    proto: onnx.ModelProto,
-    subset: SampleSubset,
-    reference: Run,
-    *sinks: Sink,
-) -> _Measured | None:
-    """What a model makes of the outputs; None where the runtime does not take it."""
+def _evaluator(
+    compared: Compared, subset: SampleSubset, metric: TaskMetric | None = None
+) -> OutputEvaluator:
+    """Measures variants by the outputs that were compared."""
     pair, context = compared.pair, compared.context
-    outputs = tuple(o.name for o in compared.result.outputs if o.name in pair.candidate.outputs)
-    each: list[Array] = []
+    return OutputEvaluator(
+        runner_of(replace(context, executor=THIS_PROCESS), subset),
+        pair.reference,
+        as_it_is(pair.reference.proto, context.backend),
+        metric,
+        options=output_options(pair.reference),
+        parts=pair.parts,
+        compared={o.name for o in compared.result.outputs} & {*pair.candidate.outputs},
+    )
 
-    def add(executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
-        both = executed.reference, executed.of(CANDIDATE)
-        each.append(output_energies(*both, outputs, executed.batch.count, pair.parts))
 
-    options = output_options(pair.reference)
-    try:
-        with closing(context.simulation.open(proto, ())) as session:
-            runs = {REFERENCE: reference, CANDIDATE: run_of(session)}
-            comparisons = {CANDIDATE: Comparison(tensors=outputs, options=options)}
-            totals = evaluate(subset, runs, comparisons, context, sinks=[add, *sinks])
-    except (ModelError, BackendError):
-        return None
-    return _Measured(noise_by_sample(np.concatenate(each, axis=2)), totals[CANDIDATE].worst_noise())
+def _by_sample(found: Evaluated) -> Array:
+    """The part of each sample in the outputs' noise."""
+    return noise_by_sample(np.concatenate([*found.energies.values()], axis=2))
 
 
 def _leading_causes(result: CompareResult) -> frozenset[str]:
@@ -376,7 +326,10 @@ def _of_plan(compared: Compared, gathered: Gathered | None) -> _Quantization[Bou
     changes = [*_channel_scales(bound), *_other_calibrators(pair, bound, gathered)]
     if not _leading_causes(compared.result).isdisjoint((*_OTHER_DATA, "clipping")):
         changes += _fitted_ranges(bound, _largest(compared))
-    return _Quantization(bound, tuple(changes), lambda state: lower(state).graph.proto)
+    simulation = compared.context.simulation
+    return _Quantization(
+        bound, tuple(changes), lambda state: PlannedVariants(state, simulation).with_layers({})
+    )
 
 
 def _channel_scales(bound: BoundPlan) -> list[_Change[BoundPlan]]:
@@ -508,4 +461,7 @@ def _of_quantized(compared: Compared) -> _Quantization[Graph]:
             return with_scales(state, others)[0]
 
         changes.append(_Change(FITTED_RANGES, what, _RANGES, readers, "ranges", fitted))
-    return _Quantization(pair.candidate, tuple(changes), lambda state: state.proto)
+    simulation = compared.context.simulation
+    return _Quantization(
+        pair.candidate, tuple(changes), lambda state: as_it_is(state.proto, simulation)
+    )

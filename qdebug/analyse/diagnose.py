@@ -16,7 +16,6 @@ from qdebug.analyse.causes.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer
 from qdebug.analyse.causes.masked import LEAST_MASK, feeds_softmax
 from qdebug.analyse.causes.overflow import pinned_together
 from qdebug.analyse.causes.quantization import harmless_cause, inherited_cause
-from qdebug.analyse.tensor_errors import FedByReference
 from qdebug.backends.base import Session
 from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.execute.context import Context
@@ -34,6 +33,7 @@ from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
 from qdebug.plan.rewrite.tail import tail_of
 from qdebug.results.compare import Cause, LayerResult, TensorResult
 from qdebug.results.summary import MOST_LEADERS
+from qdebug.run.variant import FedByReference
 from qdebug.types import Array, Fp16Kernels, Precision
 
 MOST_LAYERS = 16

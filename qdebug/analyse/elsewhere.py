@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 
 from qdebug.analyse.causes.engine import remedy_of
 from qdebug.analyse.compared import Compared
 from qdebug.analyse.cures import FITTED_RANGES
-from qdebug.execute.evaluator import evaluate, open_all, run_of
+from qdebug.execute.context import runner_of
 from qdebug.execute.measure_options import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison
 from qdebug.metrics.tensor import noise_db
@@ -22,6 +21,8 @@ from qdebug.results.compare import CompareResult
 from qdebug.results.curve import part_restored
 from qdebug.results.summary import HALF, HOLDS, Elsewhere, Origin
 from qdebug.results.words import in_decibels
+from qdebug.run.reducers import Errors
+from qdebug.run.variant import as_it_is
 from qdebug.wording import counted
 
 _SAMPLES = 16
@@ -73,18 +74,22 @@ def _of_model(compared: Compared) -> Elsewhere | None:
     names = tuple(o.name for o in compared.result.outputs if o.name in pair.candidate.outputs)
     options = output_options(pair.reference)
     ways = {
-        name: Comparison(*runs, tensors=names, options=options)
+        name: Errors(Comparison(*runs, tensors=names, options=options))
         for name, runs in (
             (_ALL, (REFERENCE, CANDIDATE)),
             (_ROUNDING, (_WITHOUT, CANDIDATE)),
             (_WITHOUT, (REFERENCE, _WITHOUT)),
         )
     }
-    with ExitStack() as stack:
-        protos = pair.reference.proto, pair.candidate.proto, plain.proto
-        opened = open_all(stack, [(context.simulation, proto, ()) for proto in protos])
-        runs = dict(zip((REFERENCE, CANDIDATE, _WITHOUT), map(run_of, opened), strict=True))
-        totals = evaluate(spread(compared.subset, _SAMPLES), runs, ways, context)
+    variants = {
+        name: as_it_is(graph.proto, context.simulation)
+        for name, graph in (
+            (REFERENCE, pair.reference),
+            (CANDIDATE, pair.candidate),
+            (_WITHOUT, plain),
+        )
+    }
+    totals = runner_of(context, spread(compared.subset, _SAMPLES)).run(variants, ways)
     noise = {name: found.worst_noise() for name, found in totals.items()}
     if not 0 < noise[_ALL] < math.inf:
         return None

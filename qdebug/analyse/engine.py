@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qdebug.analyse.causes.engine import attributed_cause, not_as_planned
 from qdebug.analyse.compared import Compared, judged
 from qdebug.analyse.elsewhere import of_kernels
 from qdebug.analyse.gate import task_result
 from qdebug.analyse.layer_results import output_results
+from qdebug.analyse.run_file import Evidence, Rows
 from qdebug.config.compare import CompareSettings
 from qdebug.engine_info.files.profile import LayerTime
-from qdebug.execute.engine.attribute import CLEAN, attribute_engine
+from qdebug.execute.engine.attribute import CLEAN, ENGINE, attribute_engine
 from qdebug.execute.engine.build import Engine, capture_note, save_engine
 from qdebug.execute.engine.latency import kernel_times
 from qdebug.execute.engine.observe import EngineJob, preflight
 from qdebug.execute.engine.request import build_request
-from qdebug.execute.evaluator import OutputKeeper, Sink
 from qdebug.execute.measure_options import measure_options
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.tasks.base import TaskMetric
@@ -25,6 +26,9 @@ from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import LayerResult, OutputResult, TaskResult
 from qdebug.results.engine import EngineExecution, EngineReport
+from qdebug.run.outputs import NeededOutputs
+from qdebug.run.variant import Reducer
+from qdebug.store.schema import Role
 from qdebug.types import Precision
 
 
@@ -61,9 +65,8 @@ def with_engine(compared: Compared, engine: Engine, settings: CompareSettings) -
         layers = _explained(pair, result.layers, report)
         notes = capture_note(settings, report.not_executed_because)
         return judged(compared.found(*notes, engine=report, layers=layers))
-    sinks = [compared.evidence.engine] if compared.evidence else []
     job = EngineJob(engine.runtime, compared.context, compared.subset, compared.memory_budget)
-    done = execute_engine(job, pair, compared.gate.metric, sinks)
+    done = execute_engine(job, pair, compared.gate.metric, compared.evidence)
     kernels = kernel_times(engine.info, done.layer_times)
     report = replace(report, execution=replace(done.execution, kernels=kernels))
     summary, elsewhere = result.summary, of_kernels(done.execution.outputs)
@@ -102,9 +105,10 @@ def _is_half_product(layer: LayerResult) -> bool:
 
 
 def execute_engine(
-    job: EngineJob, pair: ModelPair, metric: TaskMetric | None, sinks: Sequence[Sink] = ()
+    job: EngineJob, pair: ModelPair, metric: TaskMetric | None, evidence: Evidence | None = None
 ) -> Executed:
-    """Run FP32, the simulation and the engine side by side, after a preflight.
+    """Run FP32, the simulation and the engine side by side, after a preflight. What the engine
+    gives is written where there is `evidence`.
 
     Raises:
         QdebugError: an engine that cannot be built or run, or a metric that raised.
@@ -112,7 +116,15 @@ def execute_engine(
     built = build_request(job.runtime.typing, pair).graph
     before = preflight(job, pair.reference, built)
     outputs = [t for t in pair.reference.outputs if t in pair.tensors]
-    kept = OutputKeeper(REFERENCE, outputs), OutputKeeper(CLEAN, outputs)
+    reducers: dict[str, Reducer[Any]] = {}
+    if metric is not None:
+        for run in (REFERENCE, CLEAN):
+            reducers[f"needed of {run}"] = NeededOutputs(
+                run, tuple(outputs), metric, job.subset.samples
+            )
+    if evidence is not None:
+        runs: dict[Role, tuple[str, ...]] = {"engine": (ENGINE, CLEAN)}
+        reducers["rows"] = Rows(frozenset(evidence.row_of), frozenset(pair.tensors), runs)
     found = attribute_engine(
         job,
         pair.reference,
@@ -121,7 +133,8 @@ def execute_engine(
         built=built,
         mismatch=bool(before.reference_mismatch),
         options=measure_options(pair, outputs),
-        sinks=[*sinks, *(kept if metric else ())],
+        reducers=reducers,
+        sinks={"rows": evidence} if evidence is not None else {},
     )
     execution = EngineExecution(
         preflight=before,
@@ -138,9 +151,8 @@ def execute_engine(
         kernels=(),
     )
     results = output_results(pair, found.outputs)
-    task = (
-        task_result(metric, job.subset.samples, *(one.checked() for one in kept))
-        if metric
-        else None
-    )
+    task = None
+    if metric is not None:
+        needed = [found.results[f"needed of {run}"] for run in (REFERENCE, CLEAN)]
+        task = task_result(metric, job.subset.samples, *needed)
     return Executed(execution, results, task, found.layer_times)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from qdebug.errors import MetricError
-from qdebug.execute.context import Context
-from qdebug.execute.evaluator import executed_batches, run_of
+from qdebug.execute.context import Context, runner_of
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.tasks.base import TaskMetric, first_output
 from qdebug.metrics.tasks.boxes.detections import DECISION
@@ -22,6 +21,8 @@ from qdebug.metrics.tasks.worst_group import metric_of
 from qdebug.network.graph import Graph
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.run.outputs import joined
+from qdebug.run.reducers import Outputs
+from qdebug.run.variant import as_it_is
 from qdebug.types import Array
 from qdebug.wording import counted, option
 
@@ -40,13 +41,11 @@ def check_objects(
     if metric is None or not _is_looked_for(metric):
         return
     seen = _Seen(metric)
-    with closing(context.backend.open(graph.proto, ())) as session:
-        runs = {REFERENCE: run_of(session)}
-        for executed in executed_batches(subset, runs, 1, ends_at=context.ends_at):
-            given = executed.reference
-            outputs = {t: given[t] for t in graph.outputs if t in given}
-            if seen.object_in(joined({executed.batch: outputs})):
-                return
+    variants = {REFERENCE: as_it_is(graph.proto, context.backend)}
+    outputs = Outputs(REFERENCE, tuple(graph.outputs))
+    with closing(runner_of(context, subset).by_batch(variants, outputs)) as batches:
+        if any(seen.object_in(joined(by_batch)) for by_batch in batches):
+            return
     raise seen.nothing(subset.count)
 
 

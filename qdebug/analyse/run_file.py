@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from qdebug.execute.engine.attribute import CLEAN, ENGINE
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ExecutedBatch
 from qdebug.store.schema import Keep, Role
 from qdebug.types import Array, Tensors
@@ -32,22 +31,27 @@ class SampleRows:
     rows: Mapping[int, Mapping[Role, Tensors]]
 
 
+_BOTH: Mapping[Role, tuple[str, ...]] = {"reference": (REFERENCE,), "candidate": (CANDIDATE,)}
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Gives the activations of some samples in both runs. See Reducer.
+    """Gives the activations of some samples. See Reducer.
 
     Attributes:
         samples: their numbers.
         tensors: which ones, by their names in the reference.
+        runs: those that give them, of which a later one goes before, for each role.
     """
 
     samples: frozenset[int]
     tensors: frozenset[str]
+    runs: Mapping[Role, tuple[str, ...]] = field(default_factory=lambda: {**_BOTH})
 
     @property
     def reads(self) -> tuple[str, ...]:
         """See Reducer."""
-        return REFERENCE, CANDIDATE
+        return tuple(run for runs in self.runs.values() for run in runs)
 
     @property
     def key(self) -> None:
@@ -57,17 +61,13 @@ class Rows:
     def reduce(self, executed: ExecutedBatch) -> SampleRows:
         """See Reducer."""
         start, count = executed.batch.start, executed.batch.count
-        runs: dict[Role, Tensors] = {
-            "reference": executed.reference,
-            "candidate": executed.of(CANDIDATE),
-        }
         kept = {
-            role: {t: a for t, a in tensors.items() if t in self.tensors}
-            for role, tensors in runs.items()
+            role: {t: a for run in runs for t, a in executed.of(run).items() if t in self.tensors}
+            for role, runs in self.runs.items()
         }
         return SampleRows(
             {
-                start + index: {role: _part_of(kept[role], index, count) for role in runs}
+                start + index: {role: _part_of(kept[role], index, count) for role in kept}
                 for index in range(count)
                 if start + index in self.samples
             }
@@ -96,14 +96,6 @@ class Evidence:
         for sample, runs in found.rows.items():
             for role, tensors in runs.items():
                 self._put(role, sample, tensors)
-
-    def engine(self, executed: ExecutedBatch, _: object = None) -> None:
-        """Write what the engine gave for these samples in a batch."""
-        batch, tensors = executed.batch, {**executed.of(ENGINE), **executed.of(CLEAN)}
-        for index in range(batch.count):
-            if batch.start + index in self.row_of:
-                part = _part_of(tensors, index, batch.count)
-                self._put("engine", batch.start + index, part)
 
     def _put(self, role: Role, sample: int, tensors: Tensors) -> None:
         kept = {name: array for name, array in tensors.items() if name not in self.left_out}

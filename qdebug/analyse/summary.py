@@ -15,7 +15,8 @@ from qdebug.analyse.effect.curves import apart_db
 from qdebug.analyse.effect.leave_out import candidates_of
 from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
 from qdebug.errors import MetricError
-from qdebug.execute.evaluator import Reducer, sized
+from qdebug.execute.context import sized
+from qdebug.execute.evaluator import Reducer
 from qdebug.metrics.candidate import CLOSE_DB
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tensor import noise_db

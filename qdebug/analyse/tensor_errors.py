@@ -15,7 +15,7 @@ from qdebug.analyse.flips import Counted, FlipCounts
 from qdebug.analyse.parts import Parts, decomposition
 from qdebug.backends.sizing import capture_groups, probe
 from qdebug.errors import MetricError
-from qdebug.execute.context import Context, one_at_a_time
+from qdebug.execute.context import Context, one_at_a_time, runner_of
 from qdebug.execute.measure_options import clipping_of, measure_options
 from qdebug.memo import Memo, digest_of
 from qdebug.metrics.accumulate import (
@@ -38,9 +38,8 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
 from qdebug.run.outputs import ByBatch, NeededOutputs
 from qdebug.run.reducers import Attempted, Outputs
-from qdebug.run.runner import Runner
-from qdebug.run.variant import Reducer, Variant, as_it_is
-from qdebug.types import Array, Feeds, Precision
+from qdebug.run.variant import FedByReference, Reducer, Variant, as_it_is
+from qdebug.types import Array, Precision
 
 _LOCAL_SAMPLES, _PARTS_SAMPLES, _LEAST_SAMPLES = 16, 8, 2
 """What local errors are measured on, and decomposed on, unless the user says; of a large model
@@ -149,18 +148,6 @@ def compare_pair(
     )
 
 
-def runner_of(context: Context, subset: SampleSubset, memo: Memo | None = None) -> Runner:
-    """What runs variants over `subset` for a command."""
-    return Runner(
-        subset,
-        workers=context.parallel.workers,
-        ends_at=context.ends_at,
-        progress=context.progress,
-        executor=context.executor,
-        memo=memo,
-    )
-
-
 def tensor_bytes(pair: ModelPair, subset: SampleSubset) -> dict[str, int]:
     """Bytes of each tensor of the reference in one execution, as far as its shape is inferred."""
     shapes = shapes_of_first(pair.reference, subset)
@@ -189,18 +176,6 @@ def affordable_samples(macs: float) -> int:
 def stand_ins(pair: ModelPair) -> dict[str, str]:
     """The candidate's tensor for every tensor and output of the reference."""
     return {**{t: t for t in pair.reference.outputs}, **pair.tensors}
-
-
-@dataclass(frozen=True)
-class FedByReference:
-    """Feeds isolated layers with the activations of the reference."""
-
-    inputs: tuple[str, ...]
-
-    def __call__(self, executed: ExecutedBatch) -> Feeds:
-        """See Variant.feeds."""
-        truth = {**executed.feeds, **executed.reference}
-        return {name: truth[name] for name in self.inputs}
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,9 +12,13 @@ from qdebug.backends.base import Backend
 from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.backends.simulation import SimulationBackend
-from qdebug.backends.sizing import Parallelism
+from qdebug.backends.sizing import Parallelism, probe
 from qdebug.errors import UsageError
+from qdebug.memo import Memo
+from qdebug.network.graph import Graph
+from qdebug.network.samples.subset import SampleSubset, is_whole, whole
 from qdebug.run.executor import THIS_PROCESS, Executor
+from qdebug.run.runner import Runner
 from qdebug.run.timelimit import OutOfTimeError
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import option
@@ -89,6 +93,32 @@ def simulation_context(
         executor,
         sessions=sessions,
     )
+
+
+def runner_of(context: Context, subset: SampleSubset, memo: Memo | None = None) -> Runner:
+    """What runs variants over `subset` for a command."""
+    return Runner(
+        subset,
+        workers=context.parallel.workers,
+        ends_at=context.ends_at,
+        progress=context.progress,
+        executor=context.executor,
+        memo=memo,
+    )
+
+
+def sized(
+    context: Context, graph: Graph, subset: SampleSubset, capture: Sequence[str] = ()
+) -> SampleSubset:
+    """The samples in the executions that one process would choose.
+
+    Raises:
+        QdebugError: samples cannot be read, or the model does not run.
+    """
+    if not is_whole(subset) or not subset.samples.batch_is_free:
+        return subset
+    with closing(context.backend.open(graph.proto, capture)) as session:
+        return whole(probe(session, subset.samples, context.batch_size).samples)
 
 
 _DURING = {

@@ -9,28 +9,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import onnx
 
-from qdebug.backends.base import Session
 from qdebug.backends.options import SessionSettings
 from qdebug.backends.sizing import parallelism
-from qdebug.backends.stream import map_in_order
-from qdebug.execute.context import Context, simulation_context
+from qdebug.execute.context import Context, runner_of, simulation_context
 from qdebug.execute.preparation import is_folded, preparation_notes
+from qdebug.memo import digest_of
+from qdebug.metrics.accumulate import REFERENCE, ExecutedBatch
 from qdebug.network.codes import check_formats
 from qdebug.network.graph import Graph, reads_of
 from qdebug.network.inline import ELSE, THEN, Taken, fits, is_control_flow
 from qdebug.network.load import read_model
 from qdebug.network.prepare import Model, prepare_model, replaced, with_taken
 from qdebug.network.sampleaxis import sample_inputs
-from qdebug.network.samples import Batch, Samples
+from qdebug.network.samples import Samples
+from qdebug.network.samples.subset import whole
 from qdebug.network.samplespec import SampleSpec
 from qdebug.network.subgraphs import all_names, bodies, free_name, size_of
 from qdebug.plan.rewrite.edit import make_node
-from qdebug.types import Array, Progress, ProgressCallback, Tensors, ignore_progress
+from qdebug.run.variant import as_it_is
+from qdebug.types import Array, ProgressCallback, ignore_progress
 from qdebug.wording import counted
 
 _SHOWN = 5
@@ -127,27 +129,41 @@ def _seen(
 ) -> dict[str, Counter[str]]:
     """The branch that each of `nodes` takes -> in how many executions."""
     proto, watched = _probe(graph, nodes)
-    found: dict[str, Counter[str]] = {node.name: Counter() for node in nodes}
-    session = context.backend.open(proto, list(watched.values()))
-    try:
-        done, total = 0, sum(s.count for s in samples)
-        for one in samples:
-            batches = list(one.batches())
-            results = map_in_order(
-                partial(_executed, session, one), batches, context.parallel.workers
-            )
-            for batch, tensors in zip(batches, results, strict=True):
-                for name, condition in watched.items():
-                    found[name][_branch(tensors[condition])] += 1
-                done += batch.count
-                context.progress(Progress("branches", done, total))
-    finally:
-        session.close()
-    return found
+    variants = {REFERENCE: as_it_is(proto, context.backend, watched)}
+    branches = _Branches(tuple(watched))
+    runs = [
+        runner_of(context, whole(one)).run(variants, {"": branches}, "branches")[""]
+        for one in samples
+    ]
+    return reduce(branches.merge, runs)
 
 
-def _executed(session: Session, samples: Samples, batch: Batch) -> Tensors:
-    return session.run(samples.feeds(batch.start, batch.count))
+@dataclass(frozen=True)
+class _Branches:
+    """The branch that each node takes, by what its condition is captured as: its name. See
+    Reducer."""
+
+    nodes: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """See Reducer."""
+        return (REFERENCE,)
+
+    @property
+    def key(self) -> str:
+        """See Reducer."""
+        return digest_of("branches", self.nodes)
+
+    def reduce(self, executed: ExecutedBatch) -> dict[str, Counter[str]]:
+        """See Reducer."""
+        return {name: Counter([_branch(executed.reference[name])]) for name in self.nodes}
+
+    def merge(
+        self, before: dict[str, Counter[str]], after: dict[str, Counter[str]]
+    ) -> dict[str, Counter[str]]:
+        """See Reducer."""
+        return {name: before[name] + after[name] for name in self.nodes}
 
 
 def _probe(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> tuple[onnx.ModelProto, dict[str, str]]:

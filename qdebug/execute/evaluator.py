@@ -18,7 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import wait
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from operator import itemgetter
 from types import MappingProxyType
@@ -399,20 +399,6 @@ class _Reduced:
     def kept(self) -> OutputKeeper | None:
         """None where it is no less."""
         return self._keeper if self._is_less and self._keeper.by_batch else None
-
-
-def sized(
-    context: Context, graph: Graph, subset: SampleSubset, capture: Sequence[str] = ()
-) -> SampleSubset:
-    """The samples in the executions that one process would choose.
-
-    Raises:
-        QdebugError: samples cannot be read, or the model does not run.
-    """
-    if not is_whole(subset) or not subset.samples.batch_is_free:
-        return subset
-    with closing(context.backend.open(graph.proto, capture)) as session:
-        return whole(probe(session, subset.samples, context.batch_size).samples)
 
 
 class KeptReference:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -188,6 +188,7 @@ class OutputEvaluator:
         options: Mapping[str, MeasureOptions] | None = None,
         parts: Mapping[str, OutputParts] | None = None,
         losses: bool = False,
+        compared: Collection[str] | None = None,
     ) -> None:
         """Runs nothing yet.
 
@@ -196,11 +197,13 @@ class OutputEvaluator:
             options: what to measure of each output and captured tensor besides its errors.
             parts: of the outputs, where the energies of each sample are wanted.
             losses: keep what each sample loses by the metric, too.
+            compared: the outputs that the candidates have; None for all.
         """
         self.runner = runner
         self._reference = replace(reference, shared=True)
         self._outputs = tuple(graph.outputs)
-        self._floats = tuple(t for t in graph.outputs if graph.is_float(t))
+        there = graph.outputs if compared is None else compared
+        self._floats = tuple(t for t in graph.outputs if t in there and graph.is_float(t))
         self._metric, self._losses = metric, losses
         self._options, self._parts = dict(options or {}), parts
 

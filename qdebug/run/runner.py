@@ -12,7 +12,7 @@ import platform
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.run.executor import THIS_PROCESS, Executor, Shard, shards_of, workers_note
 from qdebug.run.timelimit import OutOfTimeError, check_time
-from qdebug.run.variant import Reducer, Variant
+from qdebug.run.variant import Reducer, ResultT, Variant
 from qdebug.types import Feeds, Progress, ProgressCallback, Tensors, ignore_progress
 
 Results = dict[str, Any]
@@ -155,6 +155,23 @@ class Runner:
                     self._memo.put(key, result)
                 yield name, result
 
+    def by_batch(
+        self, variants: Mapping[str, Variant], reducer: Reducer[ResultT]
+    ) -> Generator[ResultT, None, None]:
+        """What a reducer gives for each batch, in order, as soon as it is there; closing it ends
+        the run.
+
+        Raises:
+            QdebugError: see `each`.
+        """
+        (job,) = jobs_of(variants, {"": reducer})
+        parts = (Part(job, Shard(k, k + 1)) for k in range(len(self.subset.batches)))
+        with closing(self._in_order(parts, "")) as results:
+            for _, found in results:
+                if isinstance(found, QdebugError):
+                    raise found
+                yield found[""]
+
     def _key(self, reducer: Reducer[Any], variants: Mapping[str, Variant]) -> str | None:
         """Equal where the result is; None where it must not be kept."""
         if self._memo is None or reducer.key is None:
@@ -206,7 +223,7 @@ class Runner:
 
     def _in_order(
         self, parts: Iterable[Part], stage: str
-    ) -> Iterator[tuple[Part, Results | QdebugError]]:
+    ) -> Generator[tuple[Part, Results | QdebugError], None, None]:
         """What each part gives, in order. Only as many are begun as can be worked on, so that few
         jobs have sessions open."""
         if self._executor.workers:
@@ -327,14 +344,14 @@ class _PartRunner:
             else:
                 # Variants of one model share its session.
                 key = name if variant.key is None else _identity(variant)
-                runs[name] = _run(sessions.opened(key, variant), variant, executed)
+                runs[name] = sessions.run(key, variant, executed)
         return {name: reducer.reduce(executed) for name, reducer in job.reducers.items()}
 
     def _held_or_run(self, variant: Variant, executed: ExecutedBatch) -> Tensors:
         key, index = _identity(variant), executed.batch.index
         held = self._held.setdefault(key, {})
         if (tensors := held.get(index)) is None:
-            tensors = _run(self._shared.opened(key, variant), variant, executed)
+            tensors = self._shared.run(key, variant, executed)
             self._room -= sum(array.nbytes for array in tensors.values())
             if self._room >= 0:
                 held[index] = tensors
@@ -348,12 +365,18 @@ class _Sessions:
         self._lock = threading.Lock()
         self._open: dict[object, Session] = {}
 
-    def opened(self, key: object, variant: Variant) -> Session:
-        """That of a variant, which has `key` among them.
+    def run(self, key: object, variant: Variant, executed: ExecutedBatch) -> Tensors:
+        """What a variant, which has `key` among them, gives for a batch.
 
         Raises:
-            ModelError, BackendError, PlanError: it cannot be made or opened.
+            ModelError, BackendError, PlanError: it cannot be made, opened or run.
         """
+        feeds = variant.feeds(executed) if variant.feeds else executed.feeds
+        tensors = self._opened(key, variant).run(feeds)
+        named = {name: tensors[t] for name, t in variant.capture.items() if t in tensors}
+        return {**tensors, **named}
+
+    def _opened(self, key: object, variant: Variant) -> Session:
         with self._lock:
             if key not in self._open:
                 captured = [*variant.capture.values()]
@@ -450,12 +473,6 @@ def _closure(reads: Iterable[str], variants: Mapping[str, Variant]) -> dict[str,
 
 def _identity(variant: Variant) -> tuple[object, ...]:
     return variant.key or id(variant), *variant.capture.items()
-
-
-def _run(session: Session, variant: Variant, executed: ExecutedBatch) -> Tensors:
-    tensors = session.run(variant.feeds(executed) if variant.feeds else executed.feeds)
-    named = {name: tensors[t] for name, t in variant.capture.items() if t in tensors}
-    return {**tensors, **named}
 
 
 def _merged(job: Job, before: Results, after: Results) -> Results:

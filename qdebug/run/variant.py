@@ -57,6 +57,18 @@ def as_it_is(
     return Variant(partial(_itself, proto), backend, key, capture or {}, shared=shared)
 
 
+@dataclass(frozen=True)
+class FedByReference:
+    """Feeds a variant, such as isolated layers, with the activations of the reference."""
+
+    inputs: tuple[str, ...]
+
+    def __call__(self, executed: ExecutedBatch) -> Feeds:
+        """See Variant.feeds."""
+        truth = {**executed.feeds, **executed.reference}
+        return {name: truth[name] for name in self.inputs}
+
+
 @runtime_checkable
 class Repeatable(Protocol):
     """A backend that gives the same for the same on every machine of a kind."""

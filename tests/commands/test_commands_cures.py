@@ -16,9 +16,11 @@ from onnx import helper
 import qdebug
 from qdebug.analyse import cures
 from qdebug.display.summary import sentence
+from qdebug.errors import BackendError
 from qdebug.plan.plan import PrecisionPlan, TensorRange
 from qdebug.results.compare import Cure
 from qdebug.results.summary import HALF
+from qdebug.run.outputs import OutputEvaluator
 from qdebug.types import Precision
 from qdebug.wording import option
 
@@ -186,11 +188,13 @@ def test_what_was_measured_is_kept_where_the_metric_refuses_the_outputs() -> Non
 
 
 def test_what_does_not_run_on_all_samples_is_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = cures._measured
+    evaluated = OutputEvaluator.evaluated
 
-    def on_a_few(compared: Any, proto: Any, subset: Any, *more: Any) -> Any:
-        return measured(compared, proto, subset, *more) if subset.count < 48 else None
+    def on_a_few(evaluator: OutputEvaluator, candidates: Any, *how: Any, **more: Any) -> Any:
+        if evaluator.runner.subset.count < 48:
+            return evaluated(evaluator, candidates, *how, **more)
+        return {name: BackendError("it takes too much memory") for name in candidates}
 
-    monkeypatch.setattr(cures, "_measured", on_a_few)
+    monkeypatch.setattr(OutputEvaluator, "evaluated", on_a_few)
     result = qdebug.compare(MODEL, **HOW, weights="per-tensor")
     assert result.cures[0].samples < 48 and not any(cure.helps for cure in result.cures[:2])

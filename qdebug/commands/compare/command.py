@@ -45,7 +45,6 @@ from qdebug.analyse.tensor_errors import (
     PairErrors,
     compare_pair,
     reference_and_candidate,
-    runner_of,
     sized_for,
     tensor_bytes,
 )
@@ -59,7 +58,7 @@ from qdebug.commands.reading import read_data
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
 from qdebug.execute.cluster.machines import open_executor
-from qdebug.execute.context import Context, session_settings, simulation_context
+from qdebug.execute.context import Context, runner_of, session_settings, simulation_context
 from qdebug.execute.engine.build import Engine, check_requested, engine_of, fitted, open_runtime
 from qdebug.execute.engine.request import check_model
 from qdebug.execute.gather import to_records

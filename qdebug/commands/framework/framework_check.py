@@ -4,14 +4,14 @@ failed comparison, whose error would else be blamed on the quantization."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
 
-from qdebug.backends.sizing import probe
+from qdebug.backends.sizing import Parallelism
 from qdebug.commands.framework.framework_arrays import CODE, FrameworkArrays, open_framework
 from qdebug.commands.framework.matching import (
     Matches,
@@ -21,19 +21,27 @@ from qdebug.commands.framework.matching import (
     matched,
 )
 from qdebug.errors import MetricError, SampleError
-from qdebug.execute.context import Context
-from qdebug.execute.evaluator import OutputKeeper, evaluate, run_of
+from qdebug.execute.context import Context, runner_of, sized
 from qdebug.execute.preparation import rounding_db
-from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ExecutedBatch
+from qdebug.metrics.accumulate import (
+    CANDIDATE,
+    REFERENCE,
+    Comparison,
+    ErrorTotals,
+    ExecutedBatch,
+    compare_batch,
+)
 from qdebug.metrics.sums import ErrorSums
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tensor import metrics_of
 from qdebug.network.graph import Graph
-from qdebug.network.samples import Samples
+from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.matching import quoted
 from qdebug.network.samples.subset import whole
 from qdebug.results.framework import FrameworkResult, FrameworkTensor
-from qdebug.run.outputs import MetricEvaluator
+from qdebug.run.executor import THIS_PROCESS
+from qdebug.run.outputs import MetricEvaluator, joined
+from qdebug.run.variant import as_it_is
 from qdebug.types import Array, Skipped, Tensors
 from qdebug.wording import option
 
@@ -66,20 +74,17 @@ def framework_result(
     feeds = samples.feeds(first.start, first.count)
     values = arrays.read(first.start, first.count, feeds)
     matches = _matched(context, graph, arrays, values, feeds)
-    wanted = [t for t in dict.fromkeys(matches.tensors.values()) if t in graph.producers]
-    outputs = [t for t in graph.outputs if t in wanted]
-    kept = [OutputKeeper(run, outputs, for_metric=True) for run in (REFERENCE, CANDIDATE)]
-    kept = kept if metric and len(outputs) == len(graph.outputs) else []
-    with closing(context.backend.open(graph.proto, wanted)) as session:
-        totals = evaluate(
-            whole(probe(session, samples, context.batch_size).samples),
-            {CANDIDATE: run_of(session), REFERENCE: _framework_run(arrays, matches.tensors)},
-            {_FRAMEWORK: Comparison(tensors=tuple(wanted))},
-            context,
-            workers=1,
-            sinks=kept,
-            stage="framework",
-        )[_FRAMEWORK]
+    wanted = tuple(t for t in dict.fromkeys(matches.tensors.values()) if t in graph.producers)
+    outputs = tuple(t for t in graph.outputs if t in wanted)
+    subset = sized(context, graph, whole(samples), wanted)
+    kept = outputs if metric and len(outputs) == len(graph.outputs) else ()
+    variants = {CANDIDATE: as_it_is(graph.proto, context.backend, {t: t for t in wanted})}
+    against = _AgainstFramework(arrays, matches.tensors, Comparison(tensors=wanted), kept)
+    # One at a time: the framework's function may take no other way.
+    runner = runner_of(replace(context, parallel=Parallelism(1, 1), executor=THIS_PROCESS), subset)
+    found: _Sides = runner.run(variants, {_FRAMEWORK: against}, _FRAMEWORK)[_FRAMEWORK]
+    totals = found.errors
+    with closing(context.backend.open(graph.proto, ())) as session:
         limit = min(_LIMIT_DB, rounding_db(session, feeds, graph))
     order = {t: k for k, t in enumerate([*graph.activations(), *graph.outputs])}
     limits = {name: min(limit, _stored_db(values[name])) for name in matches.tensors}
@@ -97,7 +102,7 @@ def framework_result(
         "",
         "",
         tuple(matches.unmatched),
-        score=_score(metric, samples, *kept) if metric and kept else None,
+        score=_score(metric, samples, found) if metric and kept else None,
     )
     if result.agrees is not False or not result.modules:
         return result
@@ -105,12 +110,10 @@ def framework_result(
     return replace(result, last_agreeing=last, first_differing=begins)
 
 
-def _score(
-    metric: TaskMetric, samples: Samples, framework: OutputKeeper, own: OutputKeeper
-) -> float | None:
+def _score(metric: TaskMetric, samples: Samples, sides: _Sides) -> float | None:
     """The metric of the framework's outputs; None where it cannot be computed of them."""
     try:
-        return MetricEvaluator.of(metric, samples, own.checked())(framework.joined())
+        return MetricEvaluator.of(metric, samples, sides.own)(joined(sides.framework))
     except MetricError:  # that of the ONNX model is told
         return None
 
@@ -168,15 +171,65 @@ def _stored_db(array: Array) -> float:
     return math.inf
 
 
-def _framework_run(
-    arrays: FrameworkArrays, tensors: Mapping[str, str]
-) -> Callable[[ExecutedBatch], Tensors]:
-    def run(executed: ExecutedBatch) -> Tensors:
-        batch, own = executed.batch, executed.of(CANDIDATE)
+@dataclass
+class _Sides:
+    """The errors of the framework's arrays and the model's, and the outputs of both."""
+
+    errors: ErrorTotals
+    framework: dict[Batch, Tensors]
+    own: dict[Batch, Tensors]
+
+
+@dataclass(frozen=True)
+class _AgainstFramework:
+    """Reads what the framework gives for a batch, and compares the model with it. See Reducer.
+
+    Attributes:
+        tensors: of the model, by the arrays that are these.
+        kept: outputs that are kept for a metric.
+    """
+
+    arrays: FrameworkArrays
+    tensors: Mapping[str, str]
+    comparison: Comparison
+    kept: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """See Reducer."""
+        return (CANDIDATE,)
+
+    @property
+    def key(self) -> None:
+        """See Reducer: a function of the user may give anything."""
+        return
+
+    def reduce(self, executed: ExecutedBatch) -> _Sides:
+        """See Reducer."""
+        own, theirs = executed.of(CANDIDATE), self._read(executed)
+        both = replace(executed, runs={**executed.runs, REFERENCE: theirs})
+        kept = [{t: side[t].copy() for t in self.kept} for side in (theirs, own)]
+        errors = compare_batch(self.comparison, both)
+        return _Sides(errors, {executed.batch: kept[0]}, {executed.batch: kept[1]})
+
+    def merge(self, before: _Sides, after: _Sides) -> _Sides:
+        """See Reducer."""
+        before.errors.add(after.errors)
+        before.framework |= after.framework
+        before.own |= after.own
+        return before
+
+    def _read(self, executed: ExecutedBatch) -> Tensors:
+        """The framework's arrays, by tensor.
+
+        Raises:
+            SampleError: they are of another shape than the model's, or hold NaN or Inf.
+        """
+        arrays, batch, own = self.arrays, executed.batch, executed.of(CANDIDATE)
         arrays.check(batch.start, executed.feeds, batch.count)
         values = arrays.read(batch.start, batch.count, executed.feeds)
         by_tensor = {}
-        for name, tensor in tensors.items():
+        for name, tensor in self.tensors.items():
             value = aligned(values[name], own[tensor].shape) if name in values else None
             if value is None:
                 shape = f"of shape {list(values[name].shape)}" if name in values else "not there"
@@ -190,8 +243,6 @@ def _framework_run(
             _check_finite(name, value, own[tensor], arrays.where, batch.start)
             by_tensor[tensor] = value.astype(own[tensor].dtype, copy=False)
         return by_tensor
-
-    return run
 
 
 def _check_finite(name: str, value: Array, own: Array, where: str, start: int) -> None:

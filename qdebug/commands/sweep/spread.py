@@ -38,9 +38,8 @@ from qdebug.config.engine import EngineSettings
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import ClusterError, UsageError
 from qdebug.execute.cluster.machines import visible_gpus
-from qdebug.execute.context import Context
+from qdebug.execute.context import Context, sized
 from qdebug.execute.engine.build import fitted, open_runtime
-from qdebug.execute.evaluator import sized
 from qdebug.execute.model_pair import share_pair
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.graph import Graph

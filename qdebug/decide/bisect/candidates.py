@@ -12,10 +12,9 @@ import onnx
 
 from qdebug.backends.engine import EngineRuntime
 from qdebug.errors import MetricError, QdebugError
-from qdebug.execute.context import Context
+from qdebug.execute.context import Context, sized
 from qdebug.execute.engine.build import fitted
 from qdebug.execute.engine.request import planned_graph
-from qdebug.execute.evaluator import sized
 from qdebug.execute.measure_options import measure_options, output_options
 from qdebug.execute.variants import PlannedVariants
 from qdebug.memo import Memo

@@ -11,8 +11,7 @@ from qdebug.config.specs import TargetSpec
 from qdebug.decide.bisect.candidates import Candidates
 from qdebug.decide.search.problem import Measurement, Pins
 from qdebug.errors import UsageError
-from qdebug.execute.context import Context
-from qdebug.execute.evaluator import sized
+from qdebug.execute.context import Context, sized
 from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.tasks.base import TaskMetric, is_share
 from qdebug.metrics.tensor import GATED

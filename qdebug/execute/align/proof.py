@@ -11,22 +11,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 
-from qdebug.execute.context import Context
-from qdebug.execute.evaluator import open_all
-from qdebug.metrics.sums import error_energy, signal_energy
-from qdebug.metrics.tensor import sqnr_db
+from qdebug.execute.context import Context, runner_of
+from qdebug.metrics.accumulate import LOCAL, REFERENCE, Comparison
+from qdebug.metrics.tensor import sqnr_of
 from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import Layer
 from qdebug.network.samples import Samples
+from qdebug.network.samples.subset import SampleSubset
 from qdebug.plan.correspond import Proof, Unmatched
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.quantize import ROUNDING_INSIDE
 from qdebug.plan.rewrite.cut import cut_layers
 from qdebug.plan.rewrite.refine import refine
 from qdebug.results.words import in_decibels
+from qdebug.run.reducers import Errors
+from qdebug.run.variant import FedByReference, as_it_is
 
 PROVEN_DB = 40.0
 """Without rounding a tensor that is the same quantity is equal to float32's rounding, 100 dB and
@@ -112,25 +113,21 @@ def _levels(
     local = cut_layers(pair.reference, refined, nodes)
     if local is None:
         return {}
-    wanted = [t for t in {*local.inputs, *local.outputs} if t in pair.reference.producers]
-    errors = dict.fromkeys(local.outputs, 0.0)
-    signals = dict.fromkeys(local.outputs, 0.0)
-    with ExitStack() as stack:
-        reference, cut = open_all(
-            stack,
-            [(context.backend, pair.reference.proto, wanted), (context.backend, local.proto, [])],
-        )
-        for batch in samples.batches():
-            count = min(batch.count, _SAMPLES) if samples.batch_is_free else batch.count
-            feeds = samples.feeds(batch.start, count)
-            truth = {**feeds, **reference.run(feeds)}
-            found = cut.run({name: truth[name] for name in local.inputs})
-            for tensor, output in local.outputs.items():
-                if truth[tensor].shape != found[output].shape:
-                    errors[tensor] = float("inf")
-                    continue
-                errors[tensor] += error_energy(truth[tensor], found[output])
-                signals[tensor] += signal_energy(truth[tensor])
-            if batch.start + count >= _SAMPLES:
-                break
-    return {t: sqnr_db(signals[t], errors[t]) for t in local.outputs}
+    read = {t: t for t in (*local.inputs, *local.outputs) if t in pair.reference.producers}
+    isolated = as_it_is(local.proto, context.backend, local.outputs)
+    feeds = FedByReference(local.inputs)
+    variants = {
+        REFERENCE: as_it_is(pair.reference.proto, context.backend, read),
+        LOCAL: replace(isolated, reads=(REFERENCE,), feeds=feeds),
+    }
+    compared = Errors(Comparison(REFERENCE, LOCAL, tuple(local.outputs)))
+    totals = runner_of(context, _first(samples)).run(variants, {"": compared})[""]
+    levels = {t: sqnr_of(sums) for t, sums in totals.tensors.items()}
+    return levels | dict.fromkeys(totals.skipped, -math.inf)
+
+
+def _first(samples: Samples) -> SampleSubset:
+    """About as many as prove something."""
+    if samples.batch_is_free:
+        samples = samples.with_batch_size(min(samples.batch_size, _SAMPLES))
+    return SampleSubset(samples, tuple(b for b in samples.batches() if b.start < _SAMPLES))
