@@ -218,7 +218,9 @@ def plan_to_yaml(
         data["control_flow"] = dict(plan.control_flow)
     tensors = {
         name: {
-            "amax": list(entry.amax) if isinstance(entry.amax, tuple) else entry.amax,
+            "amax": [*map(float, entry.amax)]
+            if isinstance(entry.amax, tuple)
+            else float(entry.amax),
             "method": entry.method,
         }
         for name, entry in plan.tensors.items()

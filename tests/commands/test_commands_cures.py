@@ -124,7 +124,7 @@ def test_what_helps_on_a_few_samples_only_is_not_advised(monkeypatch: pytest.Mon
     """What is best on the few is run on all, and must help there."""
     asked = []
 
-    def refuted(_: object, __: object, ___: object, cure: Cure) -> Cure:
+    def refuted(_: object, __: object, cure: Cure, ___: object) -> Cure:
         asked.append(cure.name)
         return replace(cure, helps=False)
 
