@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from qdebug.decide.search.level import Chosen, Level
 from qdebug.decide.search.pareto import Point, pareto
-from qdebug.decide.search.problem import Evaluate, Measurement, Pinned, Pins, PinTo, SearchProblem
+from qdebug.decide.search.problem import Evaluate, Measurement, Pinned, Pins, SearchProblem
 from qdebug.formats.registry import order_of
 from qdebug.result import Inline
 from qdebug.types import Precision
@@ -105,9 +105,10 @@ def find(
 ) -> SearchResult:
     """The cheapest pins that are found with which the target holds.
 
-    What is returned was evaluated and passed, and nothing cheaper was that passed. With `AUTO`,
-    items go to FP16 where the target holds with all of them there; else, as with `LADDER`, to their
-    highest precision, and each of the answer is lowered afterwards to the cheapest that holds.
+    What is returned was evaluated and passed, and nothing cheaper was that passed. With `AUTO` and
+    `LADDER`, items go to the cheapest precision with all of them in which the target holds, and
+    each of the answer is lowered afterwards to the cheapest that holds. Where a precision that
+    costs nothing leaves less noise with all of them, the search starts from there.
 
     Args:
         evaluate: the predicate; it is asked once for each set.
@@ -183,15 +184,19 @@ class _Search:
         for pins in first:
             self._ask(pins)
         level: dict[str, Precision] = {}
+        least, floor = _noise(self.known[always]), dict[str, Precision]()
         for level in self._levels():
             self.ceiling = always | frozenset(level.items())
-            if self._ask(self.ceiling).passed:
+            found = self._ask(self.ceiling)
+            if found.passed:
                 break
+            if not self._problem.cost(self.ceiling) and _noise(found) < least:
+                least, floor = _noise(found), level  # better for nothing
         else:
             why = self.known[self.ceiling].failure
             built = f"the model cannot be built or run: {why}" if why else "the target fails"
             return Outcome.IMPOSSIBLE, always, f"with every layer raised {built}"
-        pins = self._lowered(self._needed(self._cheapest(level)))
+        pins = self._lowered(self._needed(self._cheapest(level, floor)))
         seen = self.cheapest_passing()  # the first sets, and those on another level
         if self._problem.cost(seen) < self._problem.cost(pins):
             pins = seen
@@ -211,19 +216,22 @@ class _Search:
         return self.known[pins]
 
     def _levels(self) -> list[dict[str, Precision]]:
-        """What every item is raised to: one level, or under `AUTO` FP16 and then FP32."""
+        """What every item is raised to: one precision, or each that there is, the cheapest first
+        and of two at one cost the one of more bits; items without it go as high as they may."""
         items, only = self._problem.items, self._problem.pin_to.precision
-        highest = {item.name: only or item.highest for item in items}
-        if self._problem.pin_to is not PinTo.AUTO:
-            return [highest]
-        lowest = {item.name: min(item.costs, key=order_of) for item in items}
-        return [lowest] if lowest == highest else [lowest, highest]
+        every = dict.fromkeys(p for item in items for p in item.costs)
+        levels = [
+            {item.name: p if p in item.costs else item.highest for item in items}
+            for p in ([only] if only else sorted(every, key=order_of, reverse=True))
+        ]
+        return sorted(levels, key=lambda level: self._problem.cost(frozenset(level.items())))
 
-    def _cheapest(self, level: dict[str, Precision]) -> Pins:
-        """The cheapest set that is found with its items on a level."""
+    def _cheapest(self, level: dict[str, Precision], floor: dict[str, Precision]) -> Pins:
+        """The cheapest set that is found with its items on a level, the others on `floor`."""
 
         def pins_of(chosen: Chosen) -> Pins:
-            return self._problem.always | {(name, level[name]) for name in chosen}
+            raised = {**floor, **{name: level[name] for name in chosen}}
+            return self._problem.always | frozenset(raised.items())
 
         costs = {item.name: item.costs[level[item.name]] for item in self._problem.items}
         estimates = [item.noise for item in self._problem.items]
@@ -257,3 +265,7 @@ class _Search:
                     pins = changed
                     break
         return pins
+
+
+def _noise(found: Measurement) -> float:
+    return math.inf if found.noise is None or math.isnan(found.noise) else found.noise

@@ -128,6 +128,23 @@ def test_each_pin_is_lowered_to_the_cheapest_precision_that_holds(
     assert result.cost == sum(3.0 if p is FP32 else 1.0 for p in expected.values())
 
 
+def test_a_precision_that_costs_nothing_is_where_the_ladder_starts() -> None:
+    """Half of the noise is gone with all layers in FP8; then one layer less needs FP16."""
+    fp8 = Precision.FP8
+    noise = {"a": 4.0, "b": 2.0, "c": 1.0, "d": 1.0}
+    left = {Precision.INT8: 1.0, fp8: 0.5, FP16: 0.01}
+
+    def evaluate(pins: Pins) -> Measurement:
+        at = dict(pins)
+        total = sum(x * left[at.get(n, Precision.INT8)] for n, x in noise.items())
+        return Measurement(total, total <= 2.2, total)
+
+    items = tuple(Item(n, {fp8: 0.0, FP16: 1.0}, x) for n, x in noise.items())
+    result = find(SearchProblem(items, pin_to=PinTo.LADDER), evaluate)
+    assert dict(result.pins)["a"] is FP16 and result.cost == 1.0
+    assert result.minimal and evaluate(result.pins).passed
+
+
 def test_auto_raises_a_layer_that_has_only_fp32() -> None:
     of = SearchProblem((Item("a", {FP32: 1.0}), Item("b", {FP32: 1.0})))
     result = search(needing(["b"]), of)
