@@ -24,7 +24,7 @@ from qdebug.commands.calibrate.balance import (
 )
 from qdebug.commands.calibrate.cache_difference import compare_with_cache
 from qdebug.commands.calibrate.quantizable import read_quantizable
-from qdebug.commands.calibrate.trial import evaluated
+from qdebug.commands.calibrate.trial import tried
 from qdebug.commands.check.suspicions import suspicions
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError, given_by
@@ -33,6 +33,7 @@ from qdebug.execute.context import session_settings, simulation_context
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.execute.model_pair import range_notes, ranges_for
 from qdebug.formats.registry import FORMAT_OF
+from qdebug.memo import Memo
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.groups import grouping_of
@@ -131,7 +132,8 @@ def _calibrate(
         difference = compare_with_cache(given.file, gathered.histograms, needed, pair.model)
         if not difference.missing:  # it is judged as it is, or not at all
             ranges["given"] = {t: given.tensors[t] for t in needed}
-    trials = evaluated(context, pair, ranges, judging, metric, grouping[1])
+    memo = Memo() if cached else None
+    trials = tried(context, pair, ranges, judging, metric, grouping[1], memo)
     methods = {
         name: MethodResult(
             name, _clipped(tensors, seen.histograms, pair.plan.precision), trials.by_name[name]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import onnx
 
 from qdebug.backends.options import SessionSettings
 from qdebug.calibrators.weights import mse_weight_amax, weight_amax
@@ -19,21 +18,12 @@ from qdebug.formats.registry import WEIGHT_FORMAT_OF
 from qdebug.network.layers import Layers, find_layers
 from qdebug.network.prepare import Model
 from qdebug.network.samplespec import given_specs
-from qdebug.plan.lower import activation_scales, lower, required_opset
+from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
-from qdebug.plan.rewrite.feed_scales import feed_scales
 from qdebug.plan.rewrite.qdq import weight_axis
-from qdebug.types import Feeds, Precision, ProgressCallback, ignore_progress
+from qdebug.types import Precision, ProgressCallback, ignore_progress
 
 Ranges = Mapping[str, TensorRange]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A model to try, with feeds of its own besides the samples."""
-
-    proto: onnx.ModelProto
-    feeds: Feeds
 
 
 @dataclass(frozen=True)
@@ -51,23 +41,10 @@ class Quantizable:
     needed: list[str]
     weights: Ranges
 
-    def candidates(self, ranges: Mapping[str, Ranges]) -> dict[str, Candidate]:
-        """The quantized model with each of some ranges.
-
-        They share one graph, and so the runtime's copies of the weights, that is fed the scales.
-        Scales that FP16 must hold decide about the graph itself: with these each has its own.
-        """
-        bound = {name: self._bound(tensors) for name, tensors in ranges.items()}
-        if self.plan.fallback_precision is Precision.FP16:
-            return {name: Candidate(lower(one).graph.proto, {}) for name, one in bound.items()}
-        first = lower(next(iter(bound.values()))).graph
-        shared, inputs = feed_scales(first, self.needed)
-        return {name: Candidate(shared, _scales(one, inputs)) for name, one in bound.items()}
-
-    def _bound(self, tensors: Ranges) -> BoundPlan:
-        return bind_plan(
-            replace(self.plan, tensors={**tensors, **self.weights}), self.model, self.layers
-        )
+    def bound(self, ranges: Ranges) -> BoundPlan:
+        """The quantized model with these ranges."""
+        plan = replace(self.plan, tensors={**ranges, **self.weights})
+        return bind_plan(plan, self.model, self.layers)
 
 
 def read_quantizable(
@@ -128,7 +105,3 @@ def _weight_ranges(bound: BoundPlan, *, mse: bool) -> dict[str, TensorRange]:
             amax = amax_of(values, axis).tolist()
             ranges[weight] = TensorRange(tuple(amax) if isinstance(amax, list) else amax, method)
     return ranges
-
-
-def _scales(bound: BoundPlan, inputs: Mapping[str, str]) -> Feeds:
-    return {inputs[tensor]: scale for tensor, scale in activation_scales(bound).items()}
