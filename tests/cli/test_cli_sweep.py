@@ -18,7 +18,6 @@ from patience import PATIENCE_S
 
 from qdebug.backends.tensorrt.execute.device import find_device
 from qdebug.commands.sweep.command import sweep
-from qdebug.commands.sweep.measured import OutputEvaluator
 from qdebug.config.sweep import SweepSettings
 from qdebug.types import Progress
 
@@ -140,7 +139,7 @@ def test_a_sweep_that_was_ended_goes_on(desk: Any, monkeypatch: pytest.MonkeyPat
     def never(*_: object) -> None:
         raise AssertionError("it was simulated again")
 
-    monkeypatch.setattr(OutputEvaluator, "of", never)
+    monkeypatch.setattr("qdebug.run.runner._run", never)
     found = sweep(settings)
     assert [row.engine.cached for row in found.combinations if row.engine] == [
         True,

@@ -15,8 +15,9 @@ from qdebug.backends.sizing import parallelism
 from qdebug.backends.tensorrt.backend import TensorRTBackend
 from qdebug.backends.tensorrt.build.cache import EngineCache
 from qdebug.backends.tensorrt.execute.device import Device
-from qdebug.commands.sweep.measured import FoundEngine, OutputEvaluator, executed
+from qdebug.commands.sweep.measured import FoundEngine, PairEvaluator, executed
 from qdebug.execute.context import Context
+from qdebug.memo import Memo
 from qdebug.network.layers import find_layers
 from qdebug.network.load import read_model
 from qdebug.network.prepare import prepare_model
@@ -58,7 +59,8 @@ def test_an_engine_is_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     context = Context(
         SimulationBackend(), SimulationBackend(), parallelism(), ignore_progress, batch_size=4
     )
-    judge = OutputEvaluator(context, whole(samples), None, cached=True)
+    memo = Memo()
+    judge = PairEvaluator(context, whole(samples), None, memo)
     here = Device("a GPU", (8, 9), 1)
     factory = replace(fake_maker(cuda=cuda), cache=EngineCache(tmp_path / "engines"))
     runtime = TensorRTBackend(factory, here)
@@ -66,7 +68,7 @@ def test_an_engine_is_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     built = fake_build(factory.library, pair.candidate.proto, runtime.factory.settings)
 
     def run(found: FoundEngine, on: Device = here) -> EngineRun:
-        return executed(replace(runtime, device=on), pair, found, judge)
+        return executed(replace(runtime, device=on), pair, found, judge, memo)
 
     first = run(FoundEngine(FACTS, built))
     simulation = judge.simulated(pair)

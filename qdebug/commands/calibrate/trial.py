@@ -85,8 +85,8 @@ def tried(
 def _trial(found: Evaluated, task: MetricEvaluator | None, groups: Mapping[str, Array]) -> Trial:
     outputs, energies = joined(found.outputs), found.sample_energies
     by_group = {}
-    for group, rows in groups.items() if energies is not None else ():
-        if len(rows):
+    for group, rows in groups.items():
+        if energies is not None and len(rows):
             noise = float(noise_by_sample(energies[:, :, rows]).sum())
             score = _score(task, outputs, rows) if task else None
             by_group[group] = GroupFigures(noise_db(noise), score)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from tempfile import TemporaryFile
 
 from qdebug.analyse.gate import check_metric, on_model, read_metric, refuse_without_arrays
 from qdebug.analyse.metric_direction import check_direction
@@ -23,13 +22,14 @@ from qdebug.commands.sweep.axes import (
     slower_note,
     variants_of,
 )
-from qdebug.commands.sweep.measured import OutputEvaluator, built_of, executed
-from qdebug.commands.sweep.saved import SavedEngines
-from qdebug.commands.sweep.spread import (
-    Elsewhere,
-    Here,
-    Source,
-    check_cluster,
+from qdebug.commands.sweep.builds import built_elsewhere, check_cluster
+from qdebug.commands.sweep.engine_folder import EngineFolder
+from qdebug.commands.sweep.measured import (
+    FoundEngine,
+    PairEvaluator,
+    built_of,
+    executed,
+    facts_of,
 )
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import QdebugError, given_by
@@ -43,6 +43,7 @@ from qdebug.execute.model_pair import (
     plan_from,
     ranges_for,
 )
+from qdebug.memo import Memo
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
@@ -114,31 +115,30 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
         executor.share_model(model, settings.model, opset)
     context = simulation_context(parallel, progress, sessions, batch_size, kernels, executor)
     total = len(variants) * len(fit)
-    saved = None
+    folder = None
     if settings.save_engines:
-        saved = SavedEngines(settings, models.of(plans[0]).file.digest, total)
-    outputs = OutputEvaluator(context, whole(samples), metric, cached=settings.cache)
+        folder = EngineFolder(stack, settings.save_engines, total, force=settings.force)
+    memo = Memo() if settings.cache else None
+    evaluator = PairEvaluator(context, whole(samples), metric, memo)
     pairs: Iterable[tuple[Variant, ModelPair]] = (
         (variant, build_pair(variant.spec, context, plan, models.of(plan), samples).pair)
         for variant, plan in zip(variants, plans, strict=True)
     )
-    source: Source = Here(outputs)
+    built = None
     if executor.workers:
-        built = stack.enter_context(TemporaryFile())  # noqa: SIM115
-        source = Elsewhere(built, context, outputs, metric, settings)
-        graph, given = models.of(plans[0]).graph, list(zip(fit, not_run, strict=True))
-        pairs = source.evaluated(pairs, graph, given, total)
-    # Of rows that workers found all is known but what engines are executed for.
-    told = progress if runs or not executor.workers else ignore_progress
-    work = _Work(told, source, outputs, fit, not_run, conditions, total, saved)
+        pairs = list(pairs)
+        points_run = list(zip(fit, not_run, strict=True))
+        each = [pair for _, pair in pairs]
+        built = built_elsewhere(stack, context, settings, samples, each, points_run)
+    work = _Work(progress, evaluator, memo, fit, not_run, conditions, total, built, folder)
     rows: list[SweepRow] = []
     notes: dict[str, list[str]] = {}
     for variant, pair in pairs:
         rows += work.rows(variant, pair, len(rows))
         for note in pair.notes:
             notes.setdefault(note, []).append(variant.name)
-    if saved:
-        saved.finish()
+    if folder:
+        folder.finish()
     library = points[0].runtime.label
     all_notes = tuple(_note(text, names, len(variants)) for text, names in notes.items())
     return SweepResult(
@@ -218,21 +218,27 @@ def _why_not_run(point: BuilderPoint) -> str:
 
 @dataclass(frozen=True)
 class _Work:
-    """What all combinations share."""
+    """What all combinations share.
+
+    Attributes:
+        built: engines that were built already, in order; None builds each when it is its turn.
+        folder: where engines are saved; None saves none.
+    """
 
     progress: ProgressCallback
-    source: Source
-    outputs: OutputEvaluator
+    evaluator: PairEvaluator
+    memo: Memo | None
     points: Sequence[BuilderPoint]
     not_run: Sequence[str]
     conditions: Sequence[Condition]
     total: int
-    saved: SavedEngines | None = None
+    built: Iterator[FoundEngine | Failure] | None
+    folder: EngineFolder | None
 
     def rows(self, variant: Variant, pair: ModelPair, done: int) -> Iterator[SweepRow]:
         """Those of one variant; `done` are before them."""
         self._tell(done, f"{variant.name}, simulated")
-        simulation = self.source.simulated(pair)
+        simulation = self.evaluator.simulated(pair)
         for number, (point, not_run) in enumerate(zip(self.points, self.not_run, strict=True)):
             values = point.values.values()
             text = ", ".join(v for v in values if v not in ("", "default", "off", "strong"))
@@ -242,15 +248,20 @@ class _Work:
         self._tell(done + len(self.points), variant.name)
 
     def _built(self, row: SweepRow, pair: ModelPair, point: BuilderPoint) -> SweepRow:
-        found, runtime = self.source.found(point, pair, row.not_executed_because), point.runtime
+        runtime, not_run = point.runtime, row.not_executed_because
+        if self.built is not None:
+            found = next(self.built)
+        else:
+            found = facts_of(runtime, pair, not_run=not_run, memo=self.memo)
         if isinstance(found, Failure):
             return replace(row, failure=found)
         row = replace(row, engine=found.facts)
-        if self.saved:
-            self.saved.save(row.number, built_of(runtime, pair, found))
-        if row.not_executed_because:
+        if self.folder:
+            self.folder.save(row.number, built_of(runtime, pair, found))
+        if not_run:
             return row
-        return replace(row, execution=executed(runtime, pair, found, self.outputs))
+        run = executed(runtime, pair, found, self.evaluator, self.memo)
+        return replace(row, execution=run)
 
     def _tell(self, done: int, what: str) -> None:
         self.progress(Progress("sweep", done, self.total, what))

@@ -17,8 +17,7 @@ from half_networks import Builder
 from producers import small_network
 
 import qdebug
-from qdebug.commands.sweep import spread
-from qdebug.commands.sweep.measured import OutputEvaluator
+from qdebug.commands.sweep import builds
 from qdebug.config.sweep import SweepSettings
 from qdebug.decide.bisect.choices import costs_of
 from qdebug.decide.remedies.result import RepairResult
@@ -239,7 +238,6 @@ def _timeless(row: SweepRow) -> SweepRow:
 
 @pytest.mark.parametrize("metric", ["top1", None])
 def test_sweep_while_a_worker_dies(killing: Killing, address: str, metric: str | None) -> None:
-    """Without a metric, workers divide the samples of simulations."""
     how = {**SWEEP, "metric": metric, "batch_size": 1}
     one = qdebug.sweep(CNN, **how)
     other = qdebug.sweep(CNN, **how, cluster=address, progress=killing)
@@ -248,36 +246,26 @@ def test_sweep_while_a_worker_dies(killing: Killing, address: str, metric: str |
     assert all(row.latency_ms for row in other.combinations)
 
 
-def test_sweep_on_workers_of_this_machine_which_execute_the_engines(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    one = qdebug.sweep(CNN, **SWEEP)
-    monkeypatch.setattr(OutputEvaluator, "of", None)  # in this process
-    other = qdebug.sweep(CNN, **SWEEP, cluster="local:2")
-    assert timeless(one) == timeless(other)
-    assert all(row.latency_ms for row in other.combinations)
-
-
 def test_workers_that_would_disturb_each_other_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spread, "visible_gpus", lambda: ("0", "1"))
+    monkeypatch.setattr(builds, "visible_gpus", lambda: ("0", "1"))
     settings = SweepSettings("m.onnx", "x.npz", backend="tensorrt", cluster="local:2")
-    spread.check_cluster(settings)
-    spread.check_cluster(replace(settings, backend="tensorrt-rtx", cluster="local:9"))
+    builds.check_cluster(settings)
+    builds.check_cluster(replace(settings, backend="tensorrt-rtx", cluster="local:9"))
     for wrong in (
         replace(settings, cluster="local:3"),
         replace(settings, timing_cache="t.cache"),
     ):
         with pytest.raises(UsageError) as found:
-            spread.check_cluster(wrong)
+            builds.check_cluster(wrong)
         assert found.value.code == "QD-USAGE-CLUSTER"
 
 
 def test_a_worker_with_another_builder_is_refused(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spread, "_builder", lambda _: ("another library", "another GPU"))
+    monkeypatch.setattr(builds, "_builder", lambda _: ("another library", "another GPU"))
     with pytest.raises(ClusterError) as found:
         qdebug.sweep(CNN, **SWEEP, cluster=address)
     assert found.value.code == "QD-CLUSTER-OTHER-BUILDER"
