@@ -10,10 +10,9 @@ import numpy as np
 from qdebug.analyse.gate import chance_of
 from qdebug.analyse.metric_direction import direction_of
 from qdebug.analyse.metric_samples import score_interval
-from qdebug.analyse.tensor_errors import runner_of
 from qdebug.commands.calibrate.quantizable import Quantizable, Ranges
 from qdebug.errors import MetricError
-from qdebug.execute.context import Context
+from qdebug.execute.context import Context, runner_of
 from qdebug.execute.variants import PlannedVariants
 from qdebug.memo import Memo
 from qdebug.metrics.chance import no_better_than_chance

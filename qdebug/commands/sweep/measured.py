@@ -13,15 +13,13 @@ from typing import TypeVar
 import onnx
 
 from qdebug.analyse.metric_samples import reference_interval, score_interval
-from qdebug.analyse.tensor_errors import runner_of
 from qdebug.backends.engine import BuiltEngine, EngineRuntime, EngineSession
 from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.errors import BackendError, ModelError, QdebugError, UsageError
-from qdebug.execute.context import Context
+from qdebug.execute.context import Context, runner_of, sized
 from qdebug.execute.engine.build import Engine, engine_of
 from qdebug.execute.engine.request import build_request
-from qdebug.execute.evaluator import sized
 from qdebug.execute.measure_options import output_options
 from qdebug.memo import Memo, digest_of
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE

@@ -146,12 +146,6 @@ def test_samples_that_workers_do_not_see(address: str, monkeypatch: pytest.Monke
     assert f"/elsewhere{HELD_OUT}" in found.value.message
 
 
-def test_a_run_file_is_not_reused(address: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as found:
-        qdebug.compare(CNN, **COMPARE, reference=tmp_path / "run.h5", cluster=address)
-    assert found.value.code == "QD-USAGE-CLUSTER"
-
-
 @pytest.mark.parametrize("fallback", ["fp32", "fp16"])
 def test_calibrate(address: str, small: Path, fallback: str) -> None:
     how: dict[str, Any] = {
