@@ -134,8 +134,7 @@ def ranked(compared: Compared, mode: EffectMode) -> Compared:
         compared.subset,
         mode,
         metric=compared.metric,
-        memory_budget=compared.memory_budget,
-        known=Known(compared.measured.energies, compared.measured.raw),
+        known=Known(compared.measured.energies),
         literally=compared.gate.judges_effects,
     )
     if found is None:

@@ -73,6 +73,9 @@ class Int8Kernels:
     def __init__(self) -> None:
         self._made: dict[str, TensorProto] = {}
 
+    def __reduce__(self) -> tuple[type[Int8Kernels], tuple[()]]:
+        return Int8Kernels, ()  # other processes do not see this one's files
+
     def rewrite(self, graph: Graph) -> onnx.ModelProto:
         """The model with its INT8 layers on kernels, as far as there are any."""
         return _Rewriting(graph, self._made).model()
@@ -275,8 +278,7 @@ class _Rewriting:
     def _to_codes(
         self, node: Node, source: _Pair, weight: _Weight, bias: Array, scale: float
     ) -> None:
-        edit = self._edit
-        name = node.name
+        edit, name = self._edit, node.name
         zeros = np.zeros(weight.values.shape, np.int8)
         inputs = [
             self._read(source.source, source.value, last=True),
@@ -285,10 +287,8 @@ class _Rewriting:
             *(self._scales[scale], self._zero),
             edit.initializer(bias, f"{name}_bias32"),
         ]
-        given = self._graph.attributes(node)
-        result = edit.add(
-            "QLinearConv", *inputs, name=f"{name}_codes", domain=_CONTRIB, channels_last=1, **given
-        )
+        how = {"domain": _CONTRIB, "channels_last": 1, **self._graph.attributes(node)}
+        result = edit.add("QLinearConv", *inputs, name=f"{name}_codes", **how)
         self._give(node.outputs[0], scale, result)
 
     def _give(self, tensor: str, scale: float, codes: str) -> None:
@@ -303,8 +303,7 @@ class _Rewriting:
         if node.op_type == "DequantizeLinear":
             pair = self._pair(output)
             if pair is not None:
-                codes = self._read(pair.source, pair.value, last=False)
-                operands = codes, pair.scale, self._zero
+                operands = self._read(pair.source, pair.value, last=False), pair.scale, self._zero
                 self._edit.emit(make_node("DequantizeLinear", operands, output))
             return pair is not None
         is_pool = node.op_type == "MaxPool" and len(node.outputs) == 1

@@ -9,18 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import qdebug
-from qdebug.analyse.effect import curves
+from qdebug.analyse.effect import curves, leave_out
 from qdebug.analyse.effect import effects as effect
-from qdebug.analyse.effect.leave_out import Candidates
-from qdebug.analyse.effect.runs import Energies, Runs
 from qdebug.analyse.effect.screening import Screened, screened
-from qdebug.backends.base import Session
 from qdebug.errors import BackendError
 from qdebug.metrics.effect import EffectMode
-from qdebug.plan.plan import PrecisionPlan
+from qdebug.plan.plan import BoundPlan, PrecisionPlan
 from qdebug.plan.planfile import read_plan
 from qdebug.types import Precision
 
@@ -145,45 +143,26 @@ def test_a_metric_that_cannot_judge_few_samples_costs_no_result() -> None:
     assert {x.effect.metric_gain for x in result.layers if x.effect} == {None}
 
 
-def test_a_candidate_that_cannot_be_run_has_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the comparison goes on."""
-    measure, name = effect.Runs.energies, compared(effect="none").layers[0].name
-
-    def failing(runs: Runs, high: effect.High, workers: int) -> Energies:
-        if high == {name}:
-            raise BackendError("out of memory")
-        return measure(runs, high, workers)
-
-    opened = Candidates.open
-
-    def refused(candidates: Candidates, high: effect.High) -> Session:
-        if high == {name}:
-            raise BackendError("out of memory")
-        return opened(candidates, high)
-
-    monkeypatch.setattr(effect.Runs, "energies", failing)
-    monkeypatch.setattr(Candidates, "open", refused)
-    result = compared()
-    gains = {x.name: x.effect.gain for x in result.layers if x.effect}
-    assert [n for n, gain in gains.items() if gain is None] == [name]
-    assert result.effect is not None and result.effect.layers == result.effect.of_layers - 1
-
-
-def test_a_layer_that_cannot_be_run_alone_is_left_out_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_candidate_that_cannot_be_run_costs_no_other_one(
+    alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure, name = effect.Runs.energies, compared(effect="none").layers[0].name
+    """Of the first layer alone, or of all but it."""
+    name, plain = compared(effect="none").layers[0].name, leave_out._planned
 
-    def failing(runs: Runs, high: effect.High, workers: int) -> Energies:
-        if high == runs.everything - {name}:
+    def failing(bound: BoundPlan, kernels: Any, high: effect.High) -> onnx.ModelProto:
+        names = {n for n, p in bound.precisions.items() if p is not Precision.FP32}
+        if high == (names - {name} if alone else {name}):
             raise BackendError("out of memory")
-        return measure(runs, high, workers)
+        return plain(bound, kernels, high)
 
-    monkeypatch.setattr(effect.Runs, "energies", failing)
+    monkeypatch.setattr(leave_out, "_planned", failing)
     result = compared(effect="exact")
     effects = {x.name: x.effect for x in result.layers if x.effect}
-    assert [n for n, found in effects.items() if found.alone is None] == [name]
-    assert result.effect is not None and result.effect.layers == result.effect.of_layers
+    missing = [n for n, found in effects.items() if (found.alone if alone else found.gain) is None]
+    assert missing == [name]
+    assert result.effect is not None
+    assert result.effect.layers == result.effect.of_layers - (not alone)
     assert result.effect.grouped_layers == 0
 
 

@@ -29,7 +29,6 @@ from qdebug.analyse.effect.runs import (
 )
 from qdebug.analyse.effect.screening import Group, groups_of, screened
 from qdebug.backends.base import Session
-from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.backends.sizing import probe
 from qdebug.errors import BackendError, ModelError
 from qdebug.execute.context import Context, emulates_fp16
@@ -51,10 +50,9 @@ from qdebug.metrics.effect import (
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tensor import noise_db
 from qdebug.network.macs import macs_per_sample
-from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset, is_whole, whole
 from qdebug.plan.pair import ModelPair
-from qdebug.types import Array, Feeds, Tensors
+from qdebug.types import Array, Feeds
 
 _LEAST_SAMPLES = 4
 """What leaders of a large model are left out on, at the least."""
@@ -98,8 +96,6 @@ _NEARLY_ALL = 3 / 4
 """Where so many of the samples are paid for, all are taken: then there is no sampling error."""
 _GROUPS = 8
 """Data may be sorted: samples are taken from so many places."""
-CACHE_SHARE = 1 / 4
-"""Of the memory budget, for activations to start from."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +126,9 @@ class Known:
     Attributes:
         energies: of the outputs as planned, as of `output_energies`, of all samples in order; None
             where they cannot be told by sample.
-        fp32: what FP32 made of some batches.
     """
 
     energies: Array | None = None
-    fp32: Mapping[Batch, Tensors] = field(default_factory=dict)
 
     @property
     def noise(self) -> Array | None:
@@ -243,14 +237,12 @@ def noise_alone(
     context: Context,
     pair: ModelPair,
     subset: SampleSubset,
-    cache_bytes: int,
     ends_at: float = math.inf,
 ) -> Rating | None:
     """The outputs' noise with each layer alone as planned, on few samples: where a search for
     culprits starts. None where `measure_effects` gives none, and where the time is over at once.
 
     Args:
-        cache_bytes: memory for activations to start from.
         ends_at: when to give up, on the clock of `time.monotonic`.
 
     Raises:
@@ -266,9 +258,8 @@ def noise_alone(
             return None
         subset = sized(context, session, subset)
         samples, groups = _fitting_alone(pair, subset, len(candidates.names))
-        reference, few = Reference(pair, session, outputs), Drawn(spread(subset, samples))
-        runs = Runs(context, candidates, reference, few, cache_bytes)
-        found = _alone_of(runs, groups)
+        few = Drawn(spread(subset, samples))
+        found = _alone_of(Runs(context, candidates, Reference(pair, outputs), few), groups)
     if found is None:
         return None
     noise = {group: float(one.noise().sum()) for group, one in found.energies.items()}
@@ -283,7 +274,6 @@ def measure_effects(
     mode: EffectMode,
     *,
     metric: TaskMetric | None = None,
-    memory_budget: int = DEFAULT_BUDGET,
     known: Known = NOTHING_KNOWN,
     literally: bool = False,
 ) -> Effects | None:
@@ -320,13 +310,11 @@ def measure_effects(
         amounts, many = amounts_of(on_kernels=True), None
         work = macs_per_sample(pair.layers, subset) * amounts.left_out
         saves = mode is EffectMode.FAST and not literally and work > _RUNS_PAY_MACS
-        # All tensors were outputs when these were found: the last bits may be others.
-        fp32 = known.fp32 if saves else {}
-        reference = Reference(pair, session, outputs, metric, fp32)
+        reference = Reference(pair, outputs, metric)
 
         def on(samples: int, made: Candidates) -> Runs:
             chosen = _drawn(subset, samples, known.noise)
-            return Runs(context, made, reference, chosen, int(memory_budget * CACHE_SHARE))
+            return Runs(context, made, reference, chosen)
 
         if saves and known.energies is not None:
             fast = candidates_of(context, pair, on_kernels=True)
@@ -548,14 +536,11 @@ def _run_all(few: Runs, many: Runs, amounts: Amounts) -> _Found:
 def _alone_of(runs: Runs, groups: int | None) -> _Alone | None:
     """Each layer alone as planned, or about so many groups of them; None where the time was over at
     once."""
-    everything, done = runs.everything, 0
+    everything = runs.everything
     energies: dict[Group, Energies] = {}
 
     def measure(due: Sequence[Group]) -> list[Array | None]:
-        nonlocal done
-        sets = [everything - {*group} for group in due]
-        found = runs.run(sets, beside=everything, counted=(done, groups or len(due)))
-        done += len(due)
+        found = runs.run([everything - {*group} for group in due], beside=everything)
         energies.update({g: one for g, one in zip(due, found, strict=True) if one is not None})
         return [None if one is None else one.noise() for one in found]
 

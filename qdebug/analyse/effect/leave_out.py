@@ -15,7 +15,7 @@ from qdebug.formats.registry import SCALED
 from qdebug.network.graph import reads_of
 from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
-from qdebug.plan.plan import bind_plan
+from qdebug.plan.plan import BoundPlan, bind_plan
 from qdebug.plan.quantize import ROUNDING_INSIDE
 from qdebug.plan.rewrite.unround import Unrounded, unrounded
 from qdebug.types import Precision
@@ -75,16 +75,17 @@ def candidates_of(
     names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
     if not names or (on_kernels and not has_kernels(bound)):
         return None
-    kernels = Int8Kernels()
-
-    def model(high: High) -> onnx.ModelProto:
-        pins = dict.fromkeys(high, Precision.FP32)
-        plan = replace(bound.plan, layers={**bound.plan.layers, **pins})
-        pinned = replace(bound, plan=plan, precisions={**bound.precisions, **pins})
-        graph = lower(pinned).graph
-        return kernels.rewrite(graph) if on_kernels else graph.proto
-
+    model = partial(_planned, bound, Int8Kernels() if on_kernels else None)
     return Candidates(context, tuple(names), frozenset(names), model, on_kernels=on_kernels)
+
+
+def _planned(bound: BoundPlan, kernels: Int8Kernels | None, high: High) -> onnx.ModelProto:
+    """The planned model with these layers in FP32."""
+    pins = dict.fromkeys(high, Precision.FP32)
+    plan = replace(bound.plan, layers={**bound.plan.layers, **pins})
+    pinned = replace(bound, plan=plan, precisions={**bound.precisions, **pins})
+    graph = lower(pinned).graph
+    return kernels.rewrite(graph) if kernels else graph.proto
 
 
 def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:

@@ -77,7 +77,7 @@ def rated(
     own = {n: _own_noise(r) for n, r in layers.items() if r.local_sqnr_db is not None}
     rating = None
     if time.monotonic() < ends_at:
-        rating = noise_alone(context, pair, subset, memory_budget, ends_at)
+        rating = noise_alone(context, pair, subset, ends_at)
     if rating is None:
         return Ratings(layers, own)
     grouped = sum(map(len, rating.groups))

@@ -349,9 +349,3 @@ def test_the_order_by_the_worst_part_changes_no_figure(
     assert table.rows[0][column] == f"{gained:+.1f}"
     assert by_effect.layers[0].effect is not None
     assert "part dB" not in str([b for b in view(by_effect) if isinstance(b, Table)])
-
-
-def test_a_loss_whose_outputs_are_too_large_to_keep_ranks_nothing() -> None:
-    result = compared(metric=nearness, memory_budget=1 << 12)
-    assert {x.effect.loss_share for x in result.layers if x.effect} == {None}
-    assert "loss" not in curve_of(result).rises

@@ -20,7 +20,6 @@ import cloudpickle
 import pytest
 from patience import PATIENCE_S
 
-from qdebug.analyse.effect.runs import cut
 from qdebug.config.cluster import ClusterSettings, parse_cluster
 from qdebug.config.compare import CompareSettings
 from qdebug.config.resolve import validated
@@ -208,14 +207,6 @@ def test_shards_hold_every_execution_once(executions: int, count: int) -> None:
     assert max(sizes) - min(sizes) <= 1
     assert count <= executions and max(sizes) <= 16
     assert THIS_PROCESS.shards(executions) == [Shard(0, executions)]
-
-
-@pytest.mark.parametrize(("workers", "executions"), [(2, 8), (3, 1), (64, 5), (1, 40)])
-def test_effects_are_cut_into_no_more_than_there_is(workers: int, executions: int) -> None:
-    """And all workers have something to do, as far as there is enough."""
-    shards, bundles = cut(executions, executions, 6, 24, workers, 0.5)
-    assert 1 <= shards <= executions and 1 <= bundles <= 6
-    assert shards * bundles >= min(workers, executions) / 2
 
 
 def test_where_to_spread_is_checked() -> None:
