@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -43,12 +44,14 @@ class Evaluated:
         inner: of the tensors that it captures.
         outputs: of each batch, what a metric needs of them; empty without a metric.
         energies: of each batch, as of `output_energies`; empty where they are not asked for.
+        each: the errors of each batch; likewise.
     """
 
     errors: ErrorTotals
     inner: ErrorTotals
     outputs: ByBatch
     energies: Mapping[Batch, Array]
+    each: Mapping[Batch, ErrorTotals]
 
     @property
     def sample_energies(self) -> Array | None:
@@ -58,6 +61,17 @@ class Evaluated:
             return None
         found = np.concatenate([*self.energies.values()], axis=2)
         return found if found.shape[2] == sum(batch.count for batch in self.energies) else None
+
+
+def mixed(by_batch: Mapping[Batch, Evaluated]) -> Evaluated:
+    """What a candidate would give that makes of each batch what another one makes of it; their
+    energies were asked for."""
+    errors = ErrorTotals()
+    for batch, one in by_batch.items():
+        errors.add(one.each[batch])
+    outputs = {batch: one.outputs[batch] for batch, one in by_batch.items() if one.outputs}
+    energies = {batch: one.energies[batch] for batch, one in by_batch.items() if one.energies}
+    return Evaluated(errors, ErrorTotals(), outputs, energies, {})
 
 
 @dataclass(frozen=True)
@@ -149,25 +163,27 @@ class CandidateErrors:
 
     def reduce(self, executed: ExecutedBatch) -> Evaluated:
         """See Reducer."""
-        batch, energies = executed.batch, {}
+        batch, energies, each = executed.batch, {}, {}
         outputs = self.errors.tensors or ()
+        errors = compare_batch(self.errors, executed)
         if self.parts is not None and outputs:
             found = executed.reference, executed.of(self.variant)
             energies[batch] = output_energies(*found, outputs, batch.count, self.parts)
-        return Evaluated(
-            compare_batch(self.errors, executed),
-            compare_batch(self.inner, executed),
-            self.needed.reduce(executed) if self.needed else {},
-            energies,
-        )
+        if self.parts is not None:
+            each[batch] = ErrorTotals().joined(errors)  # `merge` changes the first ones
+        inner = compare_batch(self.inner, executed)
+        needed = self.needed.reduce(executed) if self.needed else {}
+        return Evaluated(errors, inner, needed, energies, each)
 
     def merge(self, before: Evaluated, after: Evaluated) -> Evaluated:
         """See Reducer."""
         before.errors.add(after.errors)
         before.inner.add(after.inner)
-        outputs = {**before.outputs, **after.outputs}
-        return Evaluated(
-            before.errors, before.inner, outputs, {**before.energies, **after.energies}
+        return replace(
+            before,
+            outputs={**before.outputs, **after.outputs},
+            energies={**before.energies, **after.energies},
+            each={**before.each, **after.each},
         )
 
 
@@ -195,7 +211,8 @@ class OutputEvaluator:
         Args:
             graph: of the reference.
             options: what to measure of each output and captured tensor besides its errors.
-            parts: of the outputs, where the energies of each sample are wanted.
+            parts: of the outputs, where the energies of each sample and the errors of each batch
+                are wanted.
             losses: keep what each sample loses by the metric, too.
             compared: the outputs that the candidates have; None for all.
         """
@@ -206,6 +223,12 @@ class OutputEvaluator:
         self._floats = tuple(t for t in graph.outputs if t in there and graph.is_float(t))
         self._metric, self._losses = metric, losses
         self._options, self._parts = dict(options or {}), parts
+
+    def until(self, ends_at: float) -> OutputEvaluator:
+        """The same, within another time; see Runner.until."""
+        other = copy(self)
+        other.runner = self.runner.until(ends_at)
+        return other
 
     def each(
         self, candidates: Mapping[str, Variant], stage: str = "", *, attempt: bool = False
@@ -254,9 +277,9 @@ class OutputEvaluator:
     def _reducer(self, name: str, variant: Variant) -> CandidateErrors:
         inner = tuple(t for t in variant.capture if t not in self._outputs)
         needed = None
-        if self._metric is not None:
+        if self.task is not None:
             samples = self.runner.subset.samples
-            needed = NeededOutputs(name, self._outputs, self._metric, samples, self._losses)
+            needed = NeededOutputs(name, self._outputs, self.task.metric, samples, self._losses)
         options = [
             {t: self._options[t] for t in tensors if t in self._options}
             for tensors in (self._floats, inner)

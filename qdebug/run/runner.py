@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, closing
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -100,6 +101,13 @@ class Runner:
         self._progress, self._executor, self._memo = progress, executor, memo
         self._parts = _PartRunner(subset)
         self._remote = partial(_open_parts, subset=subset)
+
+    def until(self, ends_at: float) -> Runner:
+        """The same, which neither begins nor goes on later than `ends_at`. One of them runs at a
+        time: they share what is held in memory."""
+        other = copy(self)
+        other._ends_at = ends_at
+        return other
 
     def run(
         self,

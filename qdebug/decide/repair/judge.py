@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -24,27 +24,23 @@ from qdebug.decide.repair.verdict import (
     jackknife,
     verdict_on,
 )
-from qdebug.errors import BackendError, MetricError, ModelError, PlanError
+from qdebug.errors import MetricError, QdebugError
 from qdebug.execute.context import Context
-from qdebug.execute.evaluator import (
-    KeptReference,
-    OutputKeeper,
-    Reducer,
-    Run,
-    evaluate,
-    open_all,
-    run_of,
-)
-from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
-from qdebug.metrics.effect import output_energies
+from qdebug.execute.variants import PlannedVariants
+from qdebug.memo import Memo
+from qdebug.metrics.accumulate import CANDIDATE, REFERENCE
 from qdebug.metrics.tasks.base import Judged, Rows, TaskMetric
 from qdebug.metrics.uncertainty import Interval, group_numbers
 from qdebug.network.graph import Graph
-from qdebug.network.outputparts import OutputParts, output_parts
+from qdebug.network.outputparts import output_parts
+from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
-from qdebug.run.outputs import MetricEvaluator
+from qdebug.run.outputs import Evaluated, MetricEvaluator, OutputEvaluator, joined, mixed
+from qdebug.run.reducers import Outputs
+from qdebug.run.runner import Runner
 from qdebug.run.timelimit import OutOfTimeError, check_time
-from qdebug.types import Array, Tensors
+from qdebug.run.variant import Variant, as_it_is
+from qdebug.types import Array
 
 _MOST_GROUPS = 12
 """In so many groups the samples are left out in turn: how much a metric changes says what the
@@ -67,7 +63,6 @@ class Judge:
     Attributes:
         reference_metric: the end-to-end metric of FP32, None without one.
         count: of the samples.
-        reference_s: seconds that the FP32 network took, with its metric.
         judged_s: seconds that the network took which was judged last, with its metric.
     """
 
@@ -78,25 +73,38 @@ class Judge:
         subset: SampleSubset,
         metric: TaskMetric | None,
         higher_is_better: bool = True,
+        memo: Memo | None = None,
     ) -> None:
         """Runs the reference.
+
+        Args:
+            memo: keeps on disk what networks make of the samples.
 
         Raises:
             QdebugError: the samples cannot be read, the runtime or the metric failed.
             OutOfTimeError: see Context.
         """
-        started = time.monotonic()
         self.judged_s = 0.0
-        self._context, self._graph = context, graph
+        self._simulation, self._ends_at = context.simulation, context.ends_at
         self._sign = 1.0 if higher_is_better else -1.0
         self._last: tuple[Quantized | onnx.ModelProto | None, Judgement] = None, _NOTHING
-        with closing(context.backend.open(graph.proto, ())) as session:
-            # How much executions differ is what is looked at: their size stays.
-            self._reference = KeptReference(context, graph, session, subset, metric, resize=False)
-        self.count = self._reference.subset.count
-        task = self._reference.task
-        self.reference_metric = task.of_reference() if task else None
-        batches = self._reference.subset.batches
+        # How much executions differ is what is looked at: their size stays.
+        runner = Runner(
+            subset,
+            workers=context.parallel.workers,
+            ends_at=context.ends_at,
+            progress=context.progress,
+            memo=memo,
+        )
+        reference = as_it_is(graph.proto, context.backend, shared=True)
+        self._evaluator = OutputEvaluator(
+            runner, graph, reference, metric, parts=output_parts(graph), losses=True
+        )
+        self._task = self._evaluator.task
+        if self._task is None:  # a network is blamed for no error of FP32
+            runner.run({REFERENCE: reference}, {REFERENCE: Outputs(REFERENCE)}, REFERENCE)
+        self.count, batches = subset.count, subset.batches
+        self.reference_metric = self._task.of_reference() if self._task else None
         numbers = group_numbers(len(batches), _MOST_GROUPS)
         self._choice_of = dict(zip(batches, numbers.tolist(), strict=True))
         self._group_of = np.repeat(numbers, [batch.count for batch in batches])
@@ -106,15 +114,12 @@ class Judge:
             if groups > 1
             else []
         )
-        self._floats = [t for t in graph.outputs if graph.is_float(t)]
-        self._parts = output_parts(graph)
-        self.reference_s = time.monotonic() - started
 
     def until(self, ends_at: float) -> Judge:
         """The same, which raises OutOfTimeError where it would begin anything later than `ends_at`,
         on the clock of `time.monotonic`."""
         other = copy.copy(self)
-        other._context = replace(self._context, ends_at=ends_at)
+        other._ends_at, other._evaluator = ends_at, self._evaluator.until(ends_at)
         return other
 
     def __call__(self, network: Quantized | onnx.ModelProto) -> Judgement:
@@ -127,27 +132,35 @@ class Judge:
         """
         if network is not self._last[0]:
             started = time.monotonic()
-            self._last = network, self._judged(network)
+            found = self._evaluated(network)
+            judged = (
+                replace(_NOTHING, failure=found.message)
+                if isinstance(found, QdebugError)
+                else self._judgement(found)
+            )
+            self._last = network, judged
             self.judged_s = time.monotonic() - started
         return self._last[1]
 
-    def _judged(self, network: Quantized | onnx.ModelProto) -> Judgement:
-        try:
-            with closing(self._context.simulation.open(_proto(network), ())) as session:
-                totals, energies, kept = self._measured(run_of(session))
-        except (BackendError, ModelError, PlanError) as error:
-            return replace(_NOTHING, failure=error.message)
-        return self._judgement(totals, energies, kept)
+    def _evaluated(self, network: Quantized | onnx.ModelProto) -> Evaluated | QdebugError:
+        variants = {CANDIDATE: self._variant(network)}
+        found = dict(self._evaluator.each(variants, "evaluate", attempt=True))
+        return found[CANDIDATE]
+
+    def _variant(self, network: Quantized | onnx.ModelProto) -> Variant:
+        if isinstance(network, Quantized):
+            return PlannedVariants(network.bound, self._simulation).with_layers({})
+        return as_it_is(network, self._simulation)
 
     def cross_validated(
         self, networks: Sequence[Quantized | onnx.ModelProto], found: Sequence[Judgement]
     ) -> Judgement | None:
         """What is to be expected of the network that these samples choose among several, each of
-        which was `found` to be worth so much on them: each group of samples is run in the network
-        that the other groups choose (Stone 1974, J. R. Stat. Soc. B 36:111), so that no sample
-        judges what it helped to choose. None where that cannot be said: see choices_of. Where
-        there is a metric, which decides, the metric is, and all else is that of the network that
-        all samples choose.
+        which was `found` to be worth so much on them: each group of samples has the outputs of the
+        network that the other groups choose (Stone 1974, J. R. Stat. Soc. B 36:111), so that no
+        sample judges what it helped to choose. None where that cannot be said: see choices_of.
+        Where there is a metric, which decides, the metric is, and all else is that of the network
+        that all samples choose.
 
         Of six networks that are each right on 80 % of all samples, the score of the answer was
         0.051 too high on 48 samples and 0.031 on 96, the cross-validated one 0.009 and 0.002. To
@@ -164,29 +177,25 @@ class Judge:
         distinct, chosen = sorted(set(choices)), self.answer(found)
         if distinct == [chosen]:
             return found[chosen]
-        task = self._reference.task
+        task = self._task
         if task is not None and task.metric.per_sample is None:
             return self._by_groups(task.metric, found, choices, chosen)
-        simulation = self._context.simulation
-        with ExitStack() as stack:
-            opened = open_all(stack, [(simulation, _proto(networks[i]), ()) for i in distinct])
-            sessions = dict(zip(distinct, opened, strict=True))
-
-            def run(executed: ExecutedBatch) -> Tensors:
-                choice = choices[self._choice_of[executed.batch]]
-                return sessions[choice].run(executed.feeds)
-
-            measured = self._measured(run)
-        mixed = self._judgement(*measured)
-        if mixed.metric is None:
-            return mixed
+        evaluated = {i: self._evaluated(networks[i]) for i in distinct}
+        by_batch: dict[Batch, Evaluated] = {}
+        for batch, group in self._choice_of.items():
+            one = evaluated[choices[group]]
+            assert not isinstance(one, QdebugError)  # only what ran is chosen
+            by_batch[batch] = one
+        of_mixture = self._judgement(mixed(by_batch))
+        if of_mixture.metric is None:
+            return of_mixture
         return replace(
             found[chosen],
-            metric=mixed.metric,
-            left_out=mixed.left_out,
-            losses=mixed.losses,
-            worst_group=mixed.worst_group,
-            interval=mixed.interval,
+            metric=of_mixture.metric,
+            left_out=of_mixture.left_out,
+            losses=of_mixture.losses,
+            worst_group=of_mixture.worst_group,
+            interval=of_mixture.interval,
         )
 
     def _by_groups(
@@ -217,47 +226,30 @@ class Judge:
         interval = interval_of(metric, Judged(score, left_out))
         return replace(answer, metric=score, left_out=left_out, losses=losses, interval=interval)
 
-    def _measured(self, run: Run) -> tuple[ErrorTotals, _Energies, OutputKeeper]:
-        """The errors of a run over all samples, and its outputs."""
-        task, samples = self._reference.task, self._reference.subset.samples
-        reduce = None if task is None else Reducer(task.metric, samples)
-        kept = OutputKeeper(CANDIDATE, self._graph.outputs, reduce=reduce)
-        energies = _Energies(self._floats, self._parts)
-        totals = evaluate(
-            self._reference.subset,
-            {REFERENCE: self._reference.run, CANDIDATE: run},
-            {CANDIDATE: Comparison(candidate=CANDIDATE)},
-            self._context,
-            feeds=self._reference.feeds,
-            sinks=[energies, kept],
-            stage="evaluate",
-        )[CANDIDATE]
-        return totals, energies, kept
-
-    def _judgement(self, totals: ErrorTotals, energies: _Energies, kept: OutputKeeper) -> Judgement:
-        reference = self._reference
-        found = Judgement(totals.metrics(), None, energies.noise_db(), np.zeros(0))
-        found = replace(found, noise=totals.noise())
-        if reference.task is None:
+    def _judgement(self, evaluated: Evaluated) -> Judgement:
+        totals, task = evaluated.errors, self._task
+        noise_db = _noise_db([*evaluated.energies.values()])
+        found = Judgement(totals.metrics(), None, noise_db, np.zeros(0), noise=totals.noise())
+        if task is None:
             return found
-        judged = self._by_metric(reference.task, kept.joined())
+        judged = self._by_metric(task, joined(evaluated.outputs))
         found = replace(
             found,
             metric=judged.score,
             left_out=judged.left_out,
             worst_group=judged.worst_group,
-            interval=interval_of(reference.task.metric, judged),
+            interval=interval_of(task.metric, judged),
         )
         if judged.loss is None:
             return found
-        of_decisions = reference.task.metric.takes in ("scores", "boxes")
+        of_decisions = task.metric.takes in ("scores", "boxes")
         least = _LEAST_OF_DECISIONS if of_decisions else 0.0
         return replace(found, losses=judged.loss, least_loss=least)
 
     def reference_interval(self, within_s: float) -> Interval | None:
         """Of FP32's metric, 95 %; None where nothing says it, FP32 is the truth, or computing the
         metric without each group of samples takes longer than `within_s` or the time left."""
-        task = self._reference.task
+        task = self._task
         if task is None or task.metric.takes_reference_as_truth:
             return None
         if len(self._without) * task.metric_s > within_s:
@@ -285,7 +277,7 @@ class Judge:
             yield rows
 
     def _check_time(self) -> None:
-        check_time(self._context.ends_at, "metric")
+        check_time(self._ends_at, "metric")
 
     def verdict(
         self,
@@ -307,7 +299,7 @@ class Judge:
     def _at_most_fp32(self, found: Judgement) -> Judgement:
         """With the metric of FP32 where it has a better one, which is chance: to lose that is no
         loss."""
-        task, exact = self._reference.task, self.reference_metric
+        task, exact = self._task, self.reference_metric
         if task is None or exact is None or found.metric is None:
             return found
         if self._sign * (found.metric - exact) <= 0:
@@ -320,7 +312,7 @@ class Judge:
 
     def guessing_note(self) -> str:
         """A note, where FP32 itself is no better than guessing."""
-        task, score = self._reference.task, self.reference_metric
+        task, score = self._task, self.reference_metric
         return guessing_note(task, score, self.count) if task and score is not None else ""
 
     def samples_for(self, verdict: Verdict) -> int | None:
@@ -339,7 +331,7 @@ class Judge:
         nothing says it, and where the time is over."""
         if self.change_error(before, after) is None:
             return None
-        task = self._reference.task
+        task = self._task
         assert task is not None  # there is a change
         try:
             lost = self._by_metric(task, task.reference).left_out - before.left_out
@@ -360,31 +352,14 @@ class Judge:
         return answer_of([self._at_most_fp32(one) for one in found], self._sign > 0)
 
 
-def _proto(network: Quantized | onnx.ModelProto) -> onnx.ModelProto:
-    return network.proto() if isinstance(network, Quantized) else network
-
-
-class _Energies:
-    """A sink: the energies of the outputs' errors by sample. See `execute.evaluator.Sink`."""
-
-    def __init__(self, outputs: Sequence[str], parts: Mapping[str, OutputParts]) -> None:
-        self._outputs, self._parts = outputs, parts
-        self._each: list[Array] = []
-
-    def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
-        pair = executed.of(REFERENCE), executed.of(CANDIDATE)
-        if self._outputs:
-            count = executed.batch.count
-            self._each.append(output_energies(*pair, self._outputs, count, self._parts))
-
-    def noise_db(self) -> Float64:
-        """See Judgement: of each sample the part whose error is the largest next to what the part
-        holds on average; +inf where it holds NaN or Inf that do not belong there."""
-        if not self._each:
-            return np.zeros(0)
-        errors, signals = (np.concatenate([e[:, k] for e in self._each], axis=1) for k in (0, 1))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = errors / signals.mean(axis=1, keepdims=True)
-            worst = np.where(np.isnan(ratio), np.where(errors > 0, np.inf, 0.0), ratio).max(axis=0)
-            found: Float64 = np.maximum(10 * np.log10(worst), _EXACT_DB)
-        return found
+def _noise_db(energies: Sequence[Array]) -> Float64:
+    """See Judgement: of each sample the part whose error is the largest next to what the part holds
+    on average; +inf where it holds NaN or Inf that do not belong there."""
+    if not energies:
+        return np.zeros(0)
+    errors, signals = (np.concatenate([e[:, k] for e in energies], axis=1) for k in (0, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = errors / signals.mean(axis=1, keepdims=True)
+        worst = np.where(np.isnan(ratio), np.where(errors > 0, np.inf, 0.0), ratio).max(axis=0)
+        found: Float64 = np.maximum(10 * np.log10(worst), _EXACT_DB)
+    return found
