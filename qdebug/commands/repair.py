@@ -85,9 +85,7 @@ def _repair(
         return publish(replace(_found(settings, setup, state, proven), unfinished=True))
 
     trying = _trying(setup, condition, on_step)
-    state, found, explanation, went_on = _tried(
-        trying, proving, _begin(setup, sequence), setup.start
-    )
+    state, found, explanation, went_on = _tried(trying, proving, _begin(setup, sequence))
     proven = proving.of(state)
     dropped = ""
     if proven.reverted:
@@ -126,9 +124,7 @@ def _repair(
     )
 
 
-def _tried(
-    trying: Trying, proving: _Proving, state: State, start: Quantized
-) -> tuple[State, Judgement, str, str]:
+def _tried(trying: Trying, proving: _Proving, state: State) -> tuple[State, Judgement, str, str]:
     """The state after all remedies, what its network is worth, why it ended early, and that more
     were tried than the selection samples asked for; "" where that is not so."""
     state, found, explanation = trying.run(state)
@@ -143,8 +139,6 @@ def _tried(
         if explanation:
             break
     went_on = _WENT_ON if len(state.steps) > steps else ""
-    if not trying.enough(found):
-        state = trying.alone(state, start)
     return state, found, explanation, went_on
 
 
@@ -268,15 +262,15 @@ class _Proving:
     def of(self, state: State, *, cross_validated: bool = True) -> _Proven:
         """The best network of a repair, by samples that chose none: see Judge.answer. What it is
         said to be worth is cross-validated, since they choose now. Where the time is over, only
-        what is in turn is run.
+        the last one is run.
         """
         setup, judge = self._setup, self._judge
         start = Alternative((), setup.start, setup.baseline)
-        waiting = sorted(state.alternatives, key=lambda one: one.steps != state.in_turn)
+        waiting = [*reversed(state.alternatives)]
         if setup.given:  # it is not in the form that a repair begins with
             waiting.append(Alternative((), setup.start, setup.judged_start))
         compared: list[tuple[Alternative, Judgement]] = []
-        for one in (*waiting[:1], *reversed(waiting[1:])):
+        for one in waiting:
             with suppress(OutOfTimeError):
                 ends_at = setup.ends_at if compared else math.inf
                 compared.append((one, self._of(one.network, ends_at)))

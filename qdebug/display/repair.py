@@ -282,8 +282,7 @@ def _done(step: Step) -> str:
         reason = "less error in most samples"  # and more in all together
     if step.samples_needed is not None:
         reason += f": about {step.samples_needed} would do"
-    alone = "by itself: " if step.alone else ""
-    return f"{alone}{reason}; {printable(step.what)}" if step.what else f"{alone}{reason}"
+    return f"{reason}; {printable(step.what)}" if step.what else reason
 
 
 def _pins(result: RepairResult) -> Iterator[Block]:

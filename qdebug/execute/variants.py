@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,6 @@ from qdebug.memo import digest_of
 from qdebug.network.weights import model_digest
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, corrections_digest
-from qdebug.plan.planfile import plan_to_yaml
 from qdebug.run.variant import Variant, key_of
 from qdebug.types import Precision
 
@@ -25,11 +23,16 @@ class PlannedVariants:
     def __init__(self, bound: BoundPlan, backend: Backend) -> None:
         """Digests the network and the plan once."""
         self._bound, self._backend = bound, backend
-        plan = replace(bound.plan, calibration="")  # names the data as they were spelled
+        plan = replace(
+            bound.plan,
+            layers=dict(sorted(bound.plan.layers.items())),
+            tensors=dict(sorted(bound.plan.tensors.items())),
+            calibration="",  # names the data as they were spelled
+        )
         how = key_of(backend)
         self._key = how and digest_of(
             model_digest(bound.layers.graph.proto),
-            hashlib.sha256(plan_to_yaml(plan).encode()).hexdigest(),
+            plan,
             corrections_digest(bound) if bound.corrections else "",
             how,
         )

@@ -95,8 +95,6 @@ class Remedy:
             these layers. They may be few; a proposal is made when it is asked for.
         rewrites: it changes the FP32 network, and with it the values of some tensors.
         groups: layers that are judged apart from each other, the first group first.
-        in_parts: where it did harm on all layers it may help on some. Not where it looks for the
-            layers itself.
     """
 
     name: str
@@ -107,7 +105,6 @@ class Remedy:
     groups: Callable[[Quantized, Sequence[str]], list[tuple[str, ...]]] = lambda _, layers: [
         tuple(layers)
     ]
-    in_parts: bool = True
 
 
 def apart_from_heads(network: Quantized, layers: Sequence[str]) -> list[tuple[str, ...]]:

@@ -89,7 +89,6 @@ class Step:
         samples_needed: about how many selection samples it would take to tell its gain from chance;
             null where it was told, and where nothing says how many.
         outcome: what became of it in the end.
-        alone: it was tried on the network before the repair, not on what was kept before it.
     """
 
     remedy: str
@@ -103,7 +102,6 @@ class Step:
     seconds: float
     samples_needed: int | None = None
     outcome: Outcome = Outcome.NOT_KEPT
-    alone: bool = False
 
     @property
     @in_json

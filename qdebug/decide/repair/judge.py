@@ -105,6 +105,7 @@ class Judge:
             runner.run({REFERENCE: reference}, {REFERENCE: Outputs(REFERENCE)}, REFERENCE)
         self.count, batches = subset.count, subset.batches
         self.reference_metric = self._task.of_reference() if self._task else None
+        self._reference: Judged | None = None
         numbers = group_numbers(len(batches), _MOST_GROUPS)
         self._choice_of = dict(zip(batches, numbers.tolist(), strict=True))
         self._group_of = np.repeat(numbers, [batch.count for batch in batches])
@@ -255,9 +256,14 @@ class Judge:
         if len(self._without) * task.metric_s > within_s:
             return None
         try:
-            return interval_of(task.metric, self._by_metric(task, task.reference))
+            return interval_of(task.metric, self._of_reference(task))
         except OutOfTimeError:
             return None
+
+    def _of_reference(self, task: MetricEvaluator) -> Judged:
+        if self._reference is None:
+            self._reference = self._by_metric(task, task.reference)
+        return self._reference
 
     def _by_metric(self, task: MetricEvaluator, outputs: Mapping[str, Array]) -> Judged:
         """What the metric says of some outputs, [samples, …], and without each group of samples:
@@ -305,7 +311,7 @@ class Judge:
         if self._sign * (found.metric - exact) <= 0:
             return found
         try:
-            left_out = self._by_metric(task, task.reference).left_out
+            left_out = self._of_reference(task).left_out
         except OutOfTimeError:
             return found
         return replace(found, metric=exact, left_out=left_out)
@@ -334,7 +340,7 @@ class Judge:
         task = self._task
         assert task is not None  # there is a change
         try:
-            lost = self._by_metric(task, task.reference).left_out - before.left_out
+            lost = self._of_reference(task).left_out - before.left_out
         except OutOfTimeError:
             return None
         if np.any(lost == 0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from qdebug.decide.remedies.quantized import Quantized
@@ -18,15 +18,6 @@ from qdebug.types import Progress
 from qdebug.wording import counted
 
 _LOG = logging.getLogger(__name__)
-_DEPTH = 1
-"""How often layers are halved on which a remedy was rejected: weights' ranges, halved again and
-again, took 119 of 251 s on a detector, for nothing."""
-_HARM_DB = 1.0
-"""A change that takes off more than this is tried on parts of its layers."""
-_MOST_ATTEMPTS = 6
-"""How often one remedy is tried, on all layers of each group and on parts of them."""
-_MOST_ALTERNATIVES = 6
-"""Networks that may be the answer are kept, with their weights: so many."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +26,10 @@ class Attempt:
 
     Attributes:
         layers: on which; None stands for all that it applies to.
-        depth: how often these layers were halved.
     """
 
     remedy: str
     layers: tuple[str, ...] | None = None
-    depth: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,7 +37,7 @@ class Alternative:
     """A network that was better than the one before it, and may be the answer.
 
     Attributes:
-        steps: the numbers of the steps that led to it, from 0.
+        steps: the numbers, from 0, of the steps whose changes it has.
         network: with what these changed.
         judged: what it is worth on the selection samples.
     """
@@ -70,7 +59,7 @@ class State:
         network: with all that was kept so far.
         waiting: what is still to be tried, in order.
         best: of the network with the best metric so far; None before the first.
-        alternatives: after each change that was kept, and where one was alone, in this order.
+        alternatives: after each change that was kept, in this order.
     """
 
     network: Quantized
@@ -81,9 +70,9 @@ class State:
     alternatives: tuple[Alternative, ...] = ()
 
     @property
-    def in_turn(self) -> tuple[int, ...]:
+    def kept(self) -> tuple[int, ...]:
         """The numbers of the steps whose changes are in the network."""
-        return tuple(i for i, step in enumerate(self.steps) if step.accepted and not step.alone)
+        return tuple(i for i, step in enumerate(self.steps) if step.accepted)
 
 
 @dataclass
@@ -152,40 +141,10 @@ class Trying:
         step, result, after = tried
         state = replace(state, waiting=rest, steps=(*state.steps, step))
         if step.accepted and result is not None and after is not None:
-            state = replace(state, network=result)
-            return with_alternative(state, Alternative(state.in_turn, result, after)), after
-        if remedy.in_parts and _may_help_in_parts(step):
-            state = replace(state, waiting=(*self._halves(state, attempt), *rest))
+            found = Alternative(state.kept, result, after)
+            alternatives = (*state.alternatives, found)
+            return replace(state, network=result, alternatives=alternatives), after
         return state, current
-
-    def alone(self, state: State, start: Quantized) -> State:
-        """Try each remedy that was kept, but for the first, by itself on the network before the
-        repair, on the layers that it was kept for, the quickest first, as long as there is time:
-        what it does on top of others may be harm that the selection samples do not show."""
-        tried = {step.remedy for step in state.steps if step.alone}
-        kept = [state.steps[i] for i in state.in_turn[1:]]
-        first = {state.steps[i].remedy for i in state.in_turn[:1]}
-        names = dict.fromkeys(step.remedy for step in sorted(kept, key=lambda one: one.seconds))
-        bare = State(start, (), best=self.start)
-        assert self.start is not None  # `run` comes before
-        for name in names:
-            if name in tried | first or time.monotonic() >= self.ends_at:
-                continue
-            known = self.remedies[name].layers(start)
-            changed = {layer for step in kept if step.remedy == name for layer in step.layers}
-            layers = tuple(layer for layer in known if layer in changed)
-            if not layers:
-                continue
-            found = self._tried(bare, Attempt(name, layers), self.start)
-            if found is None:
-                break
-            step, result, after = found
-            state = replace(state, steps=(*state.steps, replace(step, alone=True)))
-            if step.accepted and result is not None and after is not None:
-                number = len(state.steps) - 1
-                state = with_alternative(state, Alternative((number,), result, after))
-            self.on_step(state)
-        return state
 
     def _opened(self, state: State, remedy: Remedy) -> State:
         """With the attempts that a remedy on all its layers consists of, at the front."""
@@ -257,23 +216,9 @@ class Trying:
         )
         return step, proposal.result, after
 
-    def _halves(self, state: State, attempt: Attempt) -> list[Attempt]:
-        """The layers of an attempt that was rejected, in two parts, the more harmful ones first."""
-        layers = attempt.layers or ()
-        tries = sum(step.remedy == attempt.remedy for step in state.steps)
-        if len(layers) < 2 or attempt.depth >= _DEPTH or tries >= _MOST_ATTEMPTS:
-            return []
-        ranked = self.study.most_harmful_first(layers)
-        middle = (len(ranked) + 1) // 2
-        parts: Sequence[Sequence[str]] = (ranked[:middle], ranked[middle:])
-        return [
-            Attempt(attempt.remedy, tuple(n for n in layers if n in set(part)), attempt.depth + 1)
-            for part in parts
-        ]
-
     def _report(self, state: State, current: Judgement, said: str) -> None:
         done = len(state.steps) + len(state.skipped)
-        kept = counted(len(state.in_turn), "change")
+        kept = counted(len(state.kept), "change")
         note = f"{kept} kept, {current.sqnr_db:.1f} dB"
         if current.metric is not None:
             note += f", metric {current.metric:.4g}"
@@ -292,21 +237,3 @@ def _proposals(
         if remedy.rewrites and network.bound.corrections and proposal.result.bound.corrections:
             bare = proposal.result.with_own_weights()
             yield replace(proposal, result=bare, what=f"{proposal.what}, weights of FP32")
-
-
-def with_alternative(state: State, found: Alternative) -> State:
-    """With one more, in place of the one of most loss where there are too many."""
-    every = (*state.alternatives, found)
-    if len(every) > _MOST_ALTERNATIVES:
-        # The first, which is often the best calibrator, and what is built on stay.
-        free = [one for one in every[1:] if one.steps != state.in_turn]
-        worst = max(free, key=lambda one: one.judged.mean_loss)
-        every = tuple(one for one in every if one is not worst)
-    return replace(state, alternatives=every)
-
-
-def _may_help_in_parts(step: Step) -> bool:
-    """Whether a rejected change may be good on some of its layers: as a whole it did harm."""
-    harm = step.gain_db is None or step.gain_db < -_HARM_DB
-    unclear = step.reason in (Reason.NO_GAIN, Reason.UNDECIDED)
-    return step.reason in (Reason.METRIC_FELL, Reason.MORE_LOSS) or (unclear and harm)
