@@ -13,7 +13,7 @@ from qdebug.wording import option
 
 def run(settings: RepairSettings, shown: ShownWithProgress) -> int:
     """Repair, and write the model; 1 where a target is not reached."""
-    with resumable(False, settings.output), progress_bars(shown) as progress:
+    with resumable(settings.cache, settings.output), progress_bars(shown) as progress:
         result = api.repair(settings, progress=progress)
     written = [
         settings.output,

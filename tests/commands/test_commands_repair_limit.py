@@ -13,6 +13,7 @@ import pytest
 
 import qdebug
 from qdebug.errors import StoreError
+from qdebug.execute import variants
 from qdebug.plan.repaired import Record, record_in
 from qdebug.types import Progress
 
@@ -63,6 +64,30 @@ def test_the_best_so_far_is_on_disk_and_the_same_command_replaces_it(tmp_path: P
     assert whole is not None and not whole.unfinished
     with pytest.raises(StoreError, match="exists"):
         qdebug.repair(**how)
+
+
+def test_a_stopped_repair_measures_nothing_twice_and_ends_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered, lower = [0], variants.lower
+
+    def counted(bound: Any) -> Any:
+        lowered[0] += 1
+        return lower(bound)
+
+    def told(result: Any) -> list[Any]:
+        steps = [(one.remedy, one.layers, one.before, one.after) for one in result.steps]
+        return [steps, result.proof, result.repaired]
+
+    monkeypatch.setattr(variants, "lower", counted)
+    how = {**WHAT, "only": "bias-correction,least-squares"}
+    monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path / "undisturbed"))
+    undisturbed = qdebug.repair(**how)
+    every = lowered[0]
+    monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path / "stopped"))
+    with pytest.raises(StoppedError):
+        qdebug.repair(**how, progress=stop_where("1 change kept"))
+    assert told(qdebug.repair(**how)) == told(undisturbed) and lowered[0] == 2 * every
 
 
 def test_a_finished_result_is_better_than_an_unfinished_one() -> None:
