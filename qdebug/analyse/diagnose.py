@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import onnx
 
-from qdebug.analyse.causes.at_outputs import AtOutputs
+from qdebug.analyse.causes.at_outputs import AtOutputs, FedBehind
 from qdebug.analyse.causes.calibration import Fitted, RangeFit
 from qdebug.analyse.causes.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer, without
 from qdebug.analyse.causes.masked import LEAST_MASK, feeds_softmax
 from qdebug.analyse.causes.overflow import pinned_together
 from qdebug.analyse.causes.quantization import harmless_cause, inherited_cause
-from qdebug.backends.base import Session
 from qdebug.calibrators.registry import NEVER_CLIPPING
-from qdebug.execute.context import Context
-from qdebug.execute.evaluator import Run, executed_batches, open_all, run_of
+from qdebug.execute.context import Context, runner_of
 from qdebug.formats.base import Kind
 from qdebug.formats.registry import FORMAT_OF, RANGED, SCALED
 from qdebug.metrics.accumulate import REFERENCE
@@ -33,7 +31,8 @@ from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
 from qdebug.plan.rewrite.tail import tail_of
 from qdebug.results.compare import Cause, LayerResult, TensorResult
 from qdebug.results.summary import MOST_LEADERS
-from qdebug.run.variant import FedByReference
+from qdebug.run.reducers import AsExecuted
+from qdebug.run.variant import FedByReference, Variant, as_it_is
 from qdebug.types import Array, Fp16Kernels, Precision
 
 MOST_LAYERS = 16
@@ -52,11 +51,6 @@ _CODE = 0.01
 other."""
 _GOOD_DB = 60.0
 """A layer whose own error is smaller needs no explanation."""
-
-
-def _isolated_run(local: LocalGraph, session: Session) -> Run:
-    feeds = FedByReference(local.inputs)
-    return lambda executed: session.run(feeds(executed))
 
 
 def diagnosed(
@@ -153,34 +147,45 @@ def _isolated(
     captured = {*(a.layer.output for a in isolated.values()), *local.inputs}
     captured |= {t for tail in tails.values() for t in (*tail.reads, *tail.outputs)}
     captured &= set(pair.reference.producers)
-    variants = _variants(local, pairs)
-    models = [(context.simulation, proto, ()) for proto in variants.values()]
-    names = [*variants]
+    fed, reads = FedByReference(local.inputs), (REFERENCE,)
+    variants = {
+        name: replace(as_it_is(proto, context.simulation), reads=reads, feeds=fed)
+        for name, proto in _variants(local, pairs).items()
+    }
     if _sums_in_half(context, pair, wanted):
-        models.append((context.backend, local.proto, ()))
-        names.append(EXACT)
-    with ExitStack() as stack:
-        reference = (context.backend, pair.reference.proto, sorted(captured))
-        behind = [(context.backend, tail.proto, ()) for tail in tails.values()]
-        first, *others = open_all(stack, [reference, *models, *behind])
-        runs: dict[str, Run] = {REFERENCE: run_of(first)}
-        for name, session in zip(names, others[: len(models)], strict=True):
-            runs[name] = _isolated_run(local, session)
-        for (name, tail), session in zip(tails.items(), others[len(models) :], strict=True):
-            isolated[name].at_outputs = AtOutputs(tail, session, pair.parts)
-        seen = values = 0
-        few = SampleSubset(samples, tuple(batches))
-        for executed in executed_batches(few, runs, 1, ends_at=context.ends_at):
+        exact = as_it_is(local.proto, context.backend)
+        variants[EXACT] = replace(exact, reads=reads, feeds=fed)
+    behind: dict[str, dict[str, Variant]] = {name: {} for name in isolated}
+    for name, tail in tails.items():
+        isolated[name].at_outputs = AtOutputs(tail, pair.parts)
+        model = as_it_is(tail.proto, context.backend)
+        for one in filter(isolated[name].matters, variants):
+            feeds = FedBehind(tail, one, local.outputs[name])
+            behind[name][one] = replace(model, reads=(REFERENCE, one), feeds=feeds)
+    reference = as_it_is(pair.reference.proto, context.backend, {t: t for t in captured})
+    everything = {REFERENCE: reference, **variants}
+    everything |= {_behind(n, one): x for n, each in behind.items() for one, x in each.items()}
+    alone = replace(context, parallel=replace(context.parallel, workers=1))
+    runner = runner_of(alone, SampleSubset(samples, tuple(batches)))
+    seen = values = 0
+    with closing(runner.by_batch(everything, AsExecuted(tuple(everything)))) as done:
+        for executed in done:
             truth = {**executed.feeds, **executed.reference}
-            results = {name: executed.of(name) for name in names}
+            results = {name: executed.of(name) for name in variants}
             for name, layer in isolated.items():
-                layer.add(truth, results, local.outputs[name])
+                at_outputs = {one: executed.of(_behind(name, one)) for one in behind[name]}
+                layer.add(truth, results, local.outputs[name], at_outputs)
             seen += executed.batch.count
             values += sum(array.size for array in truth.values())
-            del executed, truth, results  # before the next ones exist
+            del executed, truth, results, at_outputs  # before the next ones exist
             if seen >= _LEAST_SAMPLES and values >= _ENOUGH_VALUES:
                 break
     return isolated
+
+
+def _behind(layer: str, variant: str) -> str:
+    """The name of what follows from a variant of a layer."""
+    return f"{variant} of {layer}"
 
 
 def input_amax(pair: ModelPair, samples: Samples, batches: Sequence[Batch]) -> dict[str, float]:

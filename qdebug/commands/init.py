@@ -15,7 +15,8 @@ import onnx
 
 from qdebug.backends.options import DEFAULT_SESSIONS
 from qdebug.backends.sizing import parallelism
-from qdebug.commands.check.samples import Judged, execute, judge_of, judged_by, score_findings
+from qdebug.commands.check.judging import Judged, execute, judge_of, judged_by
+from qdebug.commands.check.trials import score_findings
 from qdebug.commands.reading import read_data, require_samples
 from qdebug.config.check import CheckSettings
 from qdebug.config.init import InitSettings
@@ -192,14 +193,14 @@ def _gate(
             if judge.metric is None:
                 continue
             began = time.monotonic()
-            run = execute(context, model.graph, scored, None)
+            run = execute(context, model.graph, scored)
             took_each = (time.monotonic() - began) / scored.count
             value = judge.value(run)
             if value is None:
                 continue
             if scored.count < subset.count and took_each * subset.count <= _ALL_S:
                 scored = subset
-                run = execute(context, model.graph, scored, None)
+                run = execute(context, model.graph, scored)
                 value = judge.value(run)
         except MetricError:
             if settings.metric is not None:

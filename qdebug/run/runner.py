@@ -167,14 +167,14 @@ class Runner:
         self, variants: Mapping[str, Variant], reducer: Reducer[ResultT]
     ) -> Generator[ResultT, None, None]:
         """What a reducer gives for each batch, in order, as soon as it is there; closing it ends
-        the run.
+        the run, which is in this process.
 
         Raises:
             QdebugError: see `each`.
         """
         (job,) = jobs_of(variants, {"": reducer})
         parts = (Part(job, Shard(k, k + 1)) for k in range(len(self.subset.batches)))
-        with closing(self._in_order(parts, "")) as results:
+        with closing(self._here(parts, "")) as results:
             for _, found in results:
                 if isinstance(found, QdebugError):
                     raise found
@@ -231,7 +231,7 @@ class Runner:
 
     def _in_order(
         self, parts: Iterable[Part], stage: str
-    ) -> Generator[tuple[Part, Results | QdebugError], None, None]:
+    ) -> Iterator[tuple[Part, Results | QdebugError]]:
         """What each part gives, in order. Only as many are begun as can be worked on, so that few
         jobs have sessions open."""
         if self._executor.workers:
@@ -241,7 +241,13 @@ class Runner:
                 for found in results:
                     check_time(self._ends_at, stage)
                     yield given.popleft(), found
-            return
+        else:
+            yield from self._here(parts, stage)
+
+    def _here(
+        self, parts: Iterable[Part], stage: str
+    ) -> Generator[tuple[Part, Results | QdebugError], None, None]:
+        """The same in this process."""
         waiting: deque[tuple[Part, Future[Results | QdebugError]]] = deque()
         self._parts.begin()
         pool = Threads(self._workers)

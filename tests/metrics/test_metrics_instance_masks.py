@@ -9,7 +9,7 @@ import pytest
 from refusals import refused
 from scipy.special import expit
 
-from qdebug.commands.check.samples import judged_by
+from qdebug.commands.check.judging import judged_by
 from qdebug.metrics.tasks.boxes.agreement import box_counts
 from qdebug.metrics.tasks.boxes.detections import Candidates
 from qdebug.metrics.tasks.boxes.instance_masks import InstanceMasks

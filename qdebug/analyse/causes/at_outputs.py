@@ -7,11 +7,30 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from qdebug.backends.base import Session
+from qdebug.metrics.accumulate import ExecutedBatch
 from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.network.outputparts import OutputParts
 from qdebug.plan.rewrite.tail import Tail
-from qdebug.types import Array, Tensors
+from qdebug.types import Array, Feeds, Tensors
+
+
+@dataclass(frozen=True)
+class FedBehind:
+    """Feeds a tail with the reference's activations, but for its tensor, which is an output of the
+    isolated layers in a variant."""
+
+    tail: Tail
+    variant: str
+    output: str
+
+    def __call__(self, executed: ExecutedBatch) -> Feeds:
+        """See Variant.feeds."""
+        truth, tensor = {**executed.feeds, **executed.reference}, self.tail.tensor
+        values = executed.of(self.variant)[self.output]
+        if values.shape != truth[tensor].shape:
+            values = truth[tensor]
+        feeds = {name: truth[name] for name in self.tail.reads}
+        return {**feeds, tensor: values.astype(truth[tensor].dtype, copy=False)}  # FP16 in some
 
 
 @dataclass
@@ -22,20 +41,15 @@ class AtOutputs:
 
     Attributes:
         tail: of the reference, behind the layer.
-        session: of the tail.
         parts: of the outputs that consist of parts.
     """
 
     tail: Tail
-    session: Session
     parts: Mapping[str, OutputParts]
     _energies: dict[str, Array] = field(default_factory=dict)
 
-    def add(self, truth: Tensors, variant: str, values: Array) -> None:
-        """Add what follows from `values` of the tail's tensor; `truth` are the reference's."""
-        values = values.astype(truth[self.tail.tensor].dtype, copy=False)  # FP16 in some plans
-        feeds = {name: truth[name] for name in self.tail.reads}
-        found = {**self.session.run({**feeds, self.tail.tensor: values}), self.tail.tensor: values}
+    def add(self, truth: Tensors, variant: str, found: Tensors) -> None:
+        """Add what the tail gave for a variant; `truth` are the reference's tensors."""
         sums = output_energies(truth, found, self._outputs(truth), 1, self.parts)
         known = self._energies.get(variant)
         self._energies[variant] = sums if known is None else known + sums

@@ -211,12 +211,24 @@ class IsolatedLayer:
     parts: dict[str, PartSums | None] = field(default_factory=dict)
     at_outputs: AtOutputs | None = None
 
-    def add(self, truth: Tensors, results: Mapping[str, Tensors], output: str) -> None:
-        """Add one batch: the reference's tensors, and what each variant made of them."""
+    def add(
+        self,
+        truth: Tensors,
+        results: Mapping[str, Tensors],
+        output: str,
+        behind: Mapping[str, Tensors],
+    ) -> None:
+        """Add one batch: the reference's tensors, what each variant made of them, and what follows
+        from that at the outputs."""
         reference = truth[self.layer.output]
         self.signal += error_energy(reference, np.zeros_like(reference))
         self._add_behind(reference)
         self._add_variants(truth, results, output)
+        for variant, tensors in behind.items():
+            if self.at_outputs is not None:
+                self.at_outputs.add(
+                    truth, variant, {**tensors, self.layer.output: results[variant][output]}
+                )
         grids = self.subject.grids
         bare = results.get(NO_PAIRS, {})
         for pair in self.pairs:
@@ -241,8 +253,6 @@ class IsolatedLayer:
             if tensors[output].shape == reference.shape:
                 energy = self._error(reference, tensors[output])
                 self.energies[variant] = self.energies.get(variant, 0.0) + energy
-                if self.at_outputs is not None and self._matters(variant):
-                    self.at_outputs.add(truth, variant, tensors[output])
 
     def _add_behind(self, reference: Array) -> None:
         grid, shown = self._behind, self._shown
@@ -318,7 +328,7 @@ class IsolatedLayer:
         invalid = next((scales[n] for n in self.layer.nodes if n in scales), "")
         return with_invalid_scale(found, invalid, broken=not math.isfinite(whole))
 
-    def _matters(self, variant: str) -> bool:
+    def matters(self, variant: str) -> bool:
         """Whether the variant differs from the others in this layer."""
         places = [without(k) for k in range(len(self.pairs))] if len(self.pairs) > 1 else []
         return variant in (WHOLE, NO_PAIRS, *places)

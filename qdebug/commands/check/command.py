@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from qdebug.backends.sizing import parallelism
+from qdebug.commands.check.judging import Judged, judge_of
 from qdebug.commands.check.samples import (
-    Judged,
-    Tried,
-    judge_of,
     nothing_found,
     sample_findings,
     set_findings,
-    try_variants,
     uncomputed,
 )
 from qdebug.commands.check.structure import (
@@ -22,6 +19,7 @@ from qdebug.commands.check.structure import (
     tensors_of,
     unquantized_findings,
 )
+from qdebug.commands.check.trials import Tried, try_variants
 from qdebug.commands.framework.framework_check import framework_result
 from qdebug.commands.reading import read_data, require_samples
 from qdebug.config.check import CheckSettings
@@ -183,7 +181,7 @@ def _with_samples(
     judge = Judged("confidence", None, classes)
     try:
         judge = judge_of(settings, compared, model, classes)
-        tried = try_variants(context, model.graph, subset, judge, "inputs")
+        tried = try_variants(context, model.graph, subset, judge)
     except MetricError as error:
         if _is_misspelt(error, settings):
             raise
@@ -193,7 +191,7 @@ def _with_samples(
         else:  # the labels are of another task, or a package is not installed
             findings.append(replace(uncomputed(error), severity="note"))
             judge = Judged("confidence", None, classes)
-            tried = try_variants(context, model.graph, subset, judge, "inputs")
+            tried = try_variants(context, model.graph, subset, judge)
     value = tried.variants[0].value if tried.variants else None
     if judge.to_reference is not None:
         value = 1.0

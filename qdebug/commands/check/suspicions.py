@@ -8,7 +8,9 @@ import time
 from dataclasses import replace
 
 from qdebug.analyse.tensor_errors import affordable_samples
-from qdebug.commands.check.samples import judged_by, shared_samples, try_variants
+from qdebug.commands.check.judging import judged_by
+from qdebug.commands.check.samples import shared_samples
+from qdebug.commands.check.trials import try_variants
 from qdebug.errors import QdebugError
 from qdebug.execute.context import Context
 from qdebug.metrics.tasks.base import TaskMetric
@@ -18,7 +20,7 @@ from qdebug.network.macs import macs_per_sample
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import finely, same_samples, spread, whole
 from qdebug.results.check import Finding
-from qdebug.run.timelimit import OutOfTimeError, TimedBackend
+from qdebug.run.timelimit import OutOfTimeError
 
 _SAMPLES, _LEAST = 32, 8
 """What FP32 runs on: as in check, of a large model fewer; on less nothing can be told."""
@@ -56,8 +58,7 @@ def suspicions(
     """
     found: list[Finding] = []
     now = time.monotonic()
-    timed = TimedBackend(context.backend, now + _SHARE * (ends_at - now))
-    context = replace(context, backend=timed)
+    context = replace(context, ends_at=now + _SHARE * (ends_at - now))
     try:
         if calibration is not None and not same_samples(calibration, compared):
             shared = shared_samples(compared, calibration, _HASHED)
@@ -89,4 +90,4 @@ def _of_metric(
     if few.count < _LEAST:
         return ()
     quiet = replace(context, progress=lambda _: None)
-    return try_variants(quiet, graph, few, judged_by(metric), "inputs", always=False).findings
+    return try_variants(quiet, graph, few, judged_by(metric), always=False).findings

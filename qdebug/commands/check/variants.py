@@ -3,13 +3,13 @@ clearly better on one of them, the samples were prepared otherwise than in train
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from qdebug.metrics.tasks.losses import are_probabilities
+from qdebug.metrics.accumulate import ExecutedBatch
 from qdebug.network.preprocessing import (
     PRESETS,
     ColourName,
@@ -18,7 +18,8 @@ from qdebug.network.preprocessing import (
     ResizeName,
     layout_of,
 )
-from qdebug.types import Array, TensorSpec
+from qdebug.results.check import ValueRange
+from qdebug.types import Array, Feeds, TensorSpec
 
 WHOLE = "preprocessing"
 """The kind of several changes at once."""
@@ -28,6 +29,10 @@ _NEARLY_ONE = 1.5
 _MEAN, _STD = PRESETS["imagenet"].mean, PRESETS["imagenet"].std
 
 
+Change = Callable[[ExecutedBatch], Feeds]
+"""Gives other inputs. See run.variant.Variant.feeds."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """A way of preparing samples otherwise.
@@ -35,93 +40,106 @@ class Variant:
     Attributes:
         kind: of the finding where FP32 does better on it.
         name: for people: "FP32 … with NAME".
-        change: of an input array, samples first; None where `preprocessing` says it.
+        change: gives other inputs; None where `preprocessing` says it.
         preprocessing: of pictures.
     """
 
     kind: str
     name: str
-    change: Callable[[Array], Array] | None = None
+    change: Change | None = None
     preprocessing: Preprocessing | None = None
 
 
-def of_arrays(spec: TensorSpec, first: Array) -> Iterator[Variant]:
-    """Those of arrays that are pictures: scaling, order of colours, layout. `first` are some."""
+def of_arrays(spec: TensorSpec, values: ValueRange, shape: Sequence[int]) -> Iterator[Variant]:
+    """Those of arrays that are pictures: scaling, order of colours, layout; by the `values` and the
+    `shape` of some of them."""
     layout = layout_of(spec)
-    if first.ndim != 4 or layout is None or spec.dtype.kind != "f":
+    if layout is None or spec.dtype.kind != "f":
         return
     channel = 1 if layout == "nchw" else 3
-    shape = [1] * 4
-    shape[channel] = -1
-    colours = first.shape[channel] == len(_MEAN)
-    mean, std = ((np.array(v, np.float32).reshape(shape)) for v in (_MEAN, _STD))
-    low, high = float(first.min()), float(first.max())
-    if low < 0:  # normalized somehow
-        if colours:
-            undone = "mean and std of ImageNet undone"
-            yield Variant("value-range", undone, lambda x: x * std + mean)
-        if low >= -1 and high <= 1:
-            yield Variant("value-range", "values in 0 to 1", lambda x: (x + 1) / 2)
-    else:
-        scale = _PIXELS if high > _NEARLY_ONE else 1.0
-        if scale != 1:
-            yield Variant("value-range", "values / 255", lambda x: x / _PIXELS)
-        else:
-            yield Variant("value-range", "values in 0 to 255", lambda x: x * _PIXELS)
-        yield Variant("value-range", "values in -1 to 1", lambda x: x / scale * 2 - 1)
-        if colours:
-            yield Variant(
-                "value-range", "mean and std of ImageNet", lambda x: (x / scale - mean) / std
-            )
-    if colours:
-        yield Variant("channel-order", "the channels reversed (BGR for RGB)", _reversed(channel))
-    if first.shape[channel] > 1:
-        yield Variant("layout", "the axes transposed instead of reshaped", _transposed(channel))
+    colours = shape[channel]
+    mean, std = (np.array(v, np.float32) for v in (_MEAN, _STD))
+    if channel == 1:
+        mean, std = (v.reshape(-1, 1, 1) for v in (mean, std))
+    scale = _PIXELS if values.high > _NEARLY_ONE else 1.0
+    normalized, in_rgb = values.low < 0, colours == len(_MEAN)
+    changes: list[tuple[bool, str, str, Callable[[Array], Array]]] = [
+        (
+            normalized and in_rgb,
+            _VALUES,
+            "mean and std of ImageNet undone",
+            lambda x: x * std + mean,
+        ),
+        (
+            normalized and values.low >= -1 and values.high <= 1,
+            _VALUES,
+            "values in 0 to 1",
+            lambda x: (x + 1) / 2,
+        ),
+        (not normalized and scale != 1, _VALUES, "values / 255", lambda x: x / _PIXELS),
+        (not normalized and scale == 1, _VALUES, "values in 0 to 255", lambda x: x * _PIXELS),
+        (not normalized, _VALUES, "values in -1 to 1", lambda x: x / scale * 2 - 1),
+        (
+            not normalized and in_rgb,
+            _VALUES,
+            "mean and std of ImageNet",
+            lambda x: (x / scale - mean) / std,
+        ),
+        (in_rgb, _ORDER, "the channels reversed (BGR for RGB)", lambda x: np.flip(x, channel)),
+        (
+            colours > 1,
+            "layout",
+            "the axes transposed instead of reshaped",
+            lambda x: _transposed(x, channel),
+        ),
+    ]
+    for applies, kind, name, change in changes:
+        if applies:
+            yield Variant(kind, name, partial(_changed, spec, change))
 
 
-def _reversed(channel: int) -> Callable[[Array], Array]:
-    return lambda x: np.ascontiguousarray(np.flip(x, channel))
+_VALUES, _ORDER = "value-range", "channel-order"
+_UNDONE = "mean and std of ImageNet undone"
 
 
-def _transposed(channel: int) -> Callable[[Array], Array]:
+def _changed(spec: TensorSpec, change: Callable[[Array], Array], executed: ExecutedBatch) -> Feeds:
+    values = change(executed.feeds[spec.name])
+    return {**executed.feeds, spec.name: np.ascontiguousarray(values, spec.dtype)}
+
+
+def _transposed(x: Array, channel: int) -> Array:
     """What was meant where pictures of the other layout were given this one's shape by reshape."""
-
-    def change(x: Array) -> Array:
-        if channel == 1:
-            count, channels, height, width = x.shape
-            return np.ascontiguousarray(
-                x.reshape(count, height, width, channels).transpose(0, 3, 1, 2)
-            )
-        count, height, width, channels = x.shape
-        return np.ascontiguousarray(x.reshape(count, channels, height, width).transpose(0, 2, 3, 1))
-
-    return change
+    if channel == 1:
+        count, channels, height, width = x.shape
+        return x.reshape(count, height, width, channels).transpose(0, 3, 1, 2)
+    count, height, width, channels = x.shape
+    return x.reshape(count, channels, height, width).transpose(0, 2, 3, 1)
 
 
 def of_pictures(how: Preprocessing, decoder: str = "") -> Iterator[Variant]:
     """Those of pictures that are read as `how` says: one change each of how they are resized, and
     what follows; then all as the networks are trained whose outputs the `decoder` reads."""
     ways: tuple[ResizeName, ...] = ("letterbox", "exact", "shortest-edge")
-    for resize in ways:
-        if resize != how.resize and how.resize != "none":
-            other = replace(how, resize=resize, shortest_edge=None)
-            yield Variant("resize", f"resize: {resize}", preprocessing=other)
+    pad: PadName = "end" if how.pad == "both" else "both"
+    colour: ColourName = "bgr" if how.colour == "rgb" else "rgb"
+    changed = [
+        ("resize", f"resize: {resize}", replace(how, resize=resize, shortest_edge=None))
+        for resize in ways
+        if resize != how.resize and how.resize != "none"
+    ]
     if how.resize == "letterbox":
-        pad: PadName = "end" if how.pad == "both" else "both"
-        yield Variant("resize", f"pad: {pad}", preprocessing=replace(how, pad=pad))
+        changed.append(("resize", f"pad: {pad}", replace(how, pad=pad)))
     if how.colour != "gray":
-        colour: ColourName = "bgr" if how.colour == "rgb" else "rgb"
-        other = replace(how, colour=colour)
-        yield Variant("channel-order", f"colour: {colour}", preprocessing=other)
+        changed.append((_ORDER, f"colour: {colour}", replace(how, colour=colour)))
     for name, (scale, mean, std) in _RANGES.items():
         if len(mean) in (1, how.channels):
-            other = replace(how, scale=scale, mean=mean, std=std)
-            if other != how:
-                yield Variant("value-range", name, preprocessing=other)
+            changed.append((_VALUES, name, replace(how, scale=scale, mean=mean, std=std)))
     for name in _FAMILIES.get(decoder, ()):
-        other = replace(PRESETS[name], size=how.size, layout=how.layout)
+        preset = replace(PRESETS[name], size=how.size, layout=how.layout)
+        changed.append((WHOLE, f"preset: {name}", preset))
+    for kind, name, other in changed:
         if other != how:
-            yield Variant(WHOLE, f"preset: {name}", preprocessing=other)
+            yield Variant(kind, name, preprocessing=other)
 
 
 _FAMILIES: Mapping[str, tuple[str, ...]] = {
@@ -138,33 +156,3 @@ _RANGES: Mapping[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
     "scale: 1/255, mean: 0.5, std: 0.5": (1 / _PIXELS, (0.5,), (0.5,)),
     "preset: imagenet (mean and std)": (1 / _PIXELS, _MEAN, _STD),
 }
-
-
-def confidence(outputs: Mapping[str, Array], classes: int) -> float | None:
-    """How sure a network is, from 0 to 1: of a classifier the mean probability of the class it
-    chooses, of a detector with named classes the mean of each sample's highest score. None where
-    the outputs are neither."""
-    for array in outputs.values():
-        values = np.asarray(array, np.float64)
-        if values.ndim == 3 and classes and 4 + classes in values.shape[1:]:
-            scores = values[:, 4:] if values.shape[1] == 4 + classes else values[..., 4:]
-            return float(scores.reshape(len(values), -1).max(1).mean())
-    if len(outputs) != 1:
-        return None
-    (scores,) = (np.asarray(array, np.float64) for array in outputs.values())
-    if scores.ndim != 2 or scores.shape[1] < 2:
-        return None
-    if not are_probabilities(scores):
-        scores = np.exp(scores - scores.max(1, keepdims=True))
-        scores /= scores.sum(1, keepdims=True)
-    return float(scores.max(1).mean())
-
-
-def chance_of_gain(given: Sequence[bool], other: Sequence[bool]) -> float:
-    """How often, if neither way of preparing was better, the other one would be right so much more
-    often on these samples: the exact one-sided test of McNemar (a sign test of the samples on which
-    they differ)."""
-    gained = sum(o and not g for g, o in zip(given, other, strict=True))
-    lost = sum(g and not o for g, o in zip(given, other, strict=True))
-    n = gained + lost
-    return sum(math.comb(n, k) for k in range(gained, n + 1)) / 2**n if n else 1.0

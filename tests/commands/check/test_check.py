@@ -13,8 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import qdebug
-from qdebug.commands.check import samples
-from qdebug.commands.check.variants import chance_of_gain, confidence, of_pictures
+from qdebug.commands.check import trials
+from qdebug.commands.check.judging import chance_of_gain, confidence
+from qdebug.commands.check.variants import of_pictures
 from qdebug.network.preprocessing import Preprocessing
 
 DATA = Path(__file__).parents[3] / "calib_data"
@@ -265,10 +266,9 @@ def test_a_model_alone(tmp_path: Path) -> None:
 
 def test_the_chance_of_a_gain() -> None:
     """Against the binomial distribution: of 10 samples that differ, 9 are gained by chance."""
-    given = [False] * 9 + [True] + [True] * 20
-    other = [True] * 9 + [False] + [True] * 20
-    assert chance_of_gain(given, other) == pytest.approx(11 / 1024)
-    assert chance_of_gain(given, given) == 1.0
+    gains = np.array([1] * 9 + [-1] + [0] * 20)
+    assert chance_of_gain(gains) == pytest.approx(11 / 1024)
+    assert chance_of_gain(0 * gains) == 1.0
 
 
 def test_how_sure_a_detector_is() -> None:
@@ -338,11 +338,11 @@ def test_fp32_runs_once_for_the_samples_and_the_steps_of_a_metric(
     random = np.random.default_rng(0)
     np.savez(tmp_path / "data.npz", x=random.normal(size=(8, 2)).astype(np.float32))
     runs = []
-    execute = samples.execute
-    monkeypatch.setattr(samples, "execute", lambda *args: runs.append(args[3]) or execute(*args))
+    execute = trials.execute
+    monkeypatch.setattr(trials, "execute", lambda *args: runs.append(args[3:]) or execute(*args))
     how: Arrays = {"inputs": tmp_path / "data.npz", "metric": "cosine", "max_drop": 1e-9}
     result = qdebug.check(binary_net(tmp_path / "net.onnx"), **how)
-    assert result.samples == 8 and runs == [None]
+    assert result.samples == 8 and runs == [()]
 
 
 def test_a_number_that_all_samples_share_is_not_unlike(tmp_path: Path) -> None:
