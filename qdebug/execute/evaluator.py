@@ -20,7 +20,6 @@ from collections.abc import (
 from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from operator import itemgetter
 from types import MappingProxyType
 
 import numpy as np
@@ -60,12 +59,9 @@ _OUTPUTS_BYTES = 256 << 20
 """Outputs of the reference beyond this are kept in a temporary file."""
 
 
-def run_of(session: Session, names: Mapping[str, str] | None = None) -> Run:
-    """A run of `session`. With `names` (reference tensor -> the session's tensor), it gives those
-    of them that there are, by their names in the reference."""
-    if names is None:
-        return lambda executed: session.run(executed.feeds)
-    return lambda executed: renamed(session.run(executed.feeds), names)
+def run_of(session: Session) -> Run:
+    """A run of `session`."""
+    return lambda executed: session.run(executed.feeds)
 
 
 def reusing(known: Mapping[Batch, Tensors], names: Collection[str], run: Run) -> Run:
@@ -95,11 +91,6 @@ def reusing(known: Mapping[Batch, Tensors], names: Collection[str], run: Run) ->
     return known_or_run
 
 
-def renamed(found: Tensors, names: Mapping[str, str]) -> Tensors:
-    """`found` by the names in the reference, as of `run_of`."""
-    return {t: found[stand_in] for t, stand_in in names.items() if stand_in in found}
-
-
 def open_all(
     stack: ExitStack, models: Sequence[tuple[Backend, onnx.ModelProto, Sequence[str]]]
 ) -> list[Session]:
@@ -116,26 +107,6 @@ def open_all(
         if future.exception() is None:
             stack.callback(future.result().close)
     return [future.result() for future in futures]
-
-
-def executed_batches(
-    subset: SampleSubset,
-    runs: Mapping[str, Run],
-    workers: int,
-    feeds: Callable[[Batch], Feeds] | None = None,
-    ends_at: float = math.inf,
-) -> Iterator[ExecutedBatch]:
-    """Each batch after all `runs`, in order; at most `workers + 1` are held.
-
-    Args:
-        feeds: gives the inputs of a batch; None reads them from the samples.
-        ends_at: see Context.
-
-    Raises:
-        OutOfTimeError: as there.
-    """
-    batches = _in_time(subset.batches, ends_at)
-    return map(itemgetter(0), _executed(subset, runs, {}, workers, feeds, batches))
 
 
 def evaluate(
@@ -234,17 +205,6 @@ def _in_time(batches: Sequence[Batch], ends_at: float, stage: str = "") -> Itera
     for batch in batches:
         check_time(ends_at, stage)
         yield batch
-
-
-class BatchErrors:
-    """A sink that keeps the errors of each batch."""
-
-    def __init__(self) -> None:
-        self.each: list[Mapping[str, ErrorTotals]] = []
-
-    def __call__(self, _: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
-        """See Sink."""
-        self.each.append(dict(errors))
 
 
 @dataclass(frozen=True)
