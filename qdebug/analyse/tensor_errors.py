@@ -3,7 +3,6 @@ summed of them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from qdebug.analyse.flips import Counted, FlipCounts
 from qdebug.analyse.parts import Parts, decomposition
 from qdebug.backends.sizing import capture_groups, probe
 from qdebug.errors import MetricError
-from qdebug.execute.context import Context, one_at_a_time, runner_of
+from qdebug.execute.context import Context, held_at_once, one_at_a_time, runner_of
 from qdebug.execute.measure_options import clipping_of, measure_options
 from qdebug.memo import Memo, digest_of
 from qdebug.metrics.accumulate import (
@@ -30,7 +29,7 @@ from qdebug.metrics.accumulate import (
 )
 from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.metrics.tasks.base import TaskMetric
-from qdebug.network.macs import macs_per_sample, shapes_of_first
+from qdebug.network.macs import macs_per_sample, tensor_bytes
 from qdebug.network.outputparts import OutputParts
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, whole
@@ -46,6 +45,8 @@ _LOCAL_SAMPLES, _PARTS_SAMPLES, _LEAST_SAMPLES = 16, 8, 2
 fewer."""
 _LOCAL_MACS, _PARTS_MACS = 6e10, 3e10
 """Work of these samples, which run two and four times more: some seconds."""
+HELD = 3
+"""Times that a tensor is held: by the reference, the candidate and the cut layers."""
 _RAW_SHARE = 1 / 8
 """Of the memory budget, for outputs of which a metric needs less: kept, FP32 need not run again."""
 
@@ -114,16 +115,15 @@ def compare_pair(
     """
     graph = pair.reference
     tensors = [t for t in pair.tensors if t in graph.producers]
-    sizes = tensor_bytes(pair, subset)
-    held = _held(context)
-    if sum(3 * held * sizes.get(t, 0) for t in tensors) > memory_budget:
+    sizes = tensor_bytes(graph, subset)
+    if sum(sizes.get(t, 0) for t in tensors) * HELD * held_at_once(context) > memory_budget:
         context = one_at_a_time(context)  # takes less, and all in one pass mostly
-        held = _held(context)
+    room = memory_budget // (HELD * held_at_once(context))
     flips = FlipCounts.of(context, pair)
     due = _due(pair, subset, local_samples)
     runner = runner_of(context, subset, memo=memo)
     total, not_float, found = ErrorTotals(), list[str](), dict[str, Any]()
-    for group in capture_groups(tensors, sizes, held, memory_budget) or [[]]:
+    for group in capture_groups(tensors, sizes, room) or [[]]:
         opened = _Pass(context, pair, group, due)
         reducers: dict[str, Reducer[Any]] = {"errors": opened.errors, "flips": flips}
         reducers |= {"parts": opened.parts} if opened.parts else {}
@@ -148,13 +148,6 @@ def compare_pair(
     )
 
 
-def tensor_bytes(pair: ModelPair, subset: SampleSubset) -> dict[str, int]:
-    """Bytes of each tensor of the reference in one execution, as far as its shape is inferred."""
-    shapes = shapes_of_first(pair.reference, subset)
-    whole = {t: [n for n in shape if isinstance(n, int)] for t, shape in shapes.items()}
-    return {t: 4 * math.prod(n) for t, n in whole.items() if len(n) == len(shapes[t])}
-
-
 def sized_for(context: Context, pair: ModelPair, samples: Samples) -> SampleSubset:
     """All samples, in executions whose tensors have a size that suits the machine.
 
@@ -162,7 +155,7 @@ def sized_for(context: Context, pair: ModelPair, samples: Samples) -> SampleSubs
         QdebugError: samples cannot be read, or the model does not run.
     """
     if context.batch_size is None and samples.batch_is_free:
-        per_batch = sum(tensor_bytes(pair, whole(samples)).values())
+        per_batch = sum(tensor_bytes(pair.reference, whole(samples)).values())
         with closing(context.backend.open(pair.reference.proto, ())) as session:
             samples = probe(session, samples, None, per_batch / samples.batch_size).samples
     return whole(samples)
@@ -362,9 +355,3 @@ def _spread(numbers: Sequence[int], wanted: int) -> list[int]:
     """`wanted` of them, evenly spread; at least two, since data may be sorted."""
     wanted = min(len(numbers), max(2, wanted))
     return [numbers[k * len(numbers) // wanted] for k in range(wanted)]
-
-
-def _held(context: Context) -> int:
-    """Executions whose tensors exist at once."""
-    workers = context.parallel.workers
-    return 1 if workers == 1 else workers + 1

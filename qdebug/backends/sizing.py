@@ -85,16 +85,13 @@ def probe(
 
 
 def capture_groups(
-    tensors: Sequence[str], sizes: Mapping[str, int], in_flight: int, budget: int
+    tensors: Sequence[str], sizes: Mapping[str, int], budget: int
 ) -> list[list[str]]:
-    """`tensors`, in order, in groups that fit `budget` bytes with `in_flight` executions held.
-
-    A tensor is held up to three times: by the reference, the candidate and the cut layers.
-    """
+    """`tensors`, in order, in groups of which the sizes, as far as they are known, fit a budget."""
     groups: list[list[str]] = []
     room = 0
     for tensor in tensors:
-        need = 3 * sizes.get(tensor, 0) * in_flight
+        need = sizes.get(tensor, 0)
         if not groups or need > room:
             groups.append([])
             room = budget

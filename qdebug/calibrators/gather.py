@@ -1,4 +1,4 @@
-"""The pass over a tensor's values that fills its histogram, array after array.
+"""The pass over an array's values that fills its histogram.
 
 Compiled, it reads 4 GB/s on one core, without the interpreter's lock. Where the compiled module
 could not be built, numpy does the same with the same bins.
@@ -22,7 +22,6 @@ from qdebug.calibrators.histogram import (
     Int64,
     TensorHistogram,
     bin_number,
-    coarsen,
     end_of,
     top_of,
 )
@@ -48,125 +47,97 @@ _SLACK = 512
 new layout of the bins costs as much as counting a small tensor."""
 
 
-class Added(NamedTuple):
-    """What one array adds.
+class Layout(NamedTuple):
+    """Bins that a histogram has: those of `top` from number `first` on, to the end of its octave;
+    none where `top` is 0. What is counted does not depend on it: where it does not cover an array,
+    the values are read twice."""
 
-    Attributes:
-        total_sq: Σx² of its finite values.
-        peak_total: the sum of its samples' largest finite magnitudes.
-        peaks: those magnitudes, float32 [samples].
-    """
+    top: int = 0
+    first: int = 0
 
-    total_sq: float
-    peak_total: float
-    peaks: Float32
+    def counters(self) -> Counters:
+        """Of its bins; see `new_counters`."""
+        return new_counters(end_of(self.top) - self.first if self.top else 0)
+
+    def covers(self, scan: Scan) -> bool:
+        """Whether every value that was found has a bin."""
+        return self.top >= top_of(scan.amax_bits) and self.first <= self._first_of(scan)
+
+    def covering(self, scan: Scan) -> Layout:
+        """That of these and of the values that were found."""
+        top = max(self.top, top_of(scan.amax_bits))
+        return Layout(top, Layout(top)._first_of(scan))
+
+    def _first_of(self, scan: Scan) -> int:
+        return bin_number(scan.smallest_bits, self.top)
+
+    def widened(self, found: TensorHistogram) -> Layout:
+        """The layout for more arrays of a tensor, after one that was counted by this one."""
+        if not found.top or (found.top == self.top and found.first >= self.first):
+            return self
+        return Layout(found.top, max(0, found.first - _SLACK))
 
 
-class Accumulator:
-    """The histogram of all arrays that were added so far.
-
-    Its bins depend neither on the order of the arrays nor on how the values are split among them;
-    the last digits of its sums do. It holds the bins between the smallest and the largest magnitude
-    in memory, and is not thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._size = 0
-        self._seen = NOTHING
-        self._top, self._first = SMALLEST_TOP, 0
-        self._table = np.zeros((4, 0), np.int64)
-        self._counters = new_counters(0)  # of bins like the table's, not yet in it
-        self._pending = 0  # values in the counters
-
-    def add(self, values: Array, samples: int = 1) -> Added:
-        """Add an array.
-
-        Args:
-            values: of any floating type and shape. float64 is rounded to float32, in which INT8
-                scales are kept; what lies beyond its range then counts as Inf.
-            samples: how many samples the leading axis holds, one after the other. Where it does not
-                split evenly, the tensor has no batch axis: it counts as one sample, and each sample
-                has its largest magnitude.
-        """
-        flat = _flat(values)
-        splits = samples > 0 and values.ndim > 0 and values.shape[0] % samples == 0
-        peaks = np.zeros(samples if splits else 1, np.float32)
-        scan = NOTHING
-        if flat.size:
-            room = ROOM - self._pending
-            scan = gather(flat, peaks, room, self._top, self._first, self._counters)
-            self._pending += scan.tallied
-            self._size += flat.size
-            self._seen = self._seen.join(scan)
-            if scan.tallied < flat.size and self._seen.amax_bits:
-                self._cover()
-                self._count(flat[scan.tallied :])
-        if not splits:
-            peaks = np.full(samples, peaks)
-        return Added(scan.total_sq, scan.peak_total, peaks)
-
-    def histogram(self) -> TensorHistogram:
-        """The histogram so far."""
-        seen = self._seen
-        top, first, table = (
-            self._trimmed() if seen.amax_bits else (0, 0, np.zeros((4, 0), np.int64))
-        )
-        count = self._size - seen.nan_count - seen.inf_count
-        return TensorHistogram(
-            low=seen.low + 0.0,  # -0 becomes 0
-            high=seen.high + 0.0,
-            count=count,
-            zeros=count - int(table[:2].sum()),
-            nan_count=seen.nan_count,
-            inf_count=seen.inf_count,
-            total_sq=seen.total_sq,
-            samples=seen.samples,
-            sample_amax_total=seen.peak_total,
-            top=top,
-            first=first,
-            table=table,
-        )
-
-    def _trimmed(self) -> tuple[int, int, Int64]:
-        self._empty()
-        first = bin_number(self._seen.smallest_bits, self._top)
-        end = bin_number(self._seen.amax_bits, self._top) + 1
-        return self._top, first, self._table[:, first - self._first : end - self._first].copy()
-
-    def _cover(self) -> None:
-        """Make a new layout of the bins where they do not cover every magnitude seen."""
-        top = top_of(self._seen.amax_bits)
-        smallest = bin_number(self._seen.smallest_bits, top)
-        bins = self._table.shape[1]
-        if bins and top == self._top and smallest >= self._first:
-            return
-        self._empty()
-        table, start = coarsen(self._table, self._first, self._top, top)
-        first = max(0, smallest - _SLACK)
-        first = min(first, start) if bins else first
-        wider = np.zeros((4, end_of(top) - first), np.int64)
-        wider[:, start - first : start - first + table.shape[1]] = table
-        self._top, self._first, self._table = top, first, wider
-        self._counters = new_counters(wider.shape[1])
-
-    def _count(self, flat: Float32) -> None:
-        for part in np.split(flat, range(ROOM, flat.size, ROOM)):
-            if self._pending + part.size > ROOM:
-                self._empty()
-            count(part, self._top, self._first, self._counters)
-            self._pending += part.size
-
-    def _empty(self) -> None:
-        if self._pending:
-            self._table += emptied(self._counters)
-            self._pending = 0
+NO_BINS = Layout()
 
 
 def histogram_of(values: Array, samples: int = 1) -> TensorHistogram:
-    """The histogram of one array; see Accumulator.add."""
-    accumulator = Accumulator()
-    accumulator.add(values, samples)
-    return accumulator.histogram()
+    """The histogram of an array; see `histogram_and_peaks`."""
+    return histogram_and_peaks(values, samples)[0]
+
+
+def histogram_and_peaks(
+    values: Array, samples: int = 1, layout: Layout = NO_BINS
+) -> tuple[TensorHistogram, Float32]:
+    """The histogram of an array, and the largest finite magnitude of each sample, float32
+    [samples].
+
+    Args:
+        values: of any floating type and shape. float64 is rounded to float32, in which INT8 scales
+            are kept; what lies beyond its range then counts as Inf.
+        samples: how many samples the leading axis holds, one after the other. Where it does not
+            split evenly, the tensor has no batch axis: it counts as one sample, and each sample has
+            its largest magnitude.
+        layout: that of other arrays of the tensor.
+    """
+    flat = _flat(values)
+    splits = samples > 0 and values.ndim > 0 and values.shape[0] % samples == 0
+    peaks = np.zeros(samples if splits else 1, np.float32)
+    scan = NOTHING
+    counters = layout.counters()
+    if flat.size:
+        scan = gather(flat, peaks, ROOM, layout.top or SMALLEST_TOP, layout.first, counters)
+    rest = flat[scan.tallied :]
+    if not scan.amax_bits:
+        layout, table = NO_BINS, np.zeros((4, 0), np.int64)
+    else:
+        if rest.size and not layout.covers(scan):
+            layout, rest = layout.covering(scan), flat
+            counters = layout.counters()
+        first = bin_number(scan.smallest_bits, layout.top)
+        end = bin_number(scan.amax_bits, layout.top) + 1
+        bins = slice(first - layout.first, end - layout.first)
+        table = emptied(counters, bins)
+        for part in np.split(rest, range(ROOM, rest.size, ROOM)) if rest.size else ():
+            count(part, *layout, counters)
+            table += emptied(counters, bins)
+        layout = Layout(layout.top, first)
+    finite = flat.size - scan.nan_count - scan.inf_count
+    found = TensorHistogram(
+        low=scan.low + 0.0,  # -0 becomes 0
+        high=scan.high + 0.0,
+        count=finite,
+        zeros=finite - int(table[:2].sum()),
+        nan_count=scan.nan_count,
+        inf_count=scan.inf_count,
+        total_sq=scan.total_sq,
+        samples=scan.samples,
+        sample_amax_total=scan.peak_total,
+        top=layout.top,
+        first=layout.first,
+        table=table,
+    )
+    return found, peaks if splits else np.full(samples, peaks)
 
 
 def _flat(values: Array) -> Float32:
@@ -229,10 +200,11 @@ def new_counters(bins: int) -> Counters:
     return np.zeros(2 * bins + _SPARE, np.uint64)
 
 
-def emptied(counters: Counters) -> Int64:
-    """What was counted, as a histogram's table, int64 [4, bins]; the counters are set to 0."""
-    filled = counters[:-_SPARE].reshape(2, -1)
-    table = np.concatenate([filled >> _COUNT_SHIFT, filled & _DROPPED]).astype(np.int64)
+def emptied(counters: Counters, bins: slice) -> Int64:
+    """What was counted in some bins, as a histogram's table, int64 [4, bins]; the counters are set
+    to 0."""
+    filled = counters[:-_SPARE].reshape(2, -1)[:, bins]
+    table = np.concatenate([filled >> _COUNT_SHIFT, filled & _DROPPED]).view(np.int64)
     counters[:] = 0
     return table
 

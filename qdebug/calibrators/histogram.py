@@ -111,9 +111,10 @@ class TensorHistogram:
         top = self.top or SMALLEST_TOP
         return edges(self.first_bin, len(self.bins), top)
 
-    def merge(self, other: TensorHistogram) -> TensorHistogram:
-        """The histogram of both. The order of merging changes only the last digits of the sums."""
-        top, first, table = _merged_bins(self, other)
+    def merge(self, other: TensorHistogram, *, in_place: bool = False) -> TensorHistogram:
+        """The histogram of both, which may be in this one's table if `in_place`. The order of
+        merging changes only the last digits of the sums."""
+        top, first, table = _merged_bins(self, other, in_place=in_place)
         return TensorHistogram(
             low=min(self.low, other.low),
             high=max(self.high, other.high),
@@ -168,7 +169,7 @@ _Bins = tuple[int, int, npt.NDArray[np.int64]]
 """top, first, table."""
 
 
-def _merged_bins(a: TensorHistogram, b: TensorHistogram) -> _Bins:
+def _merged_bins(a: TensorHistogram, b: TensorHistogram, *, in_place: bool) -> _Bins:
     if a.table.shape[1] == 0 or b.table.shape[1] == 0:
         full = b if a.table.shape[1] == 0 else a
         return full.top, full.first, full.table
@@ -176,8 +177,10 @@ def _merged_bins(a: TensorHistogram, b: TensorHistogram) -> _Bins:
     starts = [renumbered(h.first, h.top, top) for h in (a, b)]
     ends = [renumbered(h.first + h.table.shape[1] - 1, h.top, top) for h in (a, b)]
     first = min(starts)
-    merged = np.zeros((4, max(ends) - first + 1), np.int64)
-    for histogram in (a, b):
+    size = max(ends) - first + 1
+    kept = in_place and (top, first, size) == (a.top, a.first, a.table.shape[1])
+    merged = a.table if kept else np.zeros((4, size), np.int64)
+    for histogram in (b,) if kept else (a, b):
         table, start = coarsen(histogram.table, histogram.first, histogram.top, top)
         merged[:, start - first : start - first + table.shape[1]] += table
     return top, first, merged

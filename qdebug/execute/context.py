@@ -148,6 +148,12 @@ def time_limit_told(limit_s: float | None) -> Iterator[None]:
         ) from over
 
 
+def held_at_once(context: Context) -> int:
+    """Executions whose tensors exist at once."""
+    workers = context.parallel.workers
+    return 1 if workers == 1 else workers + 1
+
+
 def one_at_a_time(context: Context) -> Context:
     """The same simulation with one execution in flight, on all cores: it takes less memory."""
     parallel = context.parallel

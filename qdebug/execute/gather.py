@@ -1,38 +1,26 @@
-"""Gather the ranges of every tensor in one streaming pass of the FP32 model, or from the cache."""
+"""The calibration: histograms of the tensors of the FP32 model over samples."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-import platform
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
-from functools import partial, reduce
-from importlib.metadata import version
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.backends.base import Session
-from qdebug.backends.sizing import probe
-from qdebug.backends.stream import map_in_order
-from qdebug.calibrators.gather import Accumulator, Added
+from qdebug.backends.sizing import capture_groups
+from qdebug.calibrators.gather import NO_BINS, Layout, histogram_and_peaks
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import Calibrator
-from qdebug.execute.context import Context, one_at_a_time
-from qdebug.execute.over_shards import over_shards
-from qdebug.memo import Memo
+from qdebug.execute.context import Context, held_at_once, one_at_a_time, runner_of, sized
+from qdebug.memo import Memo, digest_of
+from qdebug.metrics.accumulate import REFERENCE, ExecutedBatch
 from qdebug.network.graph import Graph
-from qdebug.network.samples import Batch
+from qdebug.network.macs import tensor_bytes
 from qdebug.network.samples.subset import SampleSubset
-from qdebug.network.weights import model_digest
-from qdebug.run.executor import Shard, part_of
-from qdebug.run.timelimit import check_time
+from qdebug.run.variant import as_it_is
 from qdebug.store.schema import RangeRecord
-from qdebug.types import Progress
 
 Float32 = npt.NDArray[np.float32]
 
@@ -40,8 +28,6 @@ _SCALARS = (
     *("low", "high", "count", "zeros", "nan_count", "inf_count", "total_sq"),
     *("samples", "sample_amax_total", "top", "first"),
 )
-_GATHER_VERSION = "2"
-"""Part of the cache's key: to be raised when what is gathered changes."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +47,62 @@ class Gathered:
     from_cache: bool = False
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What some batches gave of a tensor.
+
+    Attributes:
+        peaks: of each batch in order, the largest finite magnitude of each sample.
+    """
+
+    histogram: TensorHistogram
+    peaks: list[Float32]
+
+
+@dataclass(frozen=True)
+class Histograms:
+    """The histograms of those of some tensors that are floats. See Reducer.
+
+    Attributes:
+        tensors: names of inputs, and of tensors of the reference.
+        layouts: the bins that batches before had, by tensor: they save time and decide nothing.
+    """
+
+    tensors: tuple[str, ...]
+    layouts: dict[str, Layout] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """See Reducer."""
+        return (REFERENCE,)
+
+    @property
+    def key(self) -> str:
+        """See Reducer."""
+        return digest_of("histograms", self.tensors)
+
+    def reduce(self, executed: ExecutedBatch) -> dict[str, Seen]:
+        """See Reducer."""
+        arrays = {**executed.feeds, **executed.reference}
+        found = {}
+        for name in self.tensors:
+            if name in arrays and arrays[name].dtype.kind == "f":
+                layout = self.layouts.get(name, NO_BINS)
+                one, peaks = histogram_and_peaks(arrays[name], executed.batch.count, layout)
+                self.layouts[name] = layout.widened(one)
+                found[name] = Seen(one, [peaks])
+        return found
+
+    def merge(self, before: dict[str, Seen], after: dict[str, Seen]) -> dict[str, Seen]:
+        """See Reducer."""
+        for name, later in after.items():
+            one = before[name]
+            one.peaks.extend(later.peaks)
+            merged = one.histogram.merge(later.histogram, in_place=True)
+            before[name] = Seen(merged, one.peaks)
+        return before
+
+
 def gather_ranges(
     context: Context,
     graph: Graph,
@@ -69,8 +111,9 @@ def gather_ranges(
     cached: bool,
     tensors: Sequence[str] | None = None,
 ) -> Gathered:
-    """The ranges of `graph` over `subset`; memory does not grow with the number of samples but
-    for one number per tensor and sample.
+    """The ranges of `graph` over `subset`, in one pass or, where the tensors of the batches in
+    flight exceed the budget, in several, over groups of tensors; memory does not grow with the
+    number of samples but for one number per tensor and sample.
 
     Args:
         cached: take what an earlier call over the same model and samples kept, and keep this.
@@ -79,30 +122,26 @@ def gather_ranges(
     Raises:
         OutOfTimeError: see Context.
     """
-    operators = context.sessions.operators_digest if cached else ""
-    if cached:
-        for wanted in [None, tensors] if tensors is not None else [None]:
-            records = Memo().get(_key(graph, subset, wanted, operators))
-            if records is not None:
-                return from_records(records, subset.indices)
-    with ExitStack() as stack:
-        session = stack.enter_context(closing(_session(context, graph, tensors)))
-        subset, held = _sized(context, graph, session, subset)
-        own = None if context.executor.workers else session
-        work = partial(
-            open_gathering,
-            context=context,
-            graph=graph,
-            subset=subset,
-            tensors=tensors,
-            held=held,
-            opened=own,
-        )
-        shares = over_shards(context, work, subset, "calibrate", few=True)
-        gathered = _gathered(shares, subset)
-    if cached:
-        Memo().put(_key(graph, subset, tensors, operators), to_records(gathered))
-    return gathered
+    inputs = [spec.name for spec in graph.inputs]
+    wanted = list(dict.fromkeys((*inputs, *graph.activations()) if tensors is None else tensors))
+    computed = [tensor for tensor in wanted if tensor in graph.producers]
+    subset = sized(context, graph, subset, computed)
+    budget, sizes = context.sessions.memory_budget, tensor_bytes(graph, subset)
+    if sum(sizes.get(t, 0) for t in computed) * held_at_once(context) > budget:
+        context = one_at_a_time(context)
+    runner = runner_of(context, subset, Memo() if cached else None)
+    room = budget // held_at_once(context)
+    seen: dict[str, Seen] = {}
+    for group in capture_groups(computed, sizes, room) or [[]]:
+        own = tuple(group) if seen else (*(t for t in wanted if t in inputs), *group)
+        variant = as_it_is(graph.proto, context.backend, {t: t for t in group})
+        seen |= runner.run({REFERENCE: variant}, {"": Histograms(own)}, "calibrate")[""]
+    return Gathered(
+        {name: one.histogram for name, one in seen.items()},
+        {name: np.concatenate(one.peaks) for name, one in seen.items()},
+        np.array(subset.indices, np.int64),
+        from_cache=not runner.has_run,
+    )
 
 
 def calibrated(
@@ -164,151 +203,3 @@ def _histogram(record: RangeRecord) -> TensorHistogram:
 
 
 _EMPTY = TensorHistogram()
-
-
-def _session(context: Context, graph: Graph, tensors: Sequence[str] | None) -> Session:
-    capture = graph.activations() if tensors is None else tensors
-    return context.backend.open(graph.proto, [t for t in capture if t in graph.producers])
-
-
-def _sized(
-    context: Context, graph: Graph, session: Session, subset: SampleSubset
-) -> tuple[SampleSubset, int]:
-    """`subset` in batches of a size that suits the machine, where that is free; and how many bytes
-    one execution gives, as far as that is known."""
-    samples = subset.samples
-    if samples.batch_is_free and len(subset.batches) == len(list(samples.batches())):
-        sizing = probe(session, samples, context.batch_size)
-        samples = sizing.samples
-        held = sum(sizing.bytes_per_batch.values())
-        return SampleSubset(samples, tuple(samples.batches())), held
-    shapes = [graph.shapes.get(tensor, (0,)) for tensor in session.dtypes]
-    known = (math.prod(axis if isinstance(axis, int) else 1 for axis in s) for s in shapes)
-    return subset, 4 * sum(known)
-
-
-class _Share(NamedTuple):
-    """What some executions give of one tensor: the histogram, and what each of them added."""
-
-    histogram: TensorHistogram
-    added: list[Added]
-
-    def packed(self) -> _Share:
-        """The same with a table of half the bytes, where its numbers are small: to travel."""
-        table = self.histogram.table
-        if table.size and table.max() > np.iinfo(np.uint32).max:
-            return self
-        narrow: Any = table.astype(np.uint32)
-        return self._replace(histogram=replace(self.histogram, table=narrow))
-
-    def unpacked(self) -> TensorHistogram:
-        """The histogram as it was."""
-        return replace(self.histogram, table=self.histogram.table.astype(np.int64, copy=False))
-
-
-def open_gathering(
-    stack: ExitStack,
-    *,
-    context: Context,
-    graph: Graph,
-    subset: SampleSubset,
-    tensors: Sequence[str] | None,
-    held: int,
-    opened: Session | None = None,
-) -> Callable[[Shard], Mapping[str, _Share]]:
-    """The pass over the samples, for an executor.
-
-    Args:
-        tensors: which ones to gather; None gathers every float tensor.
-        held: bytes that one execution gives, as far as that is known.
-        opened: the session, where there is one already, which somebody else closes.
-    """
-    session = opened
-    if held * (context.parallel.workers + 1) > context.sessions.memory_budget:
-        if session is not None:
-            session.close()
-        session, context = None, one_at_a_time(context)
-    if session is None:
-        session = stack.enter_context(closing(_session(context, graph, tensors)))
-    ready = session
-
-    def run(shard: Shard) -> Mapping[str, _Share]:
-        found = _run(context, ready, part_of(subset, shard), tensors)
-        return {name: share.packed() for name, share in found.items()}
-
-    return run
-
-
-def _run(
-    context: Context, session: Session, subset: SampleSubset, tensors: Sequence[str] | None
-) -> dict[str, _Share]:
-    wanted = None if tensors is None else set(tensors)
-    samples = subset.samples
-    idle: list[defaultdict[str, Accumulator]] = []  # one set for each execution in flight
-
-    def one(batch: Batch) -> dict[str, Added]:
-        check_time(context.ends_at, "calibrate")
-        feeds = samples.feeds(batch.start, batch.count)
-        tensors = {**feeds, **session.run(feeds)}
-        try:
-            own = idle.pop()
-        except IndexError:
-            own = defaultdict(Accumulator)
-        added = {
-            name: own[name].add(array, batch.count)
-            for name, array in tensors.items()
-            if array.dtype.kind == "f" and (wanted is None or name in wanted)
-        }
-        idle.append(own)
-        return added
-
-    parts: defaultdict[str, list[Added]] = defaultdict(list)
-    done = 0
-    results = map_in_order(one, subset.batches, context.parallel.workers)
-    for batch, found in zip(subset.batches, results, strict=True):
-        for name, added in found.items():
-            parts[name].append(added)
-        done += batch.count
-        context.progress(Progress("calibrate", done, subset.count))
-    histograms = {
-        name: [own.pop(name).histogram() for own in idle if name in own] for name in parts
-    }
-    return {n: _Share(reduce(TensorHistogram.merge, histograms[n]), parts[n]) for n in parts}
-
-
-def _gathered(shares: Iterable[Mapping[str, _Share]], subset: SampleSubset) -> Gathered:
-    histograms: dict[str, TensorHistogram] = {}
-    added: defaultdict[str, list[Added]] = defaultdict(list)
-    for share in shares:
-        for name, found in share.items():
-            known, new = histograms.get(name), found.unpacked()
-            histograms[name] = new if known is None else known.merge(new)
-            added[name] += found.added
-    sample_amax = {name: np.concatenate([a.peaks for a in added[name]]) for name in histograms}
-    totals = {name: _total(found, added[name]) for name, found in histograms.items()}
-    return Gathered(totals, sample_amax, np.array(subset.indices, np.int64))
-
-
-def _total(merged: TensorHistogram, added: Sequence[Added]) -> TensorHistogram:
-    """A tensor's histogram from several accumulators. Which values went into which depends on
-    timing, and the last digits of their sums with it: those are added in order."""
-    return replace(
-        merged,
-        total_sq=sum(a.total_sq for a in added),
-        sample_amax_total=sum(a.peak_total for a in added),
-    )
-
-
-def _key(
-    graph: Graph, subset: SampleSubset, tensors: Sequence[str] | None, operators_digest: str
-) -> str:
-    model = model_digest(graph.proto)
-    parts = [
-        model,
-        subset.inputs_key,
-        version("onnxruntime") + operators_digest,
-        platform.machine(),
-        _GATHER_VERSION,
-    ]
-    parts += ["every tensor"] if tensors is None else sorted(tensors)
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -72,6 +72,13 @@ def shapes_of_first(graph: Graph, subset: SampleSubset) -> Shapes:
     return shapes_of_inputs(graph, _first_inputs(subset))
 
 
+def tensor_bytes(graph: Graph, subset: SampleSubset) -> dict[str, int]:
+    """Bytes of each tensor in one execution, as far as its shape is inferred."""
+    shapes = shapes_of_first(graph, subset)
+    known = {t: [n for n in shape if isinstance(n, int)] for t, shape in shapes.items()}
+    return {t: 4 * math.prod(n) for t, n in known.items() if len(n) == len(shapes[t])}
+
+
 def shapes_per_sample(graph: Graph) -> Shapes:
     """Shapes where the leading axis of the inputs, if it is dynamic, is 1, and so are all axes of
     its name. What follows from other dynamic axes stays dynamic."""

@@ -76,6 +76,9 @@ class Runner:
 
     Its results do not depend on the number of threads or workers: those of batches are merged
     within fixed shards, and those of shards in order.
+
+    Attributes:
+        has_run: something was executed; otherwise all results were kept on disk.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Runner:
         self.subset = subset
         self._workers, self._ends_at = max(1, workers), ends_at
         self._progress, self._executor, self._memo = progress, executor, memo
+        self.has_run = False
         self._parts = _PartRunner(subset)
         self._remote = partial(_open_parts, subset=subset)
 
@@ -155,6 +159,7 @@ class Runner:
                 del due[name]
                 yield name, kept
         jobs = jobs_of(variants, due)
+        self.has_run |= bool(jobs)
         for job, results in self._executed(jobs, stage, sinks, attempt=attempt):
             for name in (n for n in job.reducers if n not in sinks):
                 result = results if isinstance(results, QdebugError) else results[name]

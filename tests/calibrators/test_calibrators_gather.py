@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from qdebug.calibrators import gather
 from qdebug.calibrators import histogram as layout
-from qdebug.calibrators.gather import Accumulator, histogram_of
+from qdebug.calibrators.gather import NO_BINS, Layout, histogram_and_peaks, histogram_of
 from qdebug.calibrators.histogram import TensorHistogram
 
 ANY = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(width=32))
@@ -36,11 +36,10 @@ def variant(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def _added_twice(values: Any) -> TensorHistogram:
-    """Added where no bins are laid out yet, then into those that the first time has made."""
-    accumulator = Accumulator()
-    accumulator.add(values)
-    accumulator.add(values)
-    return accumulator.histogram()
+    """Counted where no bins are laid out yet, then in those that the first time has made."""
+    first = histogram_of(values)
+    again, _ = histogram_and_peaks(values, layout=NO_BINS.widened(first))
+    return first.merge(again, in_place=True)
 
 
 def _assert_same(a: TensorHistogram, b: TensorHistogram) -> None:
@@ -85,8 +84,8 @@ def test_numpy_and_compiled_agree_on_blocks_and_their_rests(
 @needs_native
 def test_sums_are_the_same_to_the_last_digit_whether_bins_were_laid_out(variant: str) -> None:
     values = np.random.default_rng(0).laplace(size=5003).astype(np.float32)
-    accumulator = Accumulator()
-    first, second = accumulator.add(values), accumulator.add(values)
+    first = histogram_of(values)
+    second, _ = histogram_and_peaks(values, layout=NO_BINS.widened(first))
     assert first.total_sq == second.total_sq
 
 
@@ -108,7 +107,7 @@ def test_the_compiled_module_drops_what_has_no_bin_instead_of_writing_beyond() -
     values = np.array([1e-30, 1.0, 1e30, np.nan, np.inf, -np.inf, 0.0, -1.0], np.float32)
     counters = gather.new_counters(4096)
     gather.native.count(values, 127, layout.bin_number(126 << 23, 127), counters)
-    assert gather.emptied(counters)[:2].sum() == 2
+    assert gather.emptied(counters, slice(None))[:2].sum() == 2
 
 
 Arrays = st.lists(st.tuples(ORDINARY, st.integers(-30, 30)), max_size=6)
@@ -116,7 +115,7 @@ Arrays = st.lists(st.tuples(ORDINARY, st.integers(-30, 30)), max_size=6)
 
 @settings(deadline=None, max_examples=300)
 @given(arrays=Arrays, compiled=st.booleans(), room=st.sampled_from([7, 40, gather.ROOM]))
-def test_an_accumulator_holds_what_its_arrays_hold_merged(
+def test_arrays_counted_in_bins_of_those_before_are_the_same_merged(
     arrays: Any, compiled: bool, room: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -124,14 +123,22 @@ def test_an_accumulator_holds_what_its_arrays_hold_merged(
         if not compiled:
             patch.setattr(gather, "native", None)
         scaled = [np.ldexp(values, shift) for values, shift in arrays]
-        accumulator = Accumulator()
-        added = [accumulator.add(values) for values in scaled]
-        expected = reduce(TensorHistogram.merge, map(histogram_of, scaled), TensorHistogram())
-        _assert_same(accumulator.histogram(), expected)
-        assert sum(a.peak_total for a in added) == pytest.approx(expected.sample_amax_total)
-        accumulator.add(np.float32([3e38]))  # and goes on after it was asked
-        expected = expected.merge(histogram_of(np.float32([3e38])))
-        _assert_same(accumulator.histogram(), expected)
+        found, layout = TensorHistogram(), NO_BINS
+        for values in scaled:
+            one, _ = histogram_and_peaks(values, layout=layout)
+            layout = layout.widened(one)
+            found = found.merge(one, in_place=True)
+        _assert_same(
+            found, reduce(TensorHistogram.merge, map(histogram_of, scaled), TensorHistogram())
+        )
+
+
+@given(values=ANY, layout=st.builds(Layout, TOPS, st.just(0)))
+def test_bins_of_larger_values_are_coarser(values: Any, layout: Layout) -> None:
+    found, _ = histogram_and_peaks(values, layout=layout)
+    larger = histogram_of(np.float32([np.ldexp(1.0, layout.top - 127)]))
+    expected = histogram_of(values).merge(larger)
+    _assert_same(found.merge(larger), expected)
 
 
 @settings(deadline=None, max_examples=300)
@@ -182,7 +189,7 @@ def test_bins_of_a_larger_range_are_unions(top: int, offset: int) -> None:
 
 
 def _peaks(values: Any, samples: int) -> Any:
-    return Accumulator().add(values, samples).peaks
+    return histogram_and_peaks(values, samples)[1]
 
 
 SHAPES = st.tuples(st.sampled_from([1, 2, 3, 4, 6, 12]), st.integers(1, 5))

@@ -100,7 +100,7 @@ def test_a_second_calibration_runs_no_model(
     monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path / "cache"))
     first = calibrated(capsys, *HOLDOUT, "--method", "minmax")
     assert not first["from_cache"]
-    monkeypatch.setattr("qdebug.execute.gather._run", None)
+    monkeypatch.setattr("qdebug.execute.gather.Histograms.reduce", None)
     again = calibrated(capsys, *HOLDOUT, "--method", "minmax,mse")
     assert again["from_cache"]
     assert again["methods"]["minmax"] == first["methods"]["minmax"]

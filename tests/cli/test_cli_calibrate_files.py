@@ -90,7 +90,7 @@ def test_a_range_of_a_tensor_that_is_0_now_is_off(desk: Any) -> None:
 def test_a_bad_cache_is_refused_before_the_model_runs(
     desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qdebug.execute.gather._run", None)
+    monkeypatch.setattr("qdebug.run.runner._Sessions.run", None)
     desk.write("bad.cache", "TRT-101600-EntropyCalibration2\nx: 7fc00000\n")
     desk.refused(
         *CALIBRATE, "--from-cache", "bad.cache", says=["QD-PLAN-CACHE", "bad.cache:2", "'x'", "nan"]
@@ -102,7 +102,7 @@ def test_a_bad_cache_is_refused_before_the_model_runs(
 def test_targets_are_checked_before_the_model_runs(
     desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qdebug.execute.gather._run", None)
+    monkeypatch.setattr("qdebug.run.runner._Sessions.run", None)
     desk.write("old.yaml", "")
     desk.refused(
         *CALIBRATE,

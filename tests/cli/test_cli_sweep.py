@@ -139,7 +139,7 @@ def test_a_sweep_that_was_ended_goes_on(desk: Any, monkeypatch: pytest.MonkeyPat
     def never(*_: object) -> None:
         raise AssertionError("it was simulated again")
 
-    monkeypatch.setattr("qdebug.run.runner._run", never)
+    monkeypatch.setattr("qdebug.run.runner._Sessions.run", never)
     found = sweep(settings)
     assert [row.engine.cached for row in found.combinations if row.engine] == [
         True,

@@ -12,7 +12,7 @@ import pytest
 from half_networks import Builder
 
 import qdebug
-from qdebug.calibrators.gather import Accumulator
+from qdebug.calibrators.gather import histogram_of
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.commands.calibrate.balance import repeated, unchanged_note
 from qdebug.errors import SampleError, UsageError
@@ -70,9 +70,7 @@ def test_balanced_ranges_serve_the_rare_group(calibrated: CalibrateResult) -> No
 
 def test_what_is_seen_several_times() -> None:
     random = np.random.default_rng(0)
-    added = Accumulator()
-    added.add(random.normal(size=(4, 50)).astype(np.float32), 4)
-    once = added.histogram()
+    once = histogram_of(random.normal(size=(4, 50)).astype(np.float32), 4)
     three, merged = repeated(once, 3), reduce(TensorHistogram.merge, [once] * 3)
     assert np.array_equal(three.table, merged.table)
     for name in ("low", "high", "count", "zeros", "samples", "top", "first"):

@@ -183,11 +183,11 @@ def test_progress_counts_the_samples(tmp_path: Path) -> None:
 
 def test_capture_groups() -> None:
     sizes = {"a": 10, "b": 10, "c": 10, "d": 10}
-    assert capture_groups(list(sizes), sizes, 1, 1000) == [["a", "b", "c", "d"]]
-    assert capture_groups(list(sizes), sizes, 1, 60) == [["a", "b"], ["c", "d"]]
-    assert capture_groups(list(sizes), sizes, 2, 60) == [["a"], ["b"], ["c"], ["d"]]
-    assert capture_groups(list(sizes), sizes, 1, 1) == [["a"], ["b"], ["c"], ["d"]]
-    assert capture_groups([], {}, 1, 1) == []
+    assert capture_groups(list(sizes), sizes, 300) == [["a", "b", "c", "d"]]
+    assert capture_groups(list(sizes), sizes, 20) == [["a", "b"], ["c", "d"]]
+    assert capture_groups(list(sizes), sizes, 10) == [["a"], ["b"], ["c"], ["d"]]
+    assert capture_groups(list(sizes), sizes, 1) == [["a"], ["b"], ["c"], ["d"]]
+    assert capture_groups([], {}, 1) == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

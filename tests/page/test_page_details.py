@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.page.data import Histogram, Picture, TensorDetails
 from qdebug.page.details import (
     BINS,
@@ -246,12 +245,10 @@ def test_five_digits(values: Any) -> None:
 
 
 def test_where_nothing_is_kept_the_calibration_is_shown(tmp_path: Path) -> None:
-    from qdebug.calibrators.gather import Accumulator
+    from qdebug.calibrators.gather import histogram_of
 
     values = np.random.default_rng(0).normal(size=(1, 1000)).astype(np.float32)
-    accumulator = Accumulator()
-    accumulator.add(values, 1)
-    seen: TensorHistogram = accumulator.histogram()
+    seen = histogram_of(values)
     with stored(tmp_path / "r.h5", {"other": pair_of((2,))}) as reader:
         grid = DescribedGrid(-1.0, 1.0, 1 / 127)
         kept = KeptTensors(reader, {"t": grid}, {}, {"t": seen})

@@ -42,11 +42,11 @@ from qdebug.analyse.run_file import (
 from qdebug.analyse.shown_samples import with_shown_samples
 from qdebug.analyse.summary import begin_restoration, summarized
 from qdebug.analyse.tensor_errors import (
+    HELD,
     PairErrors,
     compare_pair,
     reference_and_candidate,
     sized_for,
-    tensor_bytes,
 )
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.sizing import capture_groups, parallelism
@@ -58,7 +58,13 @@ from qdebug.commands.reading import read_data
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
 from qdebug.execute.cluster.machines import open_executor
-from qdebug.execute.context import Context, runner_of, session_settings, simulation_context
+from qdebug.execute.context import (
+    Context,
+    held_at_once,
+    runner_of,
+    session_settings,
+    simulation_context,
+)
 from qdebug.execute.engine.build import Engine, check_requested, engine_of, fitted, open_runtime
 from qdebug.execute.engine.request import check_model
 from qdebug.execute.gather import to_records
@@ -74,7 +80,7 @@ from qdebug.execute.model_pair import (
 from qdebug.formats.registry import SCALED, WEIGHT_ONLY
 from qdebug.memo import Memo
 from qdebug.metrics.effect import EffectMode
-from qdebug.network.macs import shapes_of_first, unquantized_work
+from qdebug.network.macs import shapes_of_first, tensor_bytes, unquantized_work
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
@@ -296,10 +302,10 @@ def _with_activations(prepared: _Prepared, writer: RunWriter, compared: Compared
         b for b in subset.batches if any(s in row_of for s in range(b.start, b.start + b.count))
     ]
     few = SampleSubset(subset.samples, tuple(batches))
-    sizes = tensor_bytes(pair, subset)
+    sizes = tensor_bytes(pair.reference, subset)
     tensors = [t for t in pair.tensors if t in pair.reference.producers]
-    held = context.parallel.workers + 1
-    for group in capture_groups(tensors, sizes, held, settings.memory_budget) if batches else ():
+    room = settings.memory_budget // (HELD * held_at_once(context))
+    for group in capture_groups(tensors, sizes, room) if batches else ():
         rows = Rows(frozenset(chosen), frozenset(group))
         variants = reference_and_candidate(context, pair, group)
         runner_of(context, few).run(variants, {"rows": rows}, sinks={"rows": evidence})
@@ -315,7 +321,7 @@ def _kept(prepared: _Prepared) -> tuple[Kept, str]:
     seen = built.gathered.histograms.values() if built.gathered else ()
     histograms = float(sum(histogram.table.nbytes for histogram in seen))
     runs = 2 if settings.backend == CompareSettings.backend else 3
-    per_batch = tensor_bytes(built.pair, subset)
+    per_batch = tensor_bytes(built.pair.reference, subset)
     sizes = {t: n / subset.samples.batch_size for t, n in per_batch.items()}
     asked, count = Asked(keep, settings.keep_dtype), prepared.samples.count
     return decided(asked, sizes, count, runs, may_round=not half, histograms=histograms)
