@@ -8,17 +8,20 @@ that is never negative has none, and for it the difference does not matter.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections import Counter
 
 import numpy as np
 
 from qdebug.errors import ModelError
-from qdebug.execute.context import Context
+from qdebug.execute.context import Context, runner_of
+from qdebug.metrics.accumulate import CANDIDATE
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
+from qdebug.network.samples.subset import first, whole
 from qdebug.plan.quantize import Grid
 from qdebug.plan.rewrite.restore import Absorbed, guessed, suspects
-from qdebug.types import Array
+from qdebug.run.reducers import AsExecuted
+from qdebug.run.variant import as_it_is
 from qdebug.wording import option
 
 SURE = 0.01
@@ -54,24 +57,13 @@ def _negative_shares(
     context: Context, model: Model, samples: Samples, grids: dict[str, Grid]
 ) -> dict[str, float]:
     """The share of the values of each tensor that are negative by more than half a step."""
-    below = dict.fromkeys(grids, 0)
-    count = dict.fromkeys(grids, 0)
-    with ExitStack() as stack:
-        session = context.simulation.open(model.graph.proto, list(grids))
-        stack.callback(session.close)
-        seen = 0
-        for batch in samples.batches():
-            found = session.run(samples.feeds(batch.start, batch.count))
-            for tensor, grid in grids.items():
-                values = found.get(tensor)
-                if values is not None:
-                    below[tensor] += _below(values, grid)
-                    count[tensor] += values.size
-            seen += batch.count
-            if seen >= _MOST_SAMPLES:
-                break
+    below, count = Counter[str](), Counter[str]()
+    runner = runner_of(context, first(whole(samples), _MOST_SAMPLES))
+    variants = {CANDIDATE: as_it_is(model.graph.proto, context.simulation, {t: t for t in grids})}
+    for executed in runner.by_batch(variants, AsExecuted((CANDIDATE,))):
+        found = executed.of(CANDIDATE)
+        for tensor in found.keys() & grids.keys():
+            smallest = -float(grids[tensor].scale) / 2
+            below[tensor] += int(np.count_nonzero(found[tensor] < smallest))
+            count[tensor] += found[tensor].size
     return {tensor: below[tensor] / max(count[tensor], 1) for tensor in grids}
-
-
-def _below(values: Array, grid: Grid) -> int:
-    return int(np.count_nonzero(values < -float(grid.scale) / 2))

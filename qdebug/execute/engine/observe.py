@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qdebug.backends.base import Session
 from qdebug.backends.engine import CaptureWay, EngineRuntime, EngineSession
 from qdebug.errors import BackendError, ModelError
-from qdebug.execute.context import Context
-from qdebug.metrics.sums import ErrorSums
+from qdebug.execute.context import Context, runner_of
+from qdebug.metrics.accumulate import REFERENCE, Comparison
 from qdebug.metrics.tensor import sqnr_of
 from qdebug.network.graph import Graph
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
-from qdebug.results.observation import CaptureCheck, CaptureSums, Preflight, add_errors
+from qdebug.results.observation import CaptureCheck, CaptureSums, Preflight
+from qdebug.run.executor import THIS_PROCESS
+from qdebug.run.reducers import Errors
+from qdebug.run.variant import as_it_is
 from qdebug.types import Feeds
 
+_PLAIN, _TWICE = "FP32 engine", ("engine", "engine, built again")
 CHECKED_BATCHES = 4
 """Batches on which the clean engine is compared with the observed one."""
 
@@ -67,21 +71,18 @@ def preflight(job: EngineJob, reference: Graph, candidate: Graph) -> Preflight:
     Raises:
         QdebugError: a model that cannot be built or run.
     """
-    anew = job.runtime.anew()
-    fp32: dict[str, ErrorSums] = {}
-    repeated: dict[str, ErrorSums] = {}
-    with ExitStack() as stack:
-        cpu = opened(stack, job.context.backend.open(reference.proto, []))
-        plain = opened(stack, job.runtime.open(reference.proto, []))
-        twice = [opened(stack, anew.open(candidate.proto, [])) for _ in range(2)]
-        for batch in job.subset.batches[:CHECKED_BATCHES]:
-            feeds = job.feeds(batch)
-            add_errors(fp32, cpu.run(feeds), plain.run(feeds))
-            add_errors(repeated, twice[0].run(feeds), twice[1].run(feeds))
-    return Preflight(
-        {name: sqnr_of(sums) for name, sums in fp32.items()},
-        {name: sqnr_of(sums) for name, sums in repeated.items()},
-    )
+    anew, context = job.runtime.anew(), job.context
+    variants = {
+        REFERENCE: as_it_is(reference.proto, context.backend),
+        _PLAIN: as_it_is(reference.proto, job.runtime),
+        **{name: as_it_is(candidate.proto, anew) for name in _TWICE},
+    }
+    errors = [Errors(Comparison(REFERENCE, _PLAIN)), Errors(Comparison(*_TWICE))]
+    few = SampleSubset(job.subset.samples, job.subset.batches[:CHECKED_BATCHES])
+    runner = runner_of(replace(context, executor=THIS_PROCESS), few)
+    found = runner.run(variants, {x.comparison.candidate: x for x in errors})
+    levels = [{t: sqnr_of(sums) for t, sums in x.tensors.items()} for x in found.values()]
+    return Preflight(*levels)
 
 
 def observe_engine(
