@@ -17,8 +17,8 @@ import qdebug
 from qdebug.cli.app import main
 from qdebug.commands.compare import command
 from qdebug.errors import BackendError, MetricError
-from qdebug.execute.evaluator import OutputKeeper
 from qdebug.network.samples import Batch
+from qdebug.run.outputs import joined
 
 NETWORK = Path(__file__).parents[1] / "producers" / "fp32.onnx"
 DATA = Path(__file__).parents[2] / "calib_data" / "digits_holdout.npz"
@@ -187,23 +187,15 @@ def test_a_page_that_fails_is_all_that_is_lost(
     assert failed["stage"] == "--html"
 
 
-def test_outputs_of_two_shapes_are_refused_when_the_second_comes() -> None:
-    """Where it is not known which sample's they are: nobody waits for all samples to hear that. Of
-    one sample each they are scored by themselves."""
-    keeper = OutputKeeper("reference", ("y",), for_metric=True)
-    batches = [Batch(i, 4 * i, 4) for i in range(2)]
-    keeper.keep(batches[0], {"y": np.zeros((1, 5, 7), np.float32)})
+def test_outputs_of_two_shapes_are_refused() -> None:
+    """Where it is not known which sample's they are. Of one sample each they are scored by
+    themselves."""
+    several = {Batch(i, 4 * i, 4): {"y": np.zeros((1, 5 + i, 7), np.float32)} for i in range(2)}
     with pytest.raises(MetricError, match="shape of output 'y' differs"):
-        keeper.keep(batches[1], {"y": np.zeros((1, 6, 7), np.float32)})
-    batches = [Batch(i, i, 1) for i in range(3)]
-    single = OutputKeeper("reference", ("y",), for_metric=True)
-    for batch, shape in zip(batches, ((1, 4), (2, 4), (1, 5)), strict=True):
-        single.keep(batch, {"y": np.zeros(shape, np.float32)})
-    assert [x.shape for x in single.joined()["y"]] == [(1, 4), (2, 4), (1, 5)]
-    without = OutputKeeper("reference", ("y",))
-    without.keep(batches[0], {"y": np.zeros((1, 4), np.float32)})
-    without.keep(batches[1], {"y": np.zeros((1, 5), np.float32)})
-    assert len(without.by_batch) == 2
+        joined(several)
+    shapes = ((1, 4), (2, 4), (1, 5))
+    single = {Batch(i, i, 1): {"y": np.zeros(x, np.float32)} for i, x in enumerate(shapes)}
+    assert [x.shape for x in joined(single)["y"]] == [*shapes]
 
 
 @pytest.mark.parametrize(

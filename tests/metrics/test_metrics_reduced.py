@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.execute.evaluator import OutputKeeper, Reducer
-from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, ExecutedBatch
+from qdebug.errors import MetricError
+from qdebug.metrics.accumulate import REFERENCE, ExecutedBatch
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.samples import Batch
 from qdebug.network.samples.samples import Extras
-from qdebug.run.outputs import joined
+from qdebug.run.outputs import NeededOutputs, joined
+from qdebug.run.reducers import Attempted
 
 pytest.importorskip("faster_coco_eval")
 SAMPLES, SIDE, PLACES, CLASSES = 5, 32, 16, 3
@@ -103,28 +104,10 @@ def test_a_metric_says_the_same_of_what_it_needs(name: str, maker: Any) -> None:
     assert maker is not segmentation or sizes[0] * 20 < sizes[1]
 
 
-UNLABELLED: Any = SimpleNamespace(extras=Extras({}, 0))
-"""Samples, as far as a Reducer asks."""
-
-
-def test_what_is_reduced_is_kept_as_it_was_as_far_as_there_is_room() -> None:
-    outputs = segmentation(1)
-    metric = metric_of("miou-to-reference", outputs)
-    batch = Batch(0, 0, SAMPLES)
-    for room, is_kept in ((1e6, True), (100, False)):
-        reduce = Reducer(metric, UNLABELLED)
-        keeper = OutputKeeper(REFERENCE, ["scores"], reduce=reduce, raw_room=room)
-        keeper(ExecutedBatch(batch, {}, {REFERENCE: outputs, CANDIDATE: segmentation(2)}), {})
-        assert keeper.by_batch.keys() == {batch} and "scores" not in keeper.by_batch[batch]
-        assert bool(keeper.raw) is is_kept
-
-
 def test_a_metric_that_does_not_take_outputs_fails_when_it_is_asked() -> None:
     """And not the pass, of which more is shown."""
     outputs = segmentation(1)
-    metric = metric_of("miou", outputs)
-    reduce = Reducer(metric, UNLABELLED)
-    keeper = OutputKeeper(REFERENCE, ["scores"], reduce=reduce)
-    keeper(ExecutedBatch(Batch(0, 0, SAMPLES), {}, {REFERENCE: outputs}), {})
-    with pytest.raises(Exception, match="labels"):
-        keeper.joined()
+    unlabelled: Any = SimpleNamespace(extras=Extras({}, 0))
+    needed = NeededOutputs(REFERENCE, ("scores",), metric_of("miou", outputs), unlabelled)
+    found = Attempted(needed).reduce(ExecutedBatch(Batch(0, 0, SAMPLES), {}, {REFERENCE: outputs}))
+    assert isinstance(found, MetricError) and "labels" in found.message

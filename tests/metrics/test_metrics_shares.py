@@ -9,8 +9,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.execute.evaluator import OutputKeeper
-from qdebug.metrics.accumulate import CANDIDATE, REFERENCE
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric, metric_in_memory
@@ -61,12 +59,6 @@ def test_the_graph_decides_before_any_value() -> None:
     assert metric.settled is not None and metric.settled(wide) is None  # nothing is left to decide
 
 
-def keeper(run: str, array: Any) -> OutputKeeper:
-    kept = OutputKeeper(run, ["y"])
-    kept.keep(Batch(0, 0, len(array)), {"y": array})
-    return kept
-
-
 @pytest.mark.parametrize("by_group", [False, True])
 def test_all_samples_decide_and_not_those_of_a_part(by_group: bool) -> None:
     """The logits of the second group lie in 0 to 1 by chance."""
@@ -76,8 +68,8 @@ def test_all_samples_decide_and_not_those_of_a_part(by_group: bool) -> None:
     metric: TaskMetric = load_metric("top1")
     if by_group:
         metric = of_worst_group(metric, "group")
-    task = MetricEvaluator.of(metric, samples, keeper(REFERENCE, logits).checked())
-    assert task(keeper(CANDIDATE, logits).joined()) == 1
+    task = MetricEvaluator.of(metric, samples, {Batch(0, 0, len(logits)): {"y": logits}})
+    assert task({"y": logits}) == 1
     half = np.array([2, 3])
     part = [{n: a[half] for n, a in x.items()} for x in (task.reference, labels, task.reference)]
     assert task.metric(*part) == 1

@@ -28,6 +28,7 @@ from qdebug.execute.context import session_settings, simulation_context
 from qdebug.execute.control_flow import open_model
 from qdebug.network.graph import opset_of
 from qdebug.network.inputshapes import InputShapes, parse_shapes
+from qdebug.network.layers import QUANTIZABLE_OPS, find_layers
 from qdebug.network.load import read_model
 from qdebug.network.macs import shapes_of_first, shapes_per_sample, unquantized_work
 from qdebug.network.prepare import QDQ_OPSET, Model, prepare_model
@@ -90,7 +91,7 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
         producer=" ".join(filter(None, (file.proto.producer_name, file.proto.producer_version))),
         inputs=inputs,
         outputs=outputs,
-        layers=_quantizable(model),
+        layers=sum(layer.op_type in QUANTIZABLE_OPS for layer in find_layers(model.graph)),
         macs=_macs(settings, model),
         samples=samples,
         ranges=tried.ranges,
@@ -134,12 +135,6 @@ def _of_export(found: FrameworkResult) -> Finding:
     if found.first_differing:
         message += f", first in '{found.first_differing}'"
     return Finding("error", "export", message)
-
-
-def _quantizable(model: Model) -> int:
-    from qdebug.network.layers import QUANTIZABLE_OPS, find_layers
-
-    return sum(layer.op_type in QUANTIZABLE_OPS for layer in find_layers(model.graph))
 
 
 def _macs(settings: CheckSettings, model: Model) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -42,8 +43,7 @@ _LARGE = 1024
 
 def findings_of(proto: onnx.ModelProto, model: Model) -> Iterator[Finding]:
     """What is odd about a model; `proto` is the file as it is."""
-    nodes = list(_all_nodes(proto.graph))
-    yield from _operators(nodes)
+    yield from _operators(_all_nodes(proto.graph))
     yield from _control_flow(proto.graph)
     yield from _initializers(proto.graph)
     if model.quantized:
@@ -121,11 +121,9 @@ def _meaning(shape: Sequence[int | str | None], classes: int, masks: int) -> str
     return ""
 
 
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in bodies(node):
-            yield from _all_nodes(body)
+def _all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    inner = (node for outer in graph.node for body in bodies(outer) for node in _all_nodes(body))
+    return [*graph.node, *inner]
 
 
 def _listed(found: Counter[str]) -> str:
@@ -190,7 +188,7 @@ def _initializers(graph: onnx.GraphProto) -> Iterator[Finding]:
     wide = [
         t.name
         for t in graph.initializer
-        if t.data_type == TensorProto.INT64 and _values(t) >= _LARGE
+        if t.data_type == TensorProto.INT64 and math.prod(t.dims) >= _LARGE
     ]
     if wide:
         yield Finding(
@@ -199,13 +197,6 @@ def _initializers(graph: onnx.GraphProto) -> Iterator[Finding]:
             f"{counted(wide, 'large initializer')} in INT64, first '{wide[0]}': TensorRT before 10 "
             "reads them as INT32.",
         )
-
-
-def _values(tensor: TensorProto) -> int:
-    count = 1
-    for size in tensor.dims:
-        count *= size
-    return count
 
 
 def _quantization(model: Model) -> Iterator[Finding]:
