@@ -13,7 +13,7 @@ from qdebug.analyse.gate import task_result
 from qdebug.analyse.layer_results import output_results
 from qdebug.analyse.run_file import Evidence, Rows
 from qdebug.config.compare import CompareSettings
-from qdebug.engine_info.files.profile import LayerTime
+from qdebug.engine_info.measurements import LayerTime
 from qdebug.execute.engine.attribute import CLEAN, ENGINE, attribute_engine
 from qdebug.execute.engine.build import Engine, capture_note, save_engine
 from qdebug.execute.engine.latency import kernel_times

@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 
 from qdebug.backends.base import Backend, Session
-from qdebug.engine_info.files.profile import LayerTime
 from qdebug.engine_info.layers import EngineInfo
+from qdebug.engine_info.measurements import LayerTime
 from qdebug.types import Feeds, Skipped, TensorSpec
 
 Shape = tuple[int, ...]

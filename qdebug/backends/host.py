@@ -34,7 +34,7 @@ from qdebug.backends.engine import (
 )
 from qdebug.backends.registry import BackendSpec
 from qdebug.engine_info.files.layer_info import layer_info_json
-from qdebug.engine_info.files.profile import LayerTime
+from qdebug.engine_info.measurements import LayerTime
 from qdebug.network.weights import model_digest
 from qdebug.types import Feeds, Skipped, Tensors, TensorSpec
 

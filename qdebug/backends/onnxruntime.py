@@ -31,8 +31,8 @@ from qdebug.backends.providers import CPU, Provider, provider_of
 from qdebug.backends.simulation import OrtSession, loading, running
 from qdebug.backends.stream import available_cores
 from qdebug.engine_info.files.onnx_file import dtype_of
-from qdebug.engine_info.files.profile import LayerTime
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
+from qdebug.engine_info.measurements import LayerTime
 from qdebug.engine_info.mismatch import MOVING_OPS
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import BackendError

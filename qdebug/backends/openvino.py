@@ -26,8 +26,8 @@ import onnx
 
 from qdebug.backends.base import check_imports
 from qdebug.backends.capture import mark_outputs
-from qdebug.engine_info.files.profile import LayerTime
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, Role
+from qdebug.engine_info.measurements import LayerTime
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import BackendError, ModelError, QdebugError
 from qdebug.network.layers import QUANTIZABLE_OPS

@@ -17,7 +17,7 @@ from qdebug.engine_info.files.opening import (
     open_profile,
     open_times,
 )
-from qdebug.engine_info.files.profile import with_times
+from qdebug.engine_info.files.timing import with_times
 from qdebug.engine_info.layers import EngineInfo, InfoSource
 from qdebug.engine_info.plan_audit import audit_plan
 from qdebug.engine_info.summary import GATE_NAMES, gate_values, summarize

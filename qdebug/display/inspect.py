@@ -21,8 +21,8 @@ from qdebug.display.engine import audit_blocks, doubt
 from qdebug.display.tables import csv_text
 from qdebug.engine_info.breakdown import Group
 from qdebug.engine_info.diff import Change, Diff, MatchedBy, Side
-from qdebug.engine_info.files.timing import ExecutionTimes
 from qdebug.engine_info.layers import EngineLayer, EventKind, InfoSource, Role
+from qdebug.engine_info.measurements import ExecutionTimes
 from qdebug.engine_info.summary import Summary
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED, EngineTensor
 from qdebug.network.macs import OTHER_WORK, listed_work
@@ -34,6 +34,7 @@ _SOURCES = {
     InfoSource.ONNX: "ONNX model",
     InfoSource.LAYER_INFO: "layer information",
     InfoSource.BUILD_LOG: "build log",
+    InfoSource.POLYGRAPHY: "text of Polygraphy",
     InfoSource.PROFILE: "profile",
 }
 _FEW = 5
@@ -160,7 +161,8 @@ def _executions(found: ExecutionTimes) -> str:
         for ms, words in ((found.compute_ms, "of computing"), (found.latency_ms, "with copies"))
         if ms is not None
     ]
-    return f"median of {found.count}: {', '.join(times)}"
+    rate = f"; {number(found.throughput, 4)} a second" if found.throughput else ""
+    return f"median of {found.count}: {', '.join(times)}{rate}"
 
 
 def _opaque(result: InspectResult) -> str:

@@ -15,9 +15,7 @@ from qdebug.engine_info.compiled import (
     CompiledKernel,
     operations,
 )
-from qdebug.engine_info.files.device import Device
-from qdebug.engine_info.files.metadata import is_quantizer
-from qdebug.engine_info.files.timing import ExecutionTimes
+from qdebug.engine_info.measurements import Device, ExecutionTimes
 from qdebug.engine_info.tensors import QUANTIZED, EngineTensor, dtype_of_kernel, total_bytes, widest
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.result import Hidden, Json, MaybeText, in_json
@@ -37,12 +35,21 @@ HELPER_OPS = frozenset({"Constant", "Cast", "QuantizeLinear", "DequantizeLinear"
 """Operators that come and go with the precision."""
 
 
+_QUANTIZER = re.compile(r"quant(?:ize)?_?linear", re.IGNORECASE)
+
+
+def is_quantizer(name: str) -> bool:
+    """Whether exporters name a QuantizeLinear or DequantizeLinear node so."""
+    return bool(_QUANTIZER.search(name.rpartition("/")[2]))
+
+
 class InfoSource(StrEnum):
     """What kind of file an engine's layers were read from."""
 
     ONNX = "onnx"
     LAYER_INFO = "layer-info"
     BUILD_LOG = "build-log"
+    POLYGRAPHY = "polygraphy"
     PROFILE = "profile"
     RUNTIME = "runtime"
     """No file: a runtime that was asked."""

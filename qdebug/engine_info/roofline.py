@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from qdebug.engine_info.files.device import Device
 from qdebug.engine_info.layers import EngineInfo, EngineLayer
+from qdebug.engine_info.measurements import Device
 
 
 @dataclass(frozen=True)

@@ -13,32 +13,29 @@ WEIGHTS = "Weights"
 """The name of the constant that stands for a layer's weights where the file only counts them."""
 
 
-def with_macs(layer: EngineLayer) -> EngineLayer:
-    """`layer` with its multiply-accumulates of one execution, where its operands tell them."""
-    found = _macs(layer) if layer.role is Role.MATRIX else None
+def with_macs(layer: EngineLayer, convolved: Sequence[int] | None = None) -> EngineLayer:
+    """`layer` with its multiply-accumulates of one execution, where its operands tell them.
+
+    Args:
+        convolved: the size of what a convolution computes, where the layer pools it.
+    """
+    found = _macs(layer, convolved) if layer.role is Role.MATRIX else None
     return layer if found is None else replace(layer, macs=found)
 
 
-def _macs(layer: EngineLayer) -> float | None:
-    out = size_of(layer.outputs[0].dims) if layer.outputs else None
-    first = size_of(layer.inputs[0].dims) if layer.inputs else None
-    if out is None or first is None:
+def _macs(layer: EngineLayer, convolved: Sequence[int] | None) -> float | None:
+    data, out = (tensors[0].dims if tensors else None for tensors in (layer.inputs, layer.outputs))
+    if data is None or out is None or any(d < 0 for d in (*data, *out)):
         return None
     kind = layer.layer_type.lower()
-    if "conv" in kind or "correlation" in kind:
-        return _of_convolution(layer, "deconv" in kind)
-    others = [t.dims for t in (*layer.constants, *layer.inputs[1:])]
-    return _of_gemm(layer.inputs[0].dims or (), others, layer.outputs[0].dims or ())
-
-
-def _of_convolution(layer: EngineLayer, transposed: bool) -> float | None:
-    """Each weight is used once at each place of the output, or of the input of a transposed one."""
-    weights = next((t for t in layer.constants if t.name == WEIGHTS), None)
-    count = size_of(weights.dims) if weights else None
-    dims = (layer.inputs if transposed else layer.outputs)[0].dims or ()
+    if "conv" not in kind and "correlation" not in kind:
+        return _of_gemm(data, [t.dims for t in (*layer.constants, *layer.inputs[1:])], out)
+    # Each weight is used once at each place of the output, or of the input of a transposed one.
+    count = next((size_of(t.dims) for t in layer.constants if t.name == WEIGHTS), None)
+    dims = data if "deconv" in kind else out
     if count is None or len(dims) < 3:
         return None
-    return count * dims[0] * math.prod(dims[2:])
+    return count * dims[0] * math.prod(convolved or dims[2:])
 
 
 def _of_gemm(

@@ -505,6 +505,9 @@ def _with_calibration(
             f"{path} has no range for {len(missing)} of {len(needed)} quantized tensors, first "
             f"'{missing[0]}': they are calibrated."
         )
+    infinite = [f"'{t}'" for t in read_ranges(path).unbounded if t in missing]
+    if infinite:
+        notes.append(f"In {path} the range of {', '.join(infinite[:3])} is infinite.")
     kept = [t for t in needed if t in tensors and t in plan.tensors]
     if kept:
         notes.append(f"The plan's own range is used for {counted(kept, 'tensor')}, not {path}'s.")

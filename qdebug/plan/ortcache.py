@@ -1,15 +1,16 @@
 """The ranges that ONNX Runtime calibrates for its TensorRT execution provider.
 
 `onnxruntime.quantization.write_calibration_table` writes calibration.json, with the lowest and the
-highest value of each tensor, and calibration.flatbuffers, the table that the provider reads: pairs
-of a name and an amax, both as text. (Seen with ONNX Runtime 1.14 to 1.23; older JSON has two
-numbers in place of the record.)
+highest value of each tensor, calibration.flatbuffers, the table that the provider reads: pairs of a
+name and an amax, both as text, and calibration.cache, the same as lines "name 2.25". (Seen with
+ONNX Runtime 1.14 to 1.23; older JSON has two numbers in place of the record.)
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,20 +19,22 @@ from typing import Any
 from qdebug.errors import PlanError
 from qdebug.inputfiles import open_file
 
+_LINE = re.compile(rb"(?!#)[^\n]*[^:\s] -?(?:\d[\d.]*(?:e[-+]?\d+)?|inf|nan)\r?(?:\n|$)")
 _DAMAGED = (AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 """What readers of JSON and flatbuffers raise of other files."""
 
 
 def is_ort_cache(path: Path) -> bool:
-    """Whether a file starts as one of the two: by its content, and by its name where that is
+    """Whether a file starts as one of the three: by its content, and by its name where that is
     binary."""
     try:
         with open_file(path) as stream:
-            start: bytes = stream.read(64)
+            start: bytes = stream.read(4096)
     except OSError:
         return False
-    written = start.lstrip()[:1] == b"{" and b'"schema"' not in start  # a plan may be JSON, too
-    return written or path.suffix == ".flatbuffers"
+    # A plan may be JSON, too.
+    written = start.lstrip()[:1] == b"{" and b'"schema"' not in start[:64]
+    return written or _LINE.match(start) is not None or path.suffix == ".flatbuffers"
 
 
 def read_ort_cache(path: Path) -> dict[str, float]:
@@ -43,11 +46,15 @@ def read_ort_cache(path: Path) -> dict[str, float]:
     with open_file(path) as stream:
         data: bytes = stream.read()
     try:
-        entries = _of_json(data) if data.lstrip()[:1] == b"{" else _of_flatbuffers(data)
+        if _LINE.match(data):
+            lines = [line.rpartition(" ") for line in data.decode().split("\n") if line.strip()]
+            entries = {name: float(amax) for name, _, amax in lines}
+        else:
+            entries = _of_json(data) if data.lstrip()[:1] == b"{" else _of_flatbuffers(data)
     except _DAMAGED as error:
         raise PlanError(
             f"{path}: not a calibration table of ONNX Runtime: {error}",
-            "Give calibration.json or calibration.flatbuffers as ONNX Runtime wrote it.",
+            "Give calibration.json, .flatbuffers or .cache as ONNX Runtime wrote it.",
             code="QD-PLAN-CACHE",
         ) from error
     wrong = next((n for n, amax in entries.items() if not (math.isfinite(amax) and amax >= 0)), "")

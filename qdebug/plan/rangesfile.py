@@ -50,6 +50,7 @@ class Ranges:
         model_path: where that model was, "" where the file does not say.
         control_flow: see `PrecisionPlan`.
         precision: that they were calibrated for.
+        unbounded: tensors whose range is infinite in the file, and is none.
     """
 
     tensors: Mapping[str, TensorRange]
@@ -60,6 +61,7 @@ class Ranges:
     written_by: str = ""
     control_flow: Taken = field(default_factory=dict)
     precision: Precision = Precision.INT8
+    unbounded: tuple[str, ...] = ()
 
 
 class _ScalesFile(Strict):
@@ -97,7 +99,7 @@ def read_ranges(path: str | Path) -> Ranges:
         tensors = {name: TensorRange(amax, method) for name, amax in cache.amax.items()}
         source = f"a calibration cache of TensorRT {cache.release}"
         written_by = f"TensorRT {cache.release}, {cache.kind}"
-        return Ranges(tensors, True, source, written_by=written_by)
+        return Ranges(tensors, True, source, written_by=written_by, unbounded=cache.unbounded)
     if is_ort_cache(path):
         found = read_ort_cache(path)
         kind = "ONNX Runtime's TensorRT execution provider"

@@ -41,11 +41,14 @@ class CalibrationCache:
         version: the library's version number in the header, such as 101100 for 10.11.0.
         kind: the calibrator's kind in the header.
         scales: tensor name -> scale, exactly as in the file.
+        unbounded: tensors whose scale is infinite: TensorRT 8.6 and 10 write that for the mask of
+            an attention and for constants that hold an infinity.
     """
 
     version: int
     kind: str
     scales: Mapping[str, float]
+    unbounded: tuple[str, ...] = ()
 
     @property
     def release(self) -> str:
@@ -72,7 +75,7 @@ def read_cache(path: str | Path) -> CalibrationCache:
     """Read a calibration cache.
 
     Raises:
-        PlanError: "file:line: what is wrong"; a scale that is NaN, Inf or negative among others.
+        PlanError: "file:line: what is wrong"; a scale that is NaN or negative among others.
     """
     path = Path(path)
     try:
@@ -104,10 +107,10 @@ def read_cache(path: str | Path) -> CalibrationCache:
                 code="QD-PLAN-CACHE",
             )
         name, scale = entry[1].strip(), struct.unpack(">f", bytes.fromhex(entry[2].zfill(8)))[0]
-        if not math.isfinite(scale) or scale < 0:
+        if math.isnan(scale) or scale < 0:
             raise PlanError(
                 f"{path}:{number}: the scale of '{name}' is {scale}",
-                "Calibrate again: a scale is a finite number >= 0.",
+                "Calibrate again: a scale is a number >= 0.",
                 code="QD-PLAN-CACHE",
             )
         if name in scales:
@@ -117,7 +120,9 @@ def read_cache(path: str | Path) -> CalibrationCache:
                 code="QD-PLAN-CACHE",
             )
         scales[name] = float(scale)
-    return CalibrationCache(int(header[1]), header[2], scales)
+    finite = {name: scale for name, scale in scales.items() if math.isfinite(scale)}
+    unbounded = tuple(name for name in scales if name not in finite)
+    return CalibrationCache(int(header[1]), header[2], finite, unbounded)
 
 
 _ENTRY = re.compile(r"(.+):\s*([0-9a-fA-F]{8}|0)")

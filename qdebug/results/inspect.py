@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.breakdown import Group, by_precision, by_tactic, by_type
 from qdebug.engine_info.diff import Diff
-from qdebug.engine_info.files.device import Device
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.lints import Lint, lint
+from qdebug.engine_info.measurements import Device
 from qdebug.engine_info.roofline import Bound, bounds
 from qdebug.engine_info.summary import Share, Summary, gate_values, unknown_products
 from qdebug.result import FailedStage, Hidden, Inline, Json, MaybeText, Result, in_json

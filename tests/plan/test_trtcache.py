@@ -94,6 +94,14 @@ def test_tensorrt_10_writes_zero_as_one_digit(tmp_path: Path) -> None:
     assert read_cache(path).scales["/Constant"] == 0.0
 
 
+def test_infinite_ranges_are_none_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.cache"
+    path.write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\nmask: 7f800000\n")
+    assert read_cache(path).scales.keys() == {"x"}
+    found = read_ranges(path)
+    assert (found.tensors.keys(), found.unbounded) == ({"x"}, ("mask",))
+
+
 def test_tables_of_onnx_runtime_are_those_that_it_writes(tmp_path: Path) -> None:
     ends = {"x": (-3.5, 2.25), "/a:b": (0.0, 6.0)}
     data = {n: tuple(np.array(v, np.float32) for v in pair) for n, pair in ends.items()}
@@ -104,6 +112,8 @@ def test_tables_of_onnx_runtime_are_those_that_it_writes(tmp_path: Path) -> None
     # What the provider reads is the highest value.
     table = read_ranges(tmp_path / "calibration.flatbuffers")
     assert {n: entry.amax for n, entry in table.tensors.items()} == {"x": 2.25, "/a:b": 6.0}
+    text = read_ranges(tmp_path / "calibration.cache")
+    assert text == table
     assert found.partial and table.partial
     (tmp_path / "old.json").write_text('{"x": [-3.5, 2.25]}')
     assert read_ranges(tmp_path / "old.json").tensors["x"].amax == 3.5

@@ -11,7 +11,7 @@ from pathlib import Path
 from qdebug.commands.report.engine import joined, of_engine
 from qdebug.commands.report.sources import Source, of_json, of_result, of_run
 from qdebug.config.report import ReportSettings
-from qdebug.engine_info.files.opening import describes_engine
+from qdebug.engine_info.files.opening import engine_file_kind
 from qdebug.errors import UsageError
 from qdebug.inmemory import InMemory
 from qdebug.outputfiles import check_distinct, check_new, write_bytes
@@ -95,7 +95,7 @@ def _opened(stack: ExitStack, run: str, more: Mapping[str, str], model: str | No
         return of_result(run.value, model)
     if is_run(run):
         return of_run(stack.enter_context(RunReader(run)), model)
-    if describes_engine(Path(run)):
+    if engine_file_kind(Path(run)) == "layers":
         return of_engine(run, more, model)
     return of_json(run, model)
 

@@ -9,7 +9,7 @@ from typing import Any
 from qdebug.commands.inspect import inspect
 from qdebug.commands.report.sources import Source, of_result
 from qdebug.config.inspect import InspectSettings
-from qdebug.engine_info.files.opening import addition_of
+from qdebug.engine_info.files.opening import engine_file_kind
 from qdebug.inmemory import InMemory
 
 
@@ -30,8 +30,9 @@ def joined(files: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
     GPU. The settings of `inspect` name these."""
     found: list[tuple[str, dict[str, str]]] = []
     for file in files:
-        setting = None if isinstance(file, InMemory) else addition_of(Path(file))
-        if found and setting is not None and setting not in found[-1][1]:
+        named = not isinstance(file, InMemory) and Path(file).suffix == ".json"
+        setting = engine_file_kind(Path(file)) if named else None
+        if found and setting is not None and setting not in ("layers", *found[-1][1]):
             found[-1][1][setting] = file
         else:
             found.append((file, {}))

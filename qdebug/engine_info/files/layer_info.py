@@ -1,15 +1,17 @@
-"""An engine's layers from the inspector's JSON, which `trtexec --exportLayerInfo` writes too."""
+"""An engine's layers from the fields of TensorRT's inspector, which `trtexec --exportLayerInfo`
+writes as JSON and logs hold as text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar
 
-from qdebug.engine_info.files.metadata import nodes_in_name, nodes_of_layer, nodes_of_named
-from qdebug.engine_info.files.optimization_profiles import first_profile
+from qdebug.engine_info.files.node_names import nodes_in_name, nodes_of_layer, without_profile
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
-from qdebug.engine_info.tensors import EngineTensor, canonical_dtype, dtype_in
+from qdebug.engine_info.tensors import EngineTensor, dtype_in
 from qdebug.engine_info.work import WEIGHTS, with_macs
 from qdebug.errors import UsageError
 
@@ -22,7 +24,10 @@ NO_METADATA = (
     "The file does not say which ONNX nodes a layer computes (TensorRT before 8.6, or a profiling "
     "verbosity below DETAILED); they are taken from the layers' names, which do not tell all."
 )
-BRIEF = f"{NO_METADATA} A build with --profilingVerbosity=detailed tells more."
+_MOST = 2**63
+"""Larger whole numbers are no sizes."""
+
+T = TypeVar("T", str, list[Any])
 
 
 def is_layer_info(document: object) -> bool:
@@ -35,7 +40,7 @@ def is_layer_info(document: object) -> bool:
     return "Name" in document and "LayerType" in document
 
 
-def read_layer_info(document: Mapping[str, Any], name: str) -> EngineInfo:
+def read_layer_info(document: Any, name: str) -> EngineInfo:
     """The engine of an inspector's JSON as TensorRT 8, 10, 11 and TensorRT for RTX write it.
 
     Args:
@@ -52,40 +57,106 @@ def read_layer_info(document: Mapping[str, Any], name: str) -> EngineInfo:
             code="QD-USAGE-ENGINE-FILE",
         )
     entries = document.get("Layers", [document])
-    listed = [_layer(entry, f"{name}, layer {i}") for i, entry in enumerate(entries)]
-    layers, told = first_profile(listed)
-    detailed = any(layer.layer_type for layer in layers)
-    notes = [*told, *([NAMES_ONLY] if layers and not detailed else [])]
-    if detailed and any(layer.named_only for layer in layers):
-        notes.append(NO_METADATA)
-    return EngineInfo(
-        layers, InfoSource.LAYER_INFO, _io(document, name), detailed, notes=tuple(notes)
+    layers = [layer_of(entry, f"{name}, layer {i}") for i, entry in enumerate(entries)]
+    key = "Bindings" if document.get("Bindings") else "I/O Tensors"
+    bindings = _get(document, key, list, name)
+    io = [
+        tensor_of({"Name": x} if isinstance(x, str) else x, f"{name}, {key}[{i}]")
+        for i, x in enumerate(bindings)
+    ]
+    return engine_of(layers, InfoSource.LAYER_INFO, io)
+
+
+def engine_of(
+    listed: Sequence[EngineLayer], source: InfoSource, io: Sequence[EngineTensor]
+) -> EngineInfo:
+    """The engine of the layers that a file lists, and what it does not say of them."""
+    layers, notes = _first_profile(listed)
+    detailed = any(t.dtype or t.format for x in layers for t in (*x.inputs, *x.outputs))
+    if layers and not detailed:
+        notes += (NAMES_ONLY,)
+    elif any(layer.named_only for layer in layers):
+        notes += (NO_METADATA,)
+    return EngineInfo(layers, source, tuple(io), detailed, notes=notes)
+
+
+def layer_of(fields: object, where: str) -> EngineLayer:
+    """The layer of an inspector's fields, or of a name alone.
+
+    Args:
+        where: it stands, for errors.
+
+    Raises:
+        UsageError: a field is of the wrong kind.
+    """
+    if isinstance(fields, str):
+        return EngineLayer(fields, onnx_nodes=nodes_in_name(fields), named_only=True)
+    fields = _object(fields, where)
+    name, kind = _get(fields, "Name", str, where), _get(fields, "LayerType", str, where)
+    inputs, outputs, constants = (
+        tuple(tensor_of(t, f"{where}: '{key}'") for t in _get(fields, key, list, where))
+        for key in ("Inputs", "Outputs", "Constants")
     )
+    told, sparse = "Metadata" in fields, fields.get("HasSparseWeights")
+    metadata = _get(fields, "Metadata", str, where)
+    layer = EngineLayer(
+        name=name,
+        layer_type=kind,
+        inputs=inputs,
+        outputs=outputs,
+        constants=constants + _weights(fields),
+        tactic=_get(fields, "TacticName", str, where) or _get(fields, "TacticValue", str, where),
+        onnx_nodes=nodes_of_layer(metadata) if told else nodes_in_name(name, kind),
+        named_only=not told,
+        sparse=None if sparse is None else sparse not in (0, "0"),
+        origin=_get(fields, "Origin", str, where),
+    )
+    return with_macs(layer, _before_pooling(fields, layer))
+
+
+def tensor_of(fields: object, where: str) -> EngineTensor:
+    """An operand from its fields: TensorRT 8 and 10 write one "Format/Datatype", later ones two.
+
+    Raises:
+        UsageError: a field is of the wrong kind.
+    """
+    fields = _object(fields, where)
+    both, *types = (
+        _get(fields, key, str, where) for key in ("Format/Datatype", "Datatype", "DataType")
+    )
+    dims = fields.get("Dimensions")
+    if dims is not None and not _is_sizes(dims):
+        damaged(f"{where}: 'Dimensions' is {dims!r}, not a list of whole numbers")
+    return EngineTensor(
+        name=_get(fields, "Name", str, where),
+        dtype=dtype_in(next(filter(None, types), both)),
+        format=_get(fields, "Format", str, where) or both,
+        dims=None if dims is None else tuple(dims),
+    )
+
+
+def damaged(how: str) -> NoReturn:
+    """Refuse a file whose fields are not those of its kind."""
+    raise UsageError(how, code="QD-USAGE-ENGINE-FILE-DAMAGED")
 
 
 def layer_info_json(info: EngineInfo) -> str:
     """An engine as an inspector's JSON, which `read_layer_info` reads: for runtimes that have no
     such file of their own."""
-    return json.dumps(
+    layers = [
         {
-            "Layers": [_layer_fields(layer) for layer in info.layers],
-            "I/O Tensors": [_tensor_fields(tensor) for tensor in info.io],
-        },
-        indent=1,
-        ensure_ascii=False,
-    )
-
-
-def _layer_fields(layer: EngineLayer) -> dict[str, Any]:
-    return {
-        "Name": layer.name,
-        "LayerType": layer.layer_type,
-        "Inputs": [_tensor_fields(t) for t in layer.inputs],
-        "Outputs": [_tensor_fields(t) for t in layer.outputs],
-        "Constants": [_tensor_fields(t) for t in layer.constants],
-        "TacticName": layer.tactic,
-        "Metadata": "\x1f".join(f"[ONNX Layer: {node}]" for node in layer.onnx_nodes),
-    }
+            "Name": layer.name,
+            "LayerType": layer.layer_type,
+            "Inputs": [_tensor_fields(t) for t in layer.inputs],
+            "Outputs": [_tensor_fields(t) for t in layer.outputs],
+            "Constants": [_tensor_fields(t) for t in layer.constants],
+            "TacticName": layer.tactic,
+            "Metadata": "\x1f".join(f"[ONNX Layer: {node}]" for node in layer.onnx_nodes),
+        }
+        for layer in info.layers
+    ]
+    document = {"Layers": layers, "I/O Tensors": [_tensor_fields(tensor) for tensor in info.io]}
+    return json.dumps(document, indent=1, ensure_ascii=False)
 
 
 def _tensor_fields(tensor: EngineTensor) -> dict[str, Any]:
@@ -93,101 +164,92 @@ def _tensor_fields(tensor: EngineTensor) -> dict[str, Any]:
     return fields if tensor.dims is None else {**fields, "Dimensions": list(tensor.dims)}
 
 
-def tensor_of(fields: Mapping[str, Any], where: str) -> EngineTensor:
-    """An operand from its fields: TensorRT 8 and 10 write one "Format/Datatype", later ones two.
-
-    Raises:
-        UsageError: a field is of the wrong kind.
-    """
-    both = _text(fields, "Format/Datatype", where)
-    dtype = _text(fields, "Datatype", where) or _text(fields, "DataType", where) or both
-    return EngineTensor(
-        name=_text(fields, "Name", where),
-        dtype=dtype_in(dtype),
-        format=_text(fields, "Format", where) or both,
-        dims=_dims(fields, where),
-    )
-
-
-def _dims(fields: Mapping[str, Any], where: str) -> tuple[int, ...] | None:
-    dims = fields.get("Dimensions")
-    if dims is not None and not (
-        isinstance(dims, list) and all(isinstance(d, int) and abs(d) < _MOST for d in dims)
-    ):
-        raise _damaged(f"{where}: 'Dimensions' is {dims!r}, not a list of whole numbers")
-    return None if dims is None else tuple(dims)
-
-
-_MOST = 2**63
-"""Larger whole numbers are no sizes."""
-
-
-def _layer(entry: object, where: str) -> EngineLayer:
-    if isinstance(entry, str):
-        return EngineLayer(entry, onnx_nodes=nodes_in_name(entry), named_only=True)
-    if not isinstance(entry, Mapping):
-        raise _damaged(f"{where} is {type(entry).__name__}, not an object")
-    name = _text(entry, "Name", where)
-    told = "Metadata" in entry
-    metadata = _text(entry, "Metadata", where)
-    sparse = entry.get("HasSparseWeights")
-    kind = _text(entry, "LayerType", where)
-    layer = EngineLayer(
-        name=name,
-        layer_type=kind,
-        inputs=_tensors(entry, "Inputs", where),
-        outputs=_tensors(entry, "Outputs", where),
-        constants=(*_tensors(entry, "Constants", where), *_weights(entry)),
-        tactic=_text(entry, "TacticName", where) or _text(entry, "TacticValue", where),
-        onnx_nodes=nodes_of_layer(metadata) if told else nodes_of_named(name, kind),
-        named_only=not told,
-        sparse=None if sparse is None else bool(sparse),
-        origin=_text(entry, "Origin", where),
-    )
-    return with_macs(layer)
-
-
-def _weights(entry: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
-    """The weights of a layer whose constants are not listed."""
-    found = entry.get("Weights")
-    kind = found.get("Type") if isinstance(found, Mapping) else None
-    if not isinstance(found, Mapping) or not kind:
+def _weights(fields: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
+    """The weights of a layer whose constants are not listed; of one that pools what it convolves,
+    the convolution's."""
+    found = fields.get("Weights") or fields.get("ConvWeights")
+    if not isinstance(found, Mapping) or not found.get("Type"):
         return ()
-    count = found.get("Count")
-    dims = (count,) if isinstance(count, int) and 0 <= count < _MOST else None
-    return (EngineTensor(WEIGHTS, canonical_dtype(str(kind)), dims=dims),)
+    count: Any = [found.get("Count")]
+    dims = tuple(count) if _is_sizes(count) and count[0] >= 0 else None
+    return (EngineTensor(WEIGHTS, dtype_in(str(found["Type"])), dims=dims),)
 
 
-def _tensors(entry: Mapping[str, Any], key: str, where: str) -> tuple[EngineTensor, ...]:
-    found = entry.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(x, Mapping) for x in found):
-        raise _damaged(f"{where}: '{key}' is not a list of tensors")
-    return tuple(tensor_of(fields, where) for fields in found)
+def _before_pooling(fields: Mapping[str, Any], layer: EngineLayer) -> tuple[int, ...] | None:
+    """The size of what a layer convolves and then pools (ConvActPool), which it does not write;
+    None for any other layer."""
+    keys = ("Kernel", "Stride", "PrePadding", "PostPadding", "Dilation")
+    found: list[Any] = [fields.get(f"Conv{key}") for key in keys]
+    dims = layer.inputs[0].dims if layer.inputs else None
+    if dims is None or not all(map(_is_sizes, found)) or 0 in found[1]:
+        return None
+    return tuple(
+        (size + before + after - dilation * (kernel - 1) - 1) // stride + 1
+        for size, (kernel, stride, before, after, dilation) in zip(
+            dims[2:], zip(*found, strict=False), strict=False
+        )
+    )
 
 
-def _io(document: Mapping[str, Any], name: str) -> tuple[EngineTensor, ...]:
-    bindings = document.get("Bindings") or document.get("I/O Tensors") or []
-    if not isinstance(bindings, list):
-        raise _damaged(f"{name}: the inputs and outputs are {type(bindings).__name__}, not a list")
-    tensors = []
-    for entry in bindings:
-        if isinstance(entry, str):
-            tensors.append(EngineTensor(entry))
-        elif isinstance(entry, Mapping):
-            tensors.append(tensor_of(entry, f"{name}, I/O tensors"))
-        else:
-            raise _damaged(f"{name}: an input or output is {type(entry).__name__}, not an object")
-    return tuple(tensors)
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(x, int) and abs(x) < _MOST for x in value)
 
 
-def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
-    value = fields.get(key, "")
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise _damaged(f"{where}: '{key}' is {value!r}, not text")
+def _object(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        damaged(f"{where} is {type(value).__name__}, not an object")
     return value
 
 
-def _damaged(how: str) -> UsageError:
-    return UsageError(how, code="QD-USAGE-ENGINE-FILE-DAMAGED")
+def _get(fields: Mapping[str, Any], key: str, kind: type[T], where: str) -> T:
+    value = fields.get(key)
+    if value is not None and not isinstance(value, kind):
+        damaged(f"{where}: '{key}' is {value!r}, not {'text' if kind is str else 'a list'}")
+    return kind() if value is None else value
+
+
+# ---- optimization profiles
+
+
+_PROFILE = re.compile(r" \[profile (\d+)\]")
+_COMPILED = re.compile(r"_myl(\d+)_\d+$")
+
+
+def _first_profile(
+    listed: Sequence[EngineLayer],
+) -> tuple[tuple[EngineLayer, ...], tuple[str, ...]]:
+    """The layers of the first optimization profile, and a note on the others, for each of which an
+    engine lists its layers again.
+
+    Those of others bear "[profile 1]" in their own name or in that of a tensor. A compiled kernel
+    without belongs to the profile of the others of its number.
+    """
+    names = [(x.name, *(t.name for t in (*x.inputs, *x.outputs))) for x in listed]
+    marks = [max(map(int, _PROFILE.findall("\n".join(found))), default=0) for found in names]
+    if not any(marks):
+        return tuple(listed), ()
+    numbers = [next(iter(_COMPILED.findall(layer.name)), "") for layer in listed]
+    graphs = {number: mark for number, mark in zip(numbers, marks, strict=True) if number and mark}
+    found: dict[int, list[EngineLayer]] = {}
+    for layer, mark, number in zip(listed, marks, numbers, strict=True):
+        found.setdefault(mark or graphs.get(number, 0), []).append(_unmarked(layer))
+    first, *others = ([*map(_likeness, layers)] for _, layers in sorted(found.items()))
+    differing = sum(first != other for other in others)
+    told = f"{differing} of the others differ" if differing else "all are alike"
+    return tuple(found[min(found)]), (
+        f"The engine has {len(found)} optimization profiles; the layers are those of the first "
+        f"({told}).",
+    )
+
+
+def _likeness(layer: EngineLayer) -> tuple[str, ...]:
+    types = (t.dtype for t in (*layer.inputs, *layer.outputs))
+    return (_COMPILED.sub("", layer.name), layer.layer_type, layer.tactic, *types)
+
+
+def _unmarked(layer: EngineLayer) -> EngineLayer:
+    inputs, outputs = (
+        tuple(replace(t, name=without_profile(t.name)) for t in tensors)
+        for tensors in (layer.inputs, layer.outputs)
+    )
+    return replace(layer, name=without_profile(layer.name), inputs=inputs, outputs=outputs)

@@ -6,26 +6,25 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NoReturn
 
-from qdebug.engine_info.files.build_log import is_build_log, lines_of, read_build_log, times_in_log
-from qdebug.engine_info.files.device import (
-    Device,
-    device_in_log,
-    is_device_metadata,
-    read_device_metadata,
-)
+from qdebug.engine_info.files.build_log import is_build_log, log_lines, read_build_log
 from qdebug.engine_info.files.layer_info import is_layer_info, read_layer_info
+from qdebug.engine_info.files.layer_text import is_polygraphy_text, read_polygraphy_text
 from qdebug.engine_info.files.onnx_file import info_of_graph
-from qdebug.engine_info.files.polygraphy_text import is_polygraphy_text, read_polygraphy_text
-from qdebug.engine_info.files.profile import (
-    LayerTime,
+from qdebug.engine_info.files.timing import (
+    Measured,
     info_of_profile,
+    is_metadata,
     is_profile,
+    is_times,
+    measured_in_log,
+    read_measured,
     read_profile,
+    times_in_table,
 )
-from qdebug.engine_info.files.timing import ExecutionTimes, is_times, read_times
 from qdebug.engine_info.layers import EngineInfo
+from qdebug.engine_info.measurements import Device, ExecutionTimes, LayerTime
 from qdebug.errors import ModelError, UsageError
 from qdebug.inputfiles import HDF5_MAGIC, open_file
 from qdebug.network.foreign import ENGINE_SUFFIXES, recognized
@@ -35,8 +34,8 @@ from qdebug.network.prepare import prepare_model
 from qdebug.wording import option
 
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")
-_LOGGED = re.compile(r"\s*\[(?:[VIWEFX]|\d\d/\d\d/\d{4}-[\d:]+)\]")
-"""How a line of a log begins that has its level or its time in brackets; no JSON does."""
+_JSON = re.compile(r"\s*(?:\{|\[\s*[\[\]{\"])")
+"""How JSON of these kinds begins; a log may begin with a time or a level in brackets."""
 _MODEL_BEGINS = b"\x08"
 """The tag of ir_version, which is first in a message that is written in the order of its fields.
 Text, run files and engines do not begin this way."""
@@ -47,10 +46,38 @@ _TAKES = (
     "Accepted files: an ONNX model, a serialized engine, the JSON of trtexec --exportLayerInfo or "
     "--exportProfile, a verbose build log, or the text of polygraphy inspect model --show layers."
 )
-
-
-_HEAD = 1000
-"""Characters in which a file says what it is."""
+Kind = Literal["layers", "profile", "timing", "metadata"]
+_KINDS: tuple[tuple[Kind, Callable[[object], bool], str], ...] = (
+    ("layers", is_layer_info, "layer information"),
+    ("timing", is_times, "times of executions (trtexec --exportTimes)"),
+    ("metadata", is_metadata, "metadata of an engine (trex)"),
+    ("profile", is_profile, "a profile"),
+)
+"""What JSON tells of an engine. All but layers have a setting of `inspect` of this name."""
+_OTHER_TEXTS: tuple[tuple[str, str, Callable[[Path], str]], ...] = (
+    (
+        r"TRT-\d",
+        "is a calibration cache of TensorRT, which holds ranges and no layers",
+        lambda path: f"Compare its ranges: {option('from_cache', str(path))} of calibrate.",
+    ),
+    (
+        r"(?s)\s*<\?xml.{0,1000}<net\s",
+        "is a model of OpenVINO (its intermediate representation)",
+        lambda path: (
+            "Give the ONNX model that it was converted from; "
+            f"{option('backend', 'openvino')} of compare runs that."
+        ),
+    ),
+    (
+        r"(?s)\s*\[.*(?:Comparing Output: |Accuracy Summary)",
+        "is a comparison that Polygraphy printed: outputs, and no layers",
+        lambda path: (
+            "`qdebug compare` shows which layer makes a difference; of an engine, give the text of "
+            "polygraphy inspect model ENGINE --show layers."
+        ),
+    ),
+)
+"""Texts that tell no layers: how one begins, what it is, and what to do."""
 
 
 def open_engine_file(
@@ -76,7 +103,8 @@ def open_engine_file(
         serialized = read_serialized(data, str(path))
         if serialized is not None:
             return serialized
-        _refuse_run_file(data, path)
+        if data.startswith(HDF5_MAGIC):
+            _not_taken(f"{path} is a run file of qdebug, not an engine")
         text = _text(data)
         if text is not None:
             return _described(text, path)
@@ -84,49 +112,110 @@ def open_engine_file(
     return info_of_graph(prepare_model(_model(path), shapes=shapes, fed=False).graph)
 
 
-def _refuse_run_file(data: bytes, path: Path) -> None:
-    if data.startswith(HDF5_MAGIC):
-        raise _not_taken(f"{path} is a run file of qdebug, not an engine")
+def open_device(path: Path) -> Device:
+    """The GPU in the metadata of an engine, or in trtexec's log.
+
+    Raises:
+        UsageError: the file cannot be read or names no GPU.
+    """
+    found = _measured(path).device
+    if found is None:
+        raise UsageError(
+            f"{path} names no GPU",
+            "Give FILE.metadata.json of trex, or a log of trtexec.",
+            code="QD-USAGE-ENGINE-FILE",
+        )
+    return found
+
+
+def open_times(path: Path) -> ExecutionTimes:
+    """The times of executions: of trtexec --exportTimes, or its performance summary in a log.
+
+    Raises:
+        UsageError: the file cannot be read or holds none.
+    """
+    found = _measured(path).executions
+    if found is None:
+        raise UsageError(
+            f"{path} does not hold the times of executions",
+            "trtexec --exportTimes=FILE writes them; its log ends with a summary.",
+            code="QD-USAGE-ENGINE-FILE",
+        )
+    return found
+
+
+def open_profile(path: Path) -> tuple[LayerTime, ...]:
+    """The times in a profile, or in the table that trtexec --dumpProfile printed into a log.
+
+    Raises:
+        UsageError: the file cannot be read or is not a profile.
+    """
+    text = _text(_read(path)) or ""
+    printed = () if _JSON.match(text) else times_in_table([x.text for x in log_lines(text)])
+    return printed or read_profile(_document(text, path), str(path))
+
+
+def engine_file_kind(path: Path) -> Kind | None:
+    """What a text or JSON tells of an engine; None for one that tells nothing of any, for a model,
+    a serialized engine, and a file that cannot be read."""
+    try:
+        text = _text(_read(path)) or ""
+        document = _document(text, path)
+    except UsageError:
+        return None
+    if is_polygraphy_text(text) or (document is None and is_build_log(text)):
+        return "layers"
+    return _kind(document)
+
+
+def _kind(document: object) -> Kind | None:
+    return next((kind for kind, recognizes, _ in _KINDS if recognizes(document)), None)
 
 
 def _described(text: str, path: Path) -> EngineInfo:
+    """The engine that a text describes. Raises as `open_engine_file`."""
     if not text.strip():
-        raise _not_taken(f"{path} is empty")
-    printed = times_in_log(text)
-    if printed and not is_build_log(text):
-        return info_of_profile(printed)
-    logged = _LOGGED.match(text) is not None
-    if text.lstrip()[0] in "{[" and not (logged or is_build_log(text) or is_polygraphy_text(text)):
-        return _from_json(text, path)
+        _not_taken(f"{path} is empty")
     if is_polygraphy_text(text):
         return read_polygraphy_text(text, str(path))
+    document = _document(text, path)
+    if document is not None:
+        return _of_document(document, path)
     if is_build_log(text):
         return read_build_log(text, str(path))
-    if text.startswith("TRT-"):
-        raise UsageError(
-            f"{path} is a calibration cache of TensorRT, which holds ranges and no layers",
-            f"Compare its ranges: {option('from_cache', str(path))} of calibrate.",
-            code="QD-USAGE-ENGINE-FILE",
-        )
-    if text.lstrip().startswith("<?xml") and re.search(r"<net\s", text[:_HEAD]):
-        raise UsageError(
-            f"{path} is a model of OpenVINO (its intermediate representation)",
-            "Give the ONNX model that it was converted from; "
-            f"{option('backend', 'openvino')} of compare runs that.",
-            code="QD-USAGE-ENGINE-FILE",
-        )
-    if logged and re.search(r"Comparing Output: |Accuracy Summary", text):
-        raise UsageError(
-            f"{path} is a comparison that Polygraphy printed: outputs, and no layers",
-            "`qdebug compare` shows which layer makes a difference; of an engine, give the text of "
-            "polygraphy inspect model ENGINE --show layers.",
-            code="QD-USAGE-ENGINE-FILE",
-        )
-    known = recognized(path)
-    if known is not None and path.suffix not in (".yaml", ".yml"):
-        what = f"{path} is text, and neither layers nor a build log of TensorRT: by its name, "
-        raise UsageError(f"{what}{known.what}", known.hint, code="QD-USAGE-ENGINE-FILE")
-    raise _not_taken(f"{path} is text, but not a build log of TensorRT")
+    for begins, what, hint in _OTHER_TEXTS:
+        if re.match(begins, text):
+            raise UsageError(f"{path} {what}", hint(path), code="QD-USAGE-ENGINE-FILE")
+    known, why = recognized(path), f"{path} is text, but not a build log of TensorRT"
+    if known is None or path.suffix in (".yaml", ".yml"):
+        raise UsageError(why, _TAKES, code="QD-USAGE-ENGINE-FILE")
+    why = f"{path} is text, and neither layers nor a build log of TensorRT: by its name, "
+    raise UsageError(f"{why}{known.what}", known.hint, code="QD-USAGE-ENGINE-FILE")
+
+
+def _of_document(document: Any, path: Path) -> EngineInfo:
+    """The engine that a JSON describes. Raises as `open_engine_file`."""
+    kind = _kind(document)
+    if kind == "layers":
+        return read_layer_info(document, str(path))
+    if kind == "profile":
+        return info_of_profile(read_profile(document, str(path)))
+    if kind is None:
+        _not_taken(f"{path} is JSON, but neither layer information nor a profile")
+    words = next(words for found, _, words in _KINDS if found == kind)
+    raise UsageError(
+        f"{path} holds {words}, and no layers",
+        f"Inspect the layer information of the engine with {option(kind, str(path))}.",
+        code="QD-USAGE-ENGINE-FILE",
+    )
+
+
+def _measured(path: Path) -> Measured:
+    """What a file tells of executions and of the GPU. Raises as `open_times`."""
+    text = _text(_read(path)) or ""
+    if _JSON.match(text):
+        return read_measured(_document(text, path), str(path))
+    return measured_in_log([line.text for line in log_lines(text)])
 
 
 def _model(path: Path) -> ModelFile:
@@ -141,116 +230,28 @@ def _model(path: Path) -> ModelFile:
             why = (
                 f"{path} is named like a serialized engine, and does not begin like one of TensorRT"
             )
-        raise _not_taken(why) from error
+        _not_taken(why)
 
 
-def open_device(path: Path) -> Device:
-    """The GPU in the metadata of an engine, or in trtexec's log.
-
-    Raises:
-        UsageError: the file cannot be read or names no GPU.
-    """
-    text = _text(_read(path)) or ""
-    if text.lstrip()[:1] in ("{", "["):
-        return read_device_metadata(_parsed(text, path), str(path))
-    found = device_in_log(lines_of(text))
-    if found is None:
-        raise UsageError(
-            f"{path} names no GPU",
-            "Give FILE.metadata.json of trex, or a log of trtexec.",
-            code="QD-USAGE-ENGINE-FILE",
-        )
-    return found
-
-
-def open_times(path: Path) -> ExecutionTimes:
-    """The times of executions.
+def _document(text: str, path: Path) -> Any:
+    """The JSON of a file; None where it is no JSON.
 
     Raises:
-        UsageError: the file cannot be read or holds none.
+        UsageError: it begins like JSON, and cannot be read.
     """
-    text = _text(_read(path))
-    return read_times(_parsed(text, path) if text is not None else None, str(path))
-
-
-def open_profile(path: Path) -> tuple[LayerTime, ...]:
-    """The times in a profile, or in the table that trtexec --dumpProfile printed into a log.
-
-    Raises:
-        UsageError: the file cannot be read or is not a profile.
-    """
-    text = _text(_read(path))
-    printed = times_in_log(text) if text is not None else ()
-    if printed:
-        return printed
-    document = _parsed(text, path) if text is not None else None
-    return read_profile(document, str(path))  # type: ignore[arg-type]
-
-
-def describes_engine(path: Path) -> bool:
-    """Whether a file holds an engine's layers as text or JSON; False for one that cannot be read,
-    for a model and for a serialized engine."""
-    try:
-        text = _text(_read(path))
-    except UsageError:
-        return False
-    if text is None or not text.strip():
-        return False
-    if text.lstrip()[0] not in "{[" or is_polygraphy_text(text):
-        return is_polygraphy_text(text) or is_build_log(text)
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return is_build_log(text)
-    return is_layer_info(document)
-
-
-def addition_of(path: Path) -> Literal["profile", "timing", "metadata"] | None:
-    """The setting of `inspect` that takes a JSON file, which tells of an engine but not of its
-    layers; None for any other file, and for one that cannot be read."""
-    try:
-        text = _text(_read(path)) if path.suffix == ".json" else None
-        document = json.loads(text) if text is not None else None
-    except (UsageError, ValueError, RecursionError):
+    if not _JSON.match(text):
         return None
-    if is_times(document):
-        return "timing"
-    if is_device_metadata(document):
-        return "metadata"
-    return "profile" if is_profile(document) else None
-
-
-def _from_json(text: str, path: Path) -> EngineInfo:
-    document = _parsed(text, path)
-    if is_profile(document):
-        return info_of_profile(read_profile(document, str(path)))  # type: ignore[arg-type]
-    if is_layer_info(document):
-        return read_layer_info(document, str(path))  # type: ignore[arg-type]
-    for found, what, setting in (
-        (is_times(document), "times of executions (trtexec --exportTimes)", "timing"),
-        (is_device_metadata(document), "metadata of an engine (trex)", "metadata"),
-    ):
-        if found:
-            raise UsageError(
-                f"{path} holds {what}, and no layers",
-                f"Inspect the layer information of the engine with {option(setting, str(path))}.",
-                code="QD-USAGE-ENGINE-FILE",
-            )
-    raise _not_taken(f"{path} is JSON, but neither layer information nor a profile")
-
-
-def _parsed(text: str, path: Path) -> object:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (RecursionError, ValueError) as error:
+        if is_build_log(text):
+            return None
+        how = f"{path}: JSON that is nested too deep, or holds a number of too many digits"
+        if isinstance(error, json.JSONDecodeError):
+            how = f"{path}:{error.lineno}: not valid JSON: {error.msg}"
         raise UsageError(
-            f"{path}:{error.lineno}: not valid JSON: {error.msg}",
+            how,
             "Was the file written to its end? trtexec writes it when it has finished.",
-            code="QD-USAGE-ENGINE-FILE-DAMAGED",
-        ) from error
-    except (RecursionError, ValueError) as error:  # a number of thousands of digits
-        raise UsageError(
-            f"{path}: JSON that is nested too deep, or holds a number of too many digits",
             code="QD-USAGE-ENGINE-FILE-DAMAGED",
         ) from error
 
@@ -278,5 +279,5 @@ def _text(data: bytes) -> str | None:
     return None if text.count("\ufffd") > len(text) // 100 else text
 
 
-def _not_taken(why: str) -> UsageError:
-    return UsageError(why, _TAKES, code="QD-USAGE-ENGINE-FILE")
+def _not_taken(why: str) -> NoReturn:
+    raise UsageError(why, _TAKES, code="QD-USAGE-ENGINE-FILE")

@@ -13,7 +13,7 @@ import onnx
 
 from qdebug.backends.base import Session
 from qdebug.backends.engine import CaptureWay
-from qdebug.engine_info.files.profile import LayerTime
+from qdebug.engine_info.measurements import LayerTime
 from qdebug.execute.context import runner_of
 from qdebug.execute.engine.contradiction import without_contradicted
 from qdebug.execute.engine.observe import EngineJob, observe_engine, opened

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from qdebug.backends.tensorrt.serialized import read_engine
 from qdebug.engine_info.files.opening import open_engine_file, open_profile
-from qdebug.engine_info.files.profile import LayerTime, info_of_profile, with_times
+from qdebug.engine_info.files.timing import info_of_profile, with_times
 from qdebug.engine_info.layers import EngineInfo
+from qdebug.engine_info.measurements import LayerTime
 from qdebug.errors import UsageError, given_by
 from qdebug.formats.registry import FORMAT_OF
 from qdebug.inmemory import InMemory

@@ -20,7 +20,7 @@ from qdebug.backends.tensorrt.execute.runtime import (
     skipped_outputs,
 )
 from qdebug.backends.tensorrt.execute.slot import Listener, RunTimes, Slot
-from qdebug.engine_info.files.profile import LayerTime
+from qdebug.engine_info.measurements import LayerTime
 from qdebug.errors import BackendError
 from qdebug.types import Array, Feeds, Skipped, Tensors
 

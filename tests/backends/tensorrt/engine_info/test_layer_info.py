@@ -9,7 +9,7 @@ import pytest
 from refusals import refused
 
 from qdebug.engine_info.files.layer_info import read_layer_info
-from qdebug.engine_info.files.metadata import nodes_in_name, nodes_of_layer
+from qdebug.engine_info.files.node_names import nodes_in_name, nodes_of_layer
 from qdebug.engine_info.layers import EngineLayer, Role
 from qdebug.engine_info.tensors import EngineTensor, canonical_dtype
 from qdebug.plan.parsed_network import nodes_in_metadata

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdebug.engine_info.breakdown import by_precision, by_tactic, by_type
-from qdebug.engine_info.files.device import Device
 from qdebug.engine_info.files.onnx_file import info_of_graph
 from qdebug.engine_info.flow import unread_dequantizers
 from qdebug.engine_info.layers import (
@@ -24,6 +23,7 @@ from qdebug.engine_info.layers import (
     UnequalScales,
 )
 from qdebug.engine_info.lints import LINTS, Lint, lint
+from qdebug.engine_info.measurements import Device
 from qdebug.engine_info.roofline import bounds
 from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.engine_info.tensors import EngineTensor

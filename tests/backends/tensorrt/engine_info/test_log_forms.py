@@ -11,14 +11,14 @@ from refusals import refused
 from qdebug.backends.tensorrt.build.settings import BuildSettings
 from qdebug.backends.tensorrt.library import Library
 from qdebug.engine_info.files.build_log import is_build_log, read_build_log
-from qdebug.engine_info.files.device import read_device_metadata
 from qdebug.engine_info.files.layer_info import read_layer_info
-from qdebug.engine_info.files.metadata import nodes_in_name
+from qdebug.engine_info.files.layer_text import read_polygraphy_text
+from qdebug.engine_info.files.node_names import nodes_in_name
 from qdebug.engine_info.files.opening import open_engine_file
-from qdebug.engine_info.files.polygraphy_text import read_polygraphy_text
-from qdebug.engine_info.files.timing import ExecutionTimes, read_times
+from qdebug.engine_info.files.timing import read_measured
 from qdebug.engine_info.flow import unread_dequantizers
 from qdebug.engine_info.layers import EngineInfo, EventKind, InfoSource, Role
+from qdebug.engine_info.measurements import ExecutionTimes
 from qdebug.engine_info.summary import gate_values, summarize
 
 LATER = """\
@@ -344,7 +344,8 @@ DEVICE = """\
 
 
 def test_a_gpu_is_known_from_metadata_and_from_the_log() -> None:
-    device = read_device_metadata(METADATA, "a")
+    device = read_measured(METADATA, "a").device
+    assert device is not None
     # NVIDIA: 312 TFLOPS in FP16, 624 TOPS in INT8, 1935 GB/s.
     assert 2e-12 * (device.peak_macs("fp16") or 0) == pytest.approx(312, rel=0.01)
     assert 2e-12 * (device.peak_macs("int8") or 0) == pytest.approx(624, rel=0.01)
@@ -358,9 +359,9 @@ def test_a_gpu_is_known_from_metadata_and_from_the_log() -> None:
 
 def test_times_of_executions_are_their_medians() -> None:
     document = [{"computeMs": ms, "latencyMs": ms + 1} for ms in (1.0, 2.0, 9.0)]
-    assert read_times(document, "a") == ExecutionTimes(3, 2.0, 3.0)
+    assert read_measured(document, "a").executions == ExecutionTimes(3, 2.0, 3.0)
     with refused("QD-USAGE-ENGINE-FILE-DAMAGED", "computeMs"):
-        read_times([{"computeMs": "1"}], "a")
+        read_measured([{"computeMs": "1"}], "a")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from refusals import refused
 from qdebug.backends.tensorrt.serialized import read_engine
 from qdebug.engine_info.diff import MatchedBy, diff
 from qdebug.engine_info.files.opening import open_engine_file, open_profile
-from qdebug.engine_info.files.profile import with_times
+from qdebug.engine_info.files.timing import with_times
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
 from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.engine_info.tensors import EngineTensor

@@ -10,7 +10,7 @@ import pytest
 
 from qdebug.engine_info.diff import MatchedBy, diff
 from qdebug.engine_info.files.opening import open_engine_file, open_profile
-from qdebug.engine_info.files.profile import with_times
+from qdebug.engine_info.files.timing import with_times
 from qdebug.engine_info.layers import EngineInfo, InfoSource, Role
 from qdebug.engine_info.lints import lint
 from qdebug.engine_info.summary import gate_values, summarize
