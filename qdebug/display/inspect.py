@@ -156,13 +156,16 @@ def _facts(result: InspectResult) -> Iterator[tuple[str, str]]:
 
 
 def _executions(found: ExecutionTimes) -> str:
-    times = [
-        f"{number(ms, 3)} ms {words}"
-        for ms, words in ((found.compute_ms, "of computing"), (found.latency_ms, "with copies"))
-        if ms is not None
+    told = [
+        f"{number(value, 3)} {words}"
+        for value, words in (
+            (found.compute_ms, "ms of computing"),
+            (found.latency_ms, "ms with copies"),
+            (found.throughput, "a second"),
+        )
+        if value is not None
     ]
-    rate = f"; {number(found.throughput, 4)} a second" if found.throughput else ""
-    return f"median of {found.count}: {', '.join(times)}{rate}"
+    return f"median of {found.count}: {', '.join(told)}"
 
 
 def _opaque(result: InspectResult) -> str:

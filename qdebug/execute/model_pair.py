@@ -496,18 +496,17 @@ def _with_calibration(
         PlanError: the file is not valid, for another model, or has no tensor of the model.
     """
     with given_by("calibration"):
-        tensors = ranges_for(path, model)
+        tensors, unbounded = ranges_for(path, model), read_ranges(path).unbounded
     needed = _bind(plan, model).needed_ranges()
     notes = []
     missing = [t for t in needed if t not in tensors and t not in plan.tensors]
     if missing:
+        infinite = ", ".join(f"'{t}'" for t in missing if t in unbounded)
         notes.append(
             f"{path} has no range for {len(missing)} of {len(needed)} quantized tensors, first "
             f"'{missing[0]}': they are calibrated."
+            + (f" It has an infinite one for {infinite}." if infinite else "")
         )
-    infinite = [f"'{t}'" for t in read_ranges(path).unbounded if t in missing]
-    if infinite:
-        notes.append(f"In {path} the range of {', '.join(infinite[:3])} is infinite.")
     kept = [t for t in needed if t in tensors and t in plan.tensors]
     if kept:
         notes.append(f"The plan's own range is used for {counted(kept, 'tensor')}, not {path}'s.")

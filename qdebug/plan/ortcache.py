@@ -46,11 +46,8 @@ def read_ort_cache(path: Path) -> dict[str, float]:
     with open_file(path) as stream:
         data: bytes = stream.read()
     try:
-        if _LINE.match(data):
-            lines = [line.rpartition(" ") for line in data.decode().split("\n") if line.strip()]
-            entries = {name: float(amax) for name, _, amax in lines}
-        else:
-            entries = _of_json(data) if data.lstrip()[:1] == b"{" else _of_flatbuffers(data)
+        of_text = _of_json if data.lstrip()[:1] == b"{" else _of_flatbuffers
+        entries = (_of_lines if _LINE.match(data) else of_text)(data)
     except _DAMAGED as error:
         raise PlanError(
             f"{path}: not a calibration table of ONNX Runtime: {error}",
@@ -66,6 +63,11 @@ def read_ort_cache(path: Path) -> dict[str, float]:
             code="QD-PLAN-CACHE",
         )
     return entries
+
+
+def _of_lines(data: bytes) -> dict[str, float]:
+    lines = [line.rpartition(" ") for line in data.decode().split("\n") if line.strip()]
+    return {name: float(amax) for name, _, amax in lines}
 
 
 def _of_json(data: bytes) -> dict[str, float]:

@@ -107,16 +107,14 @@ def read_cache(path: str | Path) -> CalibrationCache:
                 code="QD-PLAN-CACHE",
             )
         name, scale = entry[1].strip(), struct.unpack(">f", bytes.fromhex(entry[2].zfill(8)))[0]
-        if math.isnan(scale) or scale < 0:
+        if math.isnan(scale) or scale < 0 or name in scales:
+            twice = f"tensor '{name}' is listed twice"
             raise PlanError(
-                f"{path}:{number}: the scale of '{name}' is {scale}",
-                "Calibrate again: a scale is a number >= 0.",
-                code="QD-PLAN-CACHE",
-            )
-        if name in scales:
-            raise PlanError(
-                f"{path}:{number}: tensor '{name}' is listed twice",
-                "Remove one of the two lines.",
+                f"{path}:{number}: "
+                + (twice if name in scales else f"the scale of '{name}' is {scale}"),
+                "Remove one of the two lines."
+                if name in scales
+                else "Calibrate again: a scale is a number >= 0.",
                 code="QD-PLAN-CACHE",
             )
         scales[name] = float(scale)

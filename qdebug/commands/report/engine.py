@@ -30,8 +30,11 @@ def joined(files: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
     GPU. The settings of `inspect` name these."""
     found: list[tuple[str, dict[str, str]]] = []
     for file in files:
-        named = not isinstance(file, InMemory) and Path(file).suffix == ".json"
-        setting = engine_file_kind(Path(file)) if named else None
+        setting = (
+            None
+            if isinstance(file, InMemory) or Path(file).suffix != ".json"
+            else engine_file_kind(Path(file))
+        )
         if found and setting is not None and setting not in ("layers", *found[-1][1]):
             found[-1][1][setting] = file
         else:
