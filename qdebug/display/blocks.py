@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from qdebug.result import FailedStage, Result
 from qdebug.results.conditions import Checked
-from qdebug.results.words import number
+from qdebug.results.words import figure, number
 from qdebug.wording import printable
 
 T = TypeVar("T")
@@ -77,26 +77,61 @@ Block = Line | Facts | Table | Checks
 View = Sequence[Block]
 
 
+Cells = tuple[Column, Callable[[T], object]]
+"""A column, and what stands in it for an item; None is shown as "–"."""
+Parts = Block | Iterable["Parts"] | None
+
+
+def flat(*parts: Parts) -> list[Block]:
+    """The blocks of a view, whose parts may be blocks, several of them, or None where there is
+    nothing to say."""
+    found: list[Block] = []
+    for part in parts:
+        if isinstance(part, Block):
+            found.append(part)
+        elif part is not None:
+            found += flat(*part)
+    return found
+
+
+def facts(rows: Iterable[tuple[str, str | None]]) -> Facts:
+    """Facts, without those that have no text."""
+    return Facts(tuple((name, text) for name, text in rows if text))
+
+
 def table_of(
     items: Iterable[T],
-    columns: Sequence[tuple[Column, Callable[[T], str]]],
+    columns: Iterable[Cells[T] | None],
     style: Callable[[T], Style] = lambda _: "",
 ) -> Table:
-    """A table with a row for each item; each column says how its cells are made."""
-    listed = list(items)
+    """A table with a row for each item; each column that is not None says how its cells are
+    made."""
+    listed, used = list(items), [column for column in columns if column is not None]
     return Table(
-        tuple(column for column, _ in columns),
-        tuple(tuple(printable(cell(item)) for _, cell in columns) for item in listed),
+        tuple(column for column, _ in used),
+        tuple(tuple(_told(cell(item)) for _, cell in used) for item in listed),
         tuple(style(item) for item in listed),
     )
 
 
+def number_column(
+    head: str, cell: Callable[[T], float | None], unit: str = "", digits: int = 4, drop: int = 0
+) -> Cells[T]:
+    """A column of figures of one unit; see `words.figure`."""
+    return Column(head, "number", drop), lambda item: figure(cell(item), unit, digits)
+
+
+def _told(cell: object) -> str:
+    return "–" if cell is None else printable(str(cell))
+
+
 def conditions(checked: Iterable[Checked], unknown: str = "no value") -> Checks:
     """The conditions of a gate, each with the worst value found; `unknown` stands for none."""
-    return Checks(tuple((c.passed, f"{c.expression}: {_found(c, unknown)}") for c in checked))
+    return Checks(tuple((c.passed, f"{c.expression}: {found_by(c, unknown)}") for c in checked))
 
 
-def _found(checked: Checked, unknown: str) -> str:
+def found_by(checked: Checked, unknown: str = "no value") -> str:
+    """The worst value, and where it is; `unknown` stands for none."""
     if checked.value is not None:
         return number(checked.value) + (f", {printable(checked.at)}" if checked.at else "")
     return f"{unknown} ({printable(checked.reason)})" if checked.reason else unknown

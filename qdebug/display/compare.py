@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from qdebug.analyse.causes.engine import ENGINE_LABELS
 from qdebug.display.blocks import (
     Block,
+    Cells,
     Column,
-    Facts,
     Line,
+    Parts,
     Style,
     conditions,
+    facts,
     failures,
+    flat,
     notes,
+    number_column,
     table_of,
 )
 from qdebug.display.engine import doubt, engine_blocks
@@ -31,7 +36,6 @@ from qdebug.results.compare import (
     Correspondence,
     LayerResult,
     TaskResult,
-    TriedRemedy,
 )
 from qdebug.results.curve import Curve, Figure, Order
 from qdebug.results.stage_report import Stage, StageState
@@ -42,7 +46,6 @@ from qdebug.results.words import (
     first_names,
     in_decibels,
     number,
-    share,
 )
 from qdebug.types import Fp16Kernels
 from qdebug.wording import counted, option, printable
@@ -98,47 +101,42 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
     """A comparison: what its leading layers cost together, facts, the `top` worst layers, the
     reasons, notes, the verdict. `detailed` adds facts about how it was compared, and what the
     errors of these layers consist of."""
-    shown = result.layers[:top]
-    opening = sentence(result)
-    failure = result.engine_failure
-    blocks: list[Block] = [
-        *([Line(_ENGINE_FAILED.format(result.backend), "bad"), Line()] if failure else []),
-        *([Line(opening, "strong"), Line()] if opening else []),
+    shown, opening = result.layers[:top], sentence(result)
+    failed = Line(_ENGINE_FAILED.format(result.backend), "bad")
+    reasons = [*_engine_reasons(result), *_reasons(result, shown, detailed)]
+    return flat(
+        (failed, Line()) if result.engine_failure else None,
+        (Line(opening, "strong"), Line()) if opening else None,
         Line(_title(result), "title"),
-        Facts(tuple(_facts(result, detailed))),
+        facts(_facts(result, detailed)),
         Line(),
-        *framework_blocks(result, detailed=detailed),
-        *group_blocks(result),
+        framework_blocks(result, detailed=detailed),
+        group_blocks(result),
         Line(_layers_title(result, len(shown)), "title"),
-        *_legend(result, shown, detailed),
+        _legend(result, shown, detailed),
         table_of(
             shown,
             [
-                (Column("#", "number"), lambda x: str(x.rank)),
+                (Column("#", "number"), lambda x: x.rank),
                 (Column("layer", "name"), lambda x: x.name),
                 (Column("op", "op"), lambda x: x.op_type),
-                (Column("prec."), lambda x: str(x.precision)),
-                *_ordering_column(result, detailed),
+                (Column("prec."), lambda x: x.precision),
+                _ordering_column(result, detailed),
                 *((Column(m.column, "number"), _figure(m)) for m in _columns(result, detailed)),
             ],
             _style,
         ),
         Line(),
-    ]
-    reasons = [*_engine_reasons(result), *_reasons(result, shown, detailed)]
-    if reasons:
-        blocks += [Line("Why", "title"), *reasons, Line()]
-    blocks += _remedies(result)
-    if detailed:
-        blocks += _parts(shown)
-    if result.engine is not None:
-        blocks += engine_blocks(result.engine, _MOST_MISMATCHES)
-    blocks += failures(result.failed)
-    blocks += notes((*result.notes, *_unlike(result)))
-    blocks += _stages(result)
-    blocks.append(conditions(result.conditions))
-    blocks.append(_verdict(result))
-    return blocks
+        (Line("Why", "title"), reasons, Line()) if reasons else None,
+        _remedies(result),
+        _parts(shown) if detailed else None,
+        engine_blocks(result.engine, _MOST_MISMATCHES) if result.engine else None,
+        failures(result.failed),
+        notes((*result.notes, *_unlike(result))),
+        _stages(result),
+        conditions(result.conditions),
+        _verdict(result),
+    )
 
 
 _STATE_STYLES: dict[StageState, Style] = {
@@ -151,55 +149,37 @@ _STATE_STYLES: dict[StageState, Style] = {
 
 def _stages(result: CompareResult) -> list[Block]:
     """The steps from the framework to the engine, one line each."""
-
-    def told(stage: Stage) -> str:
-        return f"{stage.told}: {stage.next_step}" if stage.next_step else stage.told
-
-    columns: list[tuple[Column, Callable[[Stage], str]]] = [
-        (Column("stage"), lambda stage: stage.between),
-        (Column(""), lambda stage: stage.state.words),
-        (Column("", "rest"), told),
+    columns: list[Cells[Stage]] = [
+        (Column("stage"), lambda s: s.between),
+        (Column(""), lambda s: s.state.words),
+        (Column("", "rest"), lambda s: ": ".join(filter(None, (s.told, s.next_step)))),
     ]
     return [table_of(result.stages, columns, lambda s: _STATE_STYLES[s.state]), Line()]
 
 
-def _ordering_column(
-    result: CompareResult, detailed: bool
-) -> list[tuple[Column, Callable[[LayerResult], str]]]:
+def _ordering_column(result: CompareResult, detailed: bool) -> Cells[LayerResult] | None:
     """What the rows are ordered by, where no other column shows it."""
-    curve = result.curve
+    order = result.curve.order if result.curve else Order.EFFECT
+    points = {p.layers: p.restored for p in (result.curve.shown if result.curve else ())}
 
-    def loss(layer: LayerResult) -> str:
-        part = layer.effect.loss_share if layer.effect else None
-        return "–" if part is None else f"{_about(layer)}{-part:+.0%}"
+    def of_effect(name: str, write: Callable[[float, LayerResult], str]) -> Callable[[Any], object]:
+        return lambda x: (
+            None if (value := getattr(x.effect, name, None)) is None else write(value, x)
+        )
 
-    def worst_part(layer: LayerResult) -> str:
-        part = layer.effect.worst_part_share if layer.effect else None
-        return "–" if part is None else _signed(gain_db(part), layer)
-
-    def metric(layer: LayerResult) -> str:
-        gain = layer.effect.metric_gain if layer.effect else None
-        return "–" if gain is None else f"{gain:+.4f}"
-
-    def together(layer: LayerResult) -> str:
-        points = curve.shown if curve else ()
-        return next((f"{p.restored:.0%}" for p in points if p.layers == layer.rank), "–")
-
-    def alone(layer: LayerResult) -> str:
-        return figure(layer.alone_sqnr_db, "dB")
-
-    cells = {
-        Order.LOSS: ("loss", loss),
-        Order.WORST_PART: ("part dB", worst_part),
-        Order.SCORE: ("metric", metric),
-        Order.MERGED: ("together", together),
-        Order.ALONE: ("alone dB", alone),
+    cells: Mapping[Order, tuple[str, Callable[[LayerResult], object]]] = {
+        Order.LOSS: ("loss", of_effect("loss_share", lambda v, x: f"{_about(x)}{-v:+.0%}")),
+        Order.WORST_PART: (
+            "part dB",
+            of_effect("worst_part_share", lambda v, x: _signed(gain_db(v), x)),
+        ),
+        Order.SCORE: ("metric", of_effect("metric_gain", lambda v, _: figure(v, "change"))),
+        Order.MERGED: ("together", lambda x: figure(points.get(x.rank), "whole share")),
+        Order.ALONE: ("alone dB", lambda x: decibel(x.alone_sqnr_db)),
     }
-    head, cell = cells.get(curve.order if curve else Order.EFFECT, ("", metric))
-    if curve and curve.order is Order.MERGED and not curve.shown:
-        return []
-    shown = head and head not in (m.column for m in _columns(result, detailed))
-    return [(Column(head, "number"), cell)] if shown else []
+    head, cell = cells.get(order, ("", str))
+    there = head in ("", *(m.column for m in _columns(result, detailed)))
+    return None if there or (head == "together" and not points) else (Column(head, "number"), cell)
 
 
 def _title(result: CompareResult) -> str:
@@ -213,33 +193,31 @@ def _title(result: CompareResult) -> str:
 
 
 def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
-    if result.metric:
-        metric = result.metric
-        now = f"{metric.candidate:.4f} in {precisions(result)}"
-        told = change(metric, result.samples)
-        yield printable(metric.name), f"{metric.reference:.4f} in FP32, {now} ({told})"
+    if metric := result.metric:
+        now = f"{figure(metric.candidate, 'metric')} in {precisions(result)}"
+        told = f"{figure(metric.reference, 'metric')} in FP32, {now}"
+        yield printable(metric.name), f"{told} ({change(metric, result.samples)})"
         yield from _of_metric(metric, detailed)
     broken_first = sorted(result.outputs, key=lambda o: (o.metrics.is_finite, o.metrics.sqnr_db))
     listed = broken_first[:_MOST_OUTPUTS]
     for output in (o for o in result.outputs if o in listed):
-        yield f"output {printable(output.name)}", _metrics_text(output.metrics, output.worst_file)
+        name = printable(output.name)
+        yield f"output {name}", _metrics_text(output.metrics, output.worst_file)
         for part in output.parts:
             where = f"{part.places} from {printable(part.branch)}"
-            yield f"part of {printable(output.name)}", f"SQNR {in_decibels(part.sqnr_db)}, {where}"
+            yield f"part of {name}", f"SQNR {in_decibels(part.sqnr_db)}, {where}"
     if others := [o.metrics.sqnr_db for o in result.outputs if o not in listed]:
         text = f"SQNR {in_decibels(min(others))} and more ({option('json')} lists them)"
         yield counted(others, "other output"), text
     if len(result.outputs) > 1 and result.summary is not None:
-        together = in_decibels(result.summary.sqnr_db)
         worst = ", each by its worst part" if any(x.parts for x in result.outputs) else ""
         of = f"of the mean of their noise-to-signal ratios{worst}"
-        yield "all outputs", f"SQNR {together}, {of}"
+        yield "all outputs", f"SQNR {in_decibels(result.summary.sqnr_db)}, {of}"
     if result.curve and result.curve.shown and not _loses_nothing(result.curve):
         yield "kept in FP32", _curve_text(result, result.curve)
     harmless = {x.tensor for x in result.layers if x.harmless}
-    broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
-    if broken:
-        text = f"{counted(len(broken), 'tensor')}, first in {printable(broken[0].name)}"
+    if broken := [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]:
+        text = f"{counted(broken, 'tensor')}, first in {printable(broken[0].name)}"
         yield "NaN or Inf", text
     yield from (fact for fact, as_usual in _how(result) if detailed or not as_usual)
 
@@ -248,20 +226,19 @@ def _of_metric(metric: TaskResult, detailed: bool) -> Iterator[tuple[str, str]]:
     """What stands behind the metric's change: whether it may be chance, boxes, samples."""
     found = metric.uncertainty
     if found is not None and metric.candidate != metric.reference:
-        low, high = found.change
-        said = [f"95% interval {low:+.4f} to {high:+.4f}"]
-        if metric.lost is not None and found.p_value is not None:
-            said.insert(0, f"{counted(metric.lost, 'sample')} lost, {metric.won} won")
+        low, high = (figure(end, "change") for end in found.change)
+        said = [f"95% interval {low} to {high}"]
         if found.p_value is not None:
+            if metric.lost is not None:
+                said.insert(0, f"{counted(metric.lost, 'sample')} lost, {metric.won} won")
             real = "" if is_certain(metric) else ": may be chance"
-            size = f"= {number(found.p_value, 2)}" if found.p_value >= _TINY else f"< {_TINY:g}"
-            said.append(f"p {size} by {found.test}{real}")
+            p = f"= {number(found.p_value, 2)}" if found.p_value >= _TINY else f"< {_TINY:g}"
+            said.append(f"p {p} by {found.test}{real}")
         yield "its change", "; ".join(said)
     if metric.boxes is not None:
         yield "boxes", _boxes_text(metric.boxes, metric.reference_boxes)
-    if metric.described:
-        yield "read as", printable(metric.described)
-    if detailed and metric.worst:
+    yield "read as", printable(metric.described)
+    if detailed:
         yield "worst by the task", ", ".join(f"sample {w.sample}" for w in metric.worst)
 
 
@@ -287,78 +264,62 @@ def _curve_text(result: CompareResult, curve: Curve) -> str:
     heights = [0.0, *(min(1.0, max(0.0, p.restored)) for p in points)]
     bars = "".join(_BARS[round(h * (len(_BARS) - 1))] for h in heights)
     name = printable(result.metric.name) if result.metric else ""
-    units = {
-        Figure.SQNR: "SQNR in dB",
-        Figure.LOSS: f"per-sample loss of {name}",
-        Figure.SCORE: name,
-    }
-    unit, on = units[curve.figure], ""
+    units = {Figure.SQNR: "SQNR in dB", Figure.LOSS: f"per-sample loss of {name}"}
+    unit = units.get(curve.figure, name)
     if curve.samples < result.samples:
-        on = f", on {curve.samples} of the {counted(result.samples, 'sample')}"
+        unit += f", on {curve.samples} of the {counted(result.samples, 'sample')}"
     if curve.is_told_in_gains(result.samples):
-        gains = ", ".join(f"{p.layers}: {p.value - curve.planned:+.1f}" for p in points)
-        return f"{bars} gain in {unit}{on}: first {gains}"
-    values = ", ".join(f"{p.layers}: {_of_curve(curve, p.value)}" for p in points)
-    all_of_them = (
-        "" if curve.figure is Figure.SQNR else f", all {_of_curve(curve, curve.reference)}"
+        gains = (f"{p.layers}: {figure(p.value - curve.planned, 'gain')}" for p in points)
+        return f"{bars} gain in {unit}: first {', '.join(gains)}"
+    is_sqnr = curve.figure is Figure.SQNR
+    none, *values, full = (
+        decibel(v) if is_sqnr else number(v, 3)
+        for v in (curve.planned, *(p.value for p in points), curve.reference)
     )
-    return f"{bars} {unit}{on}: none {_of_curve(curve, curve.planned)}, first {values}{all_of_them}"
-
-
-def _of_curve(curve: Curve, value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return decibel(value) if curve.figure is Figure.SQNR else number(value, 3)
+    first = ", ".join(f"{p.layers}: {v}" for p, v in zip(points, values, strict=True))
+    return f"{bars} {unit}: none {none}, first {first}{'' if is_sqnr else f', all {full}'}"
 
 
 def _how(result: CompareResult) -> Iterator[tuple[tuple[str, str], bool]]:
     """Facts about how it was compared, each with whether it is as usual."""
     if (first := result.first_divergence) is not None:
-        where = printable(first.layer or first.tensor)
-        name = f"first under {first.threshold_db:g} dB"
-        yield (name, f"{where} ({in_decibels(first.sqnr_db)})"), result.summary is not None
-    if result.fp16_kernels is not None:
-        usual = result.fp16_kernels is Fp16Kernels.TENSORRT
-        yield ("FP16 layers", FP16_KERNELS[result.fp16_kernels]), usual
+        where = f"{printable(first.layer or first.tensor)} ({in_decibels(first.sqnr_db)})"
+        yield (f"first under {first.threshold_db:g} dB", where), result.summary is not None
+    if (kernels := result.fp16_kernels) is not None:
+        yield ("FP16 layers", FP16_KERNELS[kernels]), kernels is Fp16Kernels.TENSORRT
     if (matched := result.correspondence) is not None:
-        yield (
-            ("matched", _matched(matched)),
-            not matched.unmatched and all(m.proven for m in matched.matches),
-        )
-    text = f"{counted(len(result.tensors), 'tensor')} of {counted(len(result.layers), 'layer')}"
-    skipped = sum(1 for s in result.skipped if s.reason != "not floating point")
+        as_usual = not matched.unmatched and all(m.proven for m in matched.matches)
+        yield ("matched", _matched(matched)), as_usual
+    text = f"{counted(result.tensors, 'tensor')} of {counted(result.layers, 'layer')}"
+    skipped = sum(s.reason != "not floating point" for s in result.skipped)
     text += f"; {skipped} skipped ({option('json')} says why)" if skipped else ""
     yield ("compared", text), not skipped
 
 
 def _matched(found: Correspondence) -> str:
     """How the tensors of the two models were matched, and whether that is proven."""
-    matches = found.matches
-    other = Counter(m.how for m in matches if m.how != "name")
+    matches, proven = found.matches, sum(m.proven for m in found.matches)
+    other = Counter(f"by {m.how}" for m in matches if m.how != "name")
     done = Counter(m.transformation for m in matches if m.transformation)
-    parts = [f"{n} by {how}" for how, n in other.items()]
-    parts += [f"{n} {what}" for what, n in done.items()]
-    proven = sum(m.proven for m in matches)
+    parts = ", ".join(f"{n} {how}" for how, n in (*other.items(), *done.items()))
     wrong = len(matches) - proven
-    judged = "all proven" if not wrong else f"{proven} proven, {wrong} not"
-    text = counted(len(matches), "tensor") + (f" ({', '.join(parts)})" if parts else "")
+    judged = f"{proven} proven, {wrong} not" if wrong else "all proven"
+    text = counted(matches, "tensor") + (f" ({parts})" if parts else "")
     return f"{text}; {judged} on {counted(found.samples, 'sample')}"
 
 
 def _unlike(result: CompareResult) -> Iterator[str]:
     """Notes on tensors that do not correspond, and on those of which it is not proven."""
     found = result.correspondence
-    if found is None:
-        return
-    wrong = [(m.tensor, m.reason) for m in found.matches if not m.proven]
+    wrong = [(m.tensor, m.reason) for m in found.matches if not m.proven] if found else []
+    missing = [(u.tensor, u.reason) for u in found.unmatched] if found else []
     for what, listed in (
-        ("No counterpart", [(u.tensor, u.reason) for u in found.unmatched]),
+        ("No counterpart", missing),
         ("Not proven to be the same quantity", wrong),
     ):
         if listed:
             tensor, reason = next((x for x in listed if x[1]), listed[0])
-            others = f" ({len(listed) - 1} more: {option('json')} lists them)"
-            more = others if len(listed) > 1 else ""
+            more = f" ({len(listed) - 1} more: {option('json')} lists them)" if listed[1:] else ""
             why = f": {reason}" if reason else ", whose layer does not run alone"
             yield f"{what}: '{tensor}'{why}{more}."
 
@@ -375,16 +336,14 @@ def _metrics_text(metrics: Metrics, worst_file: str) -> str:
 
 
 def _layers_title(result: CompareResult, shown: int) -> str:
-    executed = result.engine is not None and result.engine.executed
-    by = "Layers, the largest error of their own first"
-    if result.effect is not None:
-        by = _BY[result.curve.order if result.curve else Order.EFFECT]
-    title = f"{by}{', in the simulation' if executed else ''}"
+    order = result.curve.order if result.curve else Order.EFFECT
+    by = _BY[Order.LOCAL if result.effect is None else order]
+    simulated = ", in the simulation" if result.engine and result.engine.executed else ""
     hidden = result.layers[shown:]
-    more = option("top", str(len(result.layers)))
     without = sum(layer.effect is None for layer in hidden) if result.effect is not None else 0
     of_these = f", {without} of them without a gain" if without else ""
-    return title + (f" ({len(hidden)} more{of_these}: {more})" if hidden else "")
+    more = f" ({len(hidden)} more{of_these}: {option('top', str(len(result.layers)))})"
+    return f"{by}{simulated}{more if hidden else ''}"
 
 
 def _columns(result: CompareResult, detailed: bool) -> Sequence[Metric]:
@@ -393,52 +352,52 @@ def _columns(result: CompareResult, detailed: bool) -> Sequence[Metric]:
     return _DETAILED if detailed else _WITH_EFFECTS
 
 
-def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool) -> Iterator[Line]:
+def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool) -> Line | None:
     """What the reader must know of the table's figures: which are estimates, which are of other
-    samples than the rest, what a negative gain means."""
-    effect, said = result.effect, []
-    of = f"of the {counted(result.samples, 'sample')}"
-    if effect is not None:
-        if any(map(_is_estimate, shown)):
-            fewer = effect.samples < result.samples
-            said.append(f"≈: estimated{f' from {effect.samples} {of}' if fewer else ''}.")
-        order = result.curve.order if result.curve else None
-        heads = [column.head for column, _ in _ordering_column(result, detailed)]
-        if "together" in heads:
-            said.append("together: the part of what was lost that it and all above give back.")
-        if effect.on_kernels:
-            said.append(_OF_KERNELS)
-        if (detailed or order is Order.ALONE) and effect.alone_samples < result.samples:
-            said.append(f"alone dB: from {effect.alone_samples} {of}.")
-    if effect is not None and any(o.parts for o in result.outputs):
-        said.append(
-            "gain dB counts all parts of the outputs alike; the first sentence is about the worst."
-        )
-    if 0 < result.local_samples < result.samples:
-        said.append(f"local dB: from {result.local_samples} {of}.")
-    if negative := {x.name for x in shown if (x.gain_db or 0.0) <= -_LEAST_GAIN}:
-        summary = result.summary  # where the loss comes from elsewhere, it names no layers
-        named = summary and summary.elsewhere is None and negative.intersection(summary.layers)
-        helps = ", and those that the first sentence names help only together" if named else ""
-        said.append(f"A negative gain: the error of the layer offsets that of others{helps}.")
-    said += _of_first(result, shown)
-    if said:
-        yield Line(" ".join(said), "muted")
-
-
-def _of_first(result: CompareResult, shown: Sequence[LayerResult]) -> Iterator[str]:
-    """Which layers come first, whatever they gain."""
-    is_known = result.effect is not None
-    if is_known and any(x.overflows and (x.gain_db or 0.0) < _LEAST_GAIN for x in shown):
-        yield (
+    samples than the rest, what a negative gain means, and which layers come first whatever they
+    gain."""
+    effect, summary, all_of_them = result.effect, result.summary, result.samples
+    of, known = f"of the {counted(all_of_them, 'sample')}", effect is not None
+    some, alone = (effect.samples, effect.alone_samples) if effect else (all_of_them, all_of_them)
+    column = _ordering_column(result, detailed)
+    by_alone = result.curve is not None and result.curve.order is Order.ALONE
+    negative = {x.name for x in shown if (x.gain_db or 0.0) <= -_LEAST_GAIN}
+    # Where the loss comes from elsewhere, the first sentence names no layers.
+    named = summary and summary.elsewhere is None and negative.intersection(summary.layers)
+    helps = ", and those that the first sentence names help only together" if named else ""
+    said = (
+        (
+            known and any(map(_is_estimate, shown)),
+            f"≈: estimated{f' from {some} {of}' if some < all_of_them else ''}.",
+        ),
+        (
+            known and column is not None and column[0].head == "together",
+            "together: the part of what was lost that it and all above give back.",
+        ),
+        (effect is not None and effect.on_kernels, _OF_KERNELS),
+        ((detailed or by_alone) and alone < all_of_them, f"alone dB: from {alone} {of}."),
+        (
+            known and any(o.parts for o in result.outputs),
+            "gain dB counts all parts of the outputs alike; the first sentence is about the worst.",
+        ),
+        (0 < result.local_samples < all_of_them, f"local dB: from {result.local_samples} {of}."),
+        (
+            negative,
+            f"A negative gain: the error of the layer offsets that of others{helps}.",
+        ),
+        (
+            known and any(x.overflows and (x.gain_db or 0.0) < _LEAST_GAIN for x in shown),
             "Layers that overflow come first: one of them in FP32 gains nothing as long as another "
-            "overflows."
-        )
-    if _is_masked_above(result, shown):
-        yield (
+            "overflows.",
+        ),
+        (
+            _is_masked_above(result, shown),
             "Layers that do as much harm alone as all together come first, whatever their gain: "
-            "one of them in FP32 gains little as long as another is quantized."
-        )
+            "one of them in FP32 gains little as long as another is quantized.",
+        ),
+    )
+    text = " ".join(sentence for holds, sentence in said if holds)
+    return Line(text, "muted") if text else None
 
 
 def _is_masked_above(result: CompareResult, shown: Sequence[LayerResult]) -> bool:
@@ -464,19 +423,16 @@ def _is_estimate(layer: LayerResult) -> bool:
 
 def _gain(layer: LayerResult) -> str:
     """What keeping only this layer in FP32 gains, in dB."""
-    gain = layer.gain_db
-    if gain is None:
-        makes_finite = layer.effect is not None and layer.effect.gain == math.inf
-        return "finite" if makes_finite else "–"
-    return _signed(gain, layer)
+    if layer.gain_db is not None:
+        return _signed(layer.gain_db, layer)
+    return "finite" if layer.effect is not None and layer.effect.gain == math.inf else "–"
 
 
 def _signed(gain: float, layer: LayerResult) -> str:
     """A gain of the layer, in dB."""
     if not math.isfinite(gain):
-        return figure(gain, "dB")
-    text = f"{gain:+.1f}" if abs(gain) >= _LEAST_GAIN else "0.0"
-    return f"{_about(layer)}{text}"
+        return decibel(gain)
+    return f"{_about(layer)}{figure(gain, 'gain') if abs(gain) >= _LEAST_GAIN else '0.0'}"
 
 
 def _about(layer: LayerResult) -> str:
@@ -496,67 +452,69 @@ def _figure(metric: Metric) -> Callable[[LayerResult], str]:
     return cell
 
 
-def _parts(layers: Sequence[LayerResult]) -> list[Block]:
+def _parts(layers: Sequence[LayerResult]) -> Parts:
     """What the errors at the layers' outputs consist of, as shares of each."""
     found = [(x, x.error_parts) for x in layers if x.error_parts is not None]
     if not found:
-        return []
+        return None
     unexplained = any((p.unexplained or 0) >= _LEAST_UNEXPLAINED * p.total for _, p in found)
-    shares = {
-        "inherited": "inherited",
-        "weights": "weights",
-        "clipping": "clipping",
-        "rounding": "rounding",
-        "interact.": "interaction",
-        **({"unexpl.": "unexplained"} if unexplained else {}),
-    }
+    shown = _PARTS if unexplained else _PARTS[:-1]
     samples = max(p.samples for _, p in found)
-    table = table_of(
-        found,
-        [
-            (Column("#", "number"), lambda x: str(x[0].rank)),
-            (Column("layer", "name"), lambda x: x[0].name),
-            *(
-                (Column(head, "number"), lambda x, part=part: share(x[1].share(part)))
-                for head, part in shares.items()
-            ),
-        ],
+    negative = any((p.share(part) or 0.0) < 0 for _, p in found for _, part in shown)
+    return (
+        Line(f"What the cumulative errors consist of, on {counted(samples, 'sample')}", "title"),
+        Line("A negative share: parts of the error offset each other.", "muted")
+        if negative
+        else None,
+        table_of(
+            found,
+            [
+                (Column("#", "number"), lambda x: x[0].rank),
+                (Column("layer", "name"), lambda x: x[0].name),
+                *(
+                    number_column(head, lambda x, part=part: x[1].share(part), "share")
+                    for head, part in shown
+                ),
+            ],
+        ),
+        Line(),
     )
-    title = f"What the cumulative errors consist of, on {counted(samples, 'sample')}"
-    negative = any((p.share(part) or 0.0) < 0 for _, p in found for part in shares.values())
-    told = [Line("A negative share: parts of the error offset each other.", "muted")]
-    return [Line(title, "title"), *(told if negative else []), table, Line()]
 
 
-def _remedies(result: CompareResult) -> list[Block]:
+_PARTS = (
+    *((part, part) for part in ("inherited", "weights", "clipping", "rounding")),
+    ("interact.", "interaction"),
+    ("unexpl.", "unexplained"),
+)
+"""Of the error of a layer: the heads of columns, and what they show."""
+
+
+def _remedies(result: CompareResult) -> Parts:
     """What was tried on the leading layers: of each the best."""
     found = [(x, x.remedies[0]) for x in result.layers if x.remedies]
     if not found:
         none = Line("No remedy applies to the first layers.")
-        return [none, Line()] if result.remedy_samples else []
+        return (none, Line()) if result.remedy_samples else None
     metric = result.metric.name if result.metric else ""
-    columns: list[tuple[Column, Callable[[tuple[LayerResult, TriedRemedy]], str]]] = [
-        (Column("#", "number"), lambda x: str(x[0].rank)),
-        (Column("layer", "name"), lambda x: x[0].name),
-        (Column("remedy"), lambda x: x[1].remedy if x[1].helps else "none helps"),
-        (Column("gain dB", "number"), lambda x: f"{x[1].gain_db:+.1f}" if x[1].helps else "–"),
-    ]
-    if metric:
-        columns.append((Column(metric, "number"), _metric_with))
     worst = ", with its gain at the worst output" if len(result.outputs) > 1 else ""
-    title = (
-        f"The best remedy for each layer by itself{worst}, on "
-        f"{counted(result.remedy_samples, 'sample')}"
+    samples, without = counted(result.remedy_samples, "sample"), result.remedy_metric
+    than = "" if without is None else f" ({metric} {number(without, 4)} without)"
+    return (
+        Line(f"The best remedy for each layer by itself{worst}, on {samples}{than}", "title"),
+        table_of(
+            found,
+            [
+                (Column("#", "number"), lambda x: x[0].rank),
+                (Column("layer", "name"), lambda x: x[0].name),
+                (Column("remedy"), lambda x: x[1].remedy if x[1].helps else "none helps"),
+                number_column("gain dB", lambda x: x[1].gain_db if x[1].helps else None, "gain"),
+                number_column(metric, lambda x: x[1].metric if x[1].helps else None)
+                if metric
+                else None,
+            ],
+        ),
+        Line(),
     )
-    if result.remedy_metric is not None:
-        title += f" ({metric} {number(result.remedy_metric, 4)} without)"
-    return [Line(title, "title"), table_of(found, columns), Line()]
-
-
-def _metric_with(tried: tuple[LayerResult, TriedRemedy]) -> str:
-    """The end-to-end metric with a remedy."""
-    found = tried[1]
-    return number(found.metric if found.helps else None)
 
 
 def _style(layer: LayerResult) -> Style:
@@ -613,15 +571,13 @@ def _engine_reasons(result: CompareResult) -> Iterator[Line]:
 
 def _verdict(result: CompareResult) -> Line:
     """An engine that is as planned is not a gate by itself."""
-    checked = result.conditions
-    if result.engine is not None and not result.engine.passed and result.engine.audit:
-        count = counted(len(result.engine.audit.mismatches), "layer")
+    checked, engine = counted(result.conditions, "condition"), result.engine
+    if engine is not None and not engine.passed and engine.audit:
+        count = counted(engine.audit.mismatches, "layer")
         return Line(f"FAILED: {count} of the engine not built as planned.", "bad")
-    if not checked:
+    if not result.conditions:
         return Line(f"No gate was set ({option('fail_on')}).")
-    failed = sum(not c.passed for c in checked)
-    if failed:
-        of = f"{failed} of " if len(checked) > 1 else ""
-        return Line(f"FAILED: {of}{counted(len(checked), 'condition')} failed.", "bad")
-    unknown = doubt(result.engine.audit) if result.engine is not None else ""
-    return Line(f"PASSED: {counted(len(checked), 'condition')} passed{unknown}.", "good")
+    if failed := sum(not c.passed for c in result.conditions):
+        of = f"{failed} of " if len(result.conditions) > 1 else ""
+        return Line(f"FAILED: {of}{checked} failed.", "bad")
+    return Line(f"PASSED: {checked} passed{doubt(engine.audit if engine else None)}.", "good")

@@ -9,12 +9,15 @@ from pathlib import Path
 from qdebug.display.blocks import (
     Block,
     Column,
-    Facts,
     Line,
+    Parts,
     Style,
     Table,
     conditions,
+    facts,
+    flat,
     notes,
+    number_column,
     table_of,
 )
 from qdebug.display.engine import audit_blocks, doubt
@@ -22,12 +25,14 @@ from qdebug.display.tables import csv_text
 from qdebug.engine_info.breakdown import Group
 from qdebug.engine_info.diff import Change, Diff, MatchedBy, Side
 from qdebug.engine_info.layers import EngineLayer, EventKind, InfoSource, Role
+from qdebug.engine_info.lints import Lint
 from qdebug.engine_info.measurements import ExecutionTimes
+from qdebug.engine_info.roofline import Bound
 from qdebug.engine_info.summary import Summary
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED, EngineTensor
 from qdebug.network.macs import OTHER_WORK, listed_work
 from qdebug.results.inspect import EngineDiff, InspectResult
-from qdebug.results.words import first_names, number
+from qdebug.results.words import first_names, magnitude, number, percent, size
 from qdebug.wording import counted, option, printable
 
 _SOURCES = {
@@ -46,31 +51,30 @@ _MINOR = (EventKind.FUSION, EventKind.TACTIC)
 def view(result: InspectResult, *, top: int = _TOP, detailed: bool = False) -> list[Block]:
     """An engine: its numbers, the first `top` layers, what stands out, the verdict last; `detailed`
     adds tactics, formats and all events."""
-    info = result.info
+    info, rows = result.info, None if detailed else top
     by = f" of TensorRT {info.library}" if info.library else ""
     name = printable(Path(result.file).name)
-    blocks: list[Block] = [
+    verdict = "PASSED" if result.passed else "FAILED"
+    return flat(
         Line(f"{name}: {_SOURCES[info.source]}{by}", "title"),
-        *_interface(result),
-        Facts(tuple(_facts(result))),
+        _interface(result),
+        facts(_facts(result)),
         Line(),
-        *_breakdown(result, detailed),
-        *_lints(result, None if detailed else _FEW),
-        *_layers(result, top, detailed),
-        *(Line(line, "note") for line in _findings(result, None if detailed else _FEW)),
-        *_events(result, detailed),
-    ]
-    rows = None if detailed else top
-    if result.audit is not None:
-        blocks += [Line(), *audit_blocks(result.audit, Path(result.plan).name, rows)]
-    if result.diff is not None:
-        blocks += _diff(result, result.diff, rows)
-    blocks += notes(info.notes)
-    blocks.append(conditions(result.conditions, "not in the file"))
-    if result.judged:
-        verdict, style = ("PASSED", _GOOD) if result.passed else ("FAILED", _BAD)
-        blocks.append(Line(verdict + doubt(result.audit), style))
-    return blocks
+        _breakdown(result, detailed),
+        _lints(result, None if detailed else _FEW),
+        _layers(result, top, detailed),
+        (Line(line, "note") for line in _findings(result, None if detailed else _FEW)),
+        _events(result, detailed),
+        (Line(), audit_blocks(result.audit, Path(result.plan).name, rows))
+        if result.audit is not None
+        else None,
+        None if result.diff is None else _diff(result, result.diff, rows),
+        notes(info.notes),
+        conditions(result.conditions, "not in the file"),
+        Line(verdict + doubt(result.audit), "good" if result.passed else "bad")
+        if result.judged
+        else None,
+    )
 
 
 def layers_to_csv(result: InspectResult) -> str:
@@ -78,34 +82,31 @@ def layers_to_csv(result: InspectResult) -> str:
     UTF-8; empty where the file does not tell."""
     bounds = {bound.layer: bound for bound in result.bounds}
     total = result.summary.ms
-    rows = []
-    for number_of, layer in enumerate(result.info.working, 1):
-        bound = bounds.get(layer.name)
-        ms = layer.time_ms
-        rows.append(
-            {
-                "number": number_of,
-                "layer": layer.name,
-                "nodes": " ".join(layer.onnx_nodes),
-                "type": layer.layer_type,
-                "role": layer.role.value,
-                "precision": layer.precision,
-                "ms": ms,
-                "time_share": None if ms is None or not total else ms / total,
-                "macs": layer.macs,
-                "weight_bytes": layer.weight_bytes,
-                "activation_bytes": layer.activation_bytes,
-                "operations_per_byte": bound and bound.intensity,
-                "limited_by": bound and bound.limit,
-                "least_ms": bound and bound.bound_ms,
-                "reads": _kinds(layer.inputs),
-                "writes": _kinds(layer.outputs),
-                "formats": " → ".join(_formats(side) for side in (layer.inputs, layer.outputs)),
-                "tactic": layer.tactic,
-                "sparse": layer.sparse,
-                "origin": layer.origin,
-            }
-        )
+    columns: Mapping[str, Callable[[EngineLayer, Bound | None], object]] = {
+        "layer": lambda x, _: x.name,
+        "nodes": lambda x, _: " ".join(x.onnx_nodes),
+        "type": lambda x, _: x.layer_type,
+        "role": lambda x, _: x.role.value,
+        "precision": lambda x, _: x.precision,
+        "ms": lambda x, _: x.time_ms,
+        "time_share": lambda x, _: None if x.time_ms is None or not total else x.time_ms / total,
+        "macs": lambda x, _: x.macs,
+        "weight_bytes": lambda x, _: x.weight_bytes,
+        "activation_bytes": lambda x, _: x.activation_bytes,
+        "operations_per_byte": lambda _, bound: bound and bound.intensity,
+        "limited_by": lambda _, bound: bound and bound.limit,
+        "least_ms": lambda _, bound: bound and bound.bound_ms,
+        "reads": lambda x, _: _kinds(x.inputs),
+        "writes": lambda x, _: _kinds(x.outputs),
+        "formats": lambda x, _: " → ".join(_formats(side) for side in (x.inputs, x.outputs)),
+        "tactic": lambda x, _: x.tactic,
+        "sparse": lambda x, _: x.sparse,
+        "origin": lambda x, _: x.origin,
+    }
+    rows = [
+        {"number": place, **{k: cell(x, bounds.get(x.name)) for k, cell in columns.items()}}
+        for place, x in enumerate(result.info.working, 1)
+    ]
     return "\ufeff" + csv_text(rows)
 
 
@@ -113,58 +114,40 @@ def _formats(tensors: Sequence[EngineTensor]) -> str:
     return ", ".join(dict.fromkeys(t.format for t in tensors if t.format))
 
 
-_GOOD: Style = "good"
-_BAD: Style = "bad"
-
-
-def _percent(value: float) -> str:
-    """A share; "<1 %" and ">99 %" for what is nearly none and nearly all."""
-    if 0.995 <= value < 1:
-        return ">99 %"
-    return f"{100 * value:.0f} %" if value >= 0.01 or value == 0 else "<1 %"
-
-
-def _facts(result: InspectResult) -> Iterator[tuple[str, str]]:
-    summary = result.summary
-    total = sum(s.products for s in summary.shares)
+def _facts(result: InspectResult) -> Iterator[tuple[str, str | None]]:
+    summary, info = result.summary, result.info
     if summary.shares:
         counts = {s.precision or "unknown": s.products for s in summary.shares}
         yield "conv/matmul", _by_precision(counts)
-        yield from _macs(result)
-    if summary.hidden:
-        yield "unknown", _opaque(result)
-    if summary.others:
-        yield "others", _by_precision(summary.others)
+        yield "MACs", _macs(result)
+    yield "unknown", _opaque(result) if summary.hidden else None
+    yield "others", _by_precision(summary.others) if summary.others else None
     layers = counted(summary.layers, "layer")
-    if summary.nodes:
-        shared = f"; {summary.fused_nodes} nodes share a layer" if summary.fused_nodes else ""
-        yield "fusion", f"{counted(summary.nodes, 'ONNX node')} in {layers}{shared}"
-    else:
-        yield "layers", layers
-    if result.info.detailed:
-        yield "reformats", _reformats(summary)
+    shared = f"; {summary.fused_nodes} nodes share a layer" if summary.fused_nodes else ""
+    fusion = f"{counted(summary.nodes, 'ONNX node')} in {layers}{shared}"
+    yield ("fusion", fusion) if summary.nodes else ("layers", layers)
+    yield "reformats", _reformats(summary) if info.detailed else None
     if summary.sparse is not None:
-        yield "sparse", f"{summary.sparse} of {counted(total, 'layer')} with 2:4 sparse weights"
+        total = counted(sum(s.products for s in summary.shares), "layer")
+        yield "sparse", f"{summary.sparse} of {total} with 2:4 sparse weights"
     if summary.ms is not None:
         parts = [f"{number(s.ms, 3)} in {s.precision} conv/matmul" for s in summary.shares if s.ms]
-        yield "time", ", ".join([f"{number(summary.ms, 3)} ms", *parts])
-    executions = result.info.executions
-    if executions is not None:
-        yield "executions", _executions(executions)
-    if result.info.device is not None and result.info.device.name:
-        yield "GPU", printable(result.info.device.name)
+        yield "time", ", ".join([_ms(summary.ms), *parts])
+    yield "executions", _executions(info.executions) if info.executions is not None else None
+    yield "GPU", printable(info.device.name or "") if info.device is not None else None
+
+
+def _ms(value: float) -> str:
+    return f"{number(value, 3)} ms"
 
 
 def _executions(found: ExecutionTimes) -> str:
-    told = [
-        f"{number(value, 3)} {words}"
-        for value, words in (
-            (found.compute_ms, "ms of computing"),
-            (found.latency_ms, "ms with copies"),
-            (found.throughput, "a second"),
-        )
-        if value is not None
-    ]
+    figures = {
+        "ms of computing": found.compute_ms,
+        "ms with copies": found.latency_ms,
+        "a second": found.throughput,
+    }
+    told = (f"{number(v, 3)} {words}" for words, v in figures.items() if v is not None)
     return f"median of {found.count}: {', '.join(told)}"
 
 
@@ -172,7 +155,7 @@ def _opaque(result: InspectResult) -> str:
     """What the layers that do not list their operations hide."""
     summary = result.summary
     ms = [x.time_ms for x in summary.hidden if x.time_ms is not None]
-    time = f", {number(sum(ms), 3)} ms," if ms else ""
+    time = f", {_ms(sum(ms))}," if ms else ""
     listed = "; the precisions above are of the products that are listed" if summary.shares else ""
     return (
         f"{counted(summary.hidden, 'layer')} (Myelin){time} may hold "
@@ -183,83 +166,81 @@ def _opaque(result: InspectResult) -> str:
 def _reformats(summary: Summary) -> str:
     moving = len(summary.reformats)
     told = f"{counted(moving, 'layer')} only to move or convert data" if moving else "none"
-    cost = [f"{number(summary.reformat_ms, 3)} ms"] if summary.reformat_ms is not None else []
-    cost += [in_bytes(summary.reformat_bytes)] if summary.reformat_bytes else []
-    cost_told = f" ({', '.join(cost)})" if moving and cost else ""
+    time = "" if summary.reformat_ms is None else _ms(summary.reformat_ms)
+    moved = size(summary.reformat_bytes) if summary.reformat_bytes else ""
+    cost = ", ".join(filter(None, (time, moved)))
     views = f"; beside them {counted(summary.views, 'view')} (NoOp)" if summary.views else ""
-    return told + cost_told + views
+    return f"{told}{f' ({cost})' if moving and cost else ''}{views}"
 
 
-def _breakdown(result: InspectResult, detailed: bool) -> Iterator[Block]:
+def _breakdown(result: InspectResult, detailed: bool) -> Parts:
     """Where the time of an engine goes."""
     if not result.info.measured or result.info.source is InfoSource.ONNX:
-        return
-    yield Line("Time by precision, and by type of layer", "title")
-    groups = [*result.by_precision, *result.by_type]
-    marks = ["precision"] * len(result.by_precision) + ["type"] * len(result.by_type)
-    yield _group_table(list(zip(marks, groups, strict=True)), "of")
-    if detailed and result.by_tactic:
-        yield Line("Time by kernel", "title")
-        yield _group_table([("kernel", group) for group in result.by_tactic], "of")
-    yield from _roofline(result)
-    yield Line()
+        return None
+    groups = [("precision", g) for g in result.by_precision] + [("type", g) for g in result.by_type]
+    kernels = [("kernel", group) for group in result.by_tactic]
+    return (
+        Line("Time by precision, and by type of layer", "title"),
+        _group_table(groups),
+        (Line("Time by kernel", "title"), _group_table(kernels)) if detailed and kernels else None,
+        _roofline(result),
+        Line(),
+    )
 
 
-def _group_table(rows: Sequence[tuple[str, Group]], head: str) -> Table:
+def _group_table(rows: Sequence[tuple[str, Group]]) -> Table:
     return table_of(
         rows,
         [
             (Column("", "name"), lambda r: r[1].name or "unknown"),
-            (Column(head, "op"), lambda r: r[0]),
-            (Column("layers", "number"), lambda r: str(r[1].layers)),
-            (Column("ms", "number"), lambda r: number(r[1].ms, 3)),
-            (Column("share", "number"), lambda r: _or_dash(r[1].share, _percent)),
-            (Column("MACs", "number", drop=1), lambda r: _or_dash(r[1].macs, _si)),
-            (Column("weights", "number", drop=2), lambda r: _or_dash(r[1].weight_bytes, in_bytes)),
-            (
-                Column("activations", "number", drop=3),
-                lambda r: _or_dash(r[1].activation_bytes, in_bytes),
-            ),
+            (Column("of", "op"), lambda r: r[0]),
+            (Column("layers", "number"), lambda r: r[1].layers),
+            number_column("ms", lambda r: r[1].ms, digits=3),
+            number_column("share", lambda r: r[1].share, "percent"),
+            number_column("MACs", lambda r: r[1].macs, "count", drop=1),
+            number_column("weights", lambda r: r[1].weight_bytes, "bytes", drop=2),
+            number_column("activations", lambda r: r[1].activation_bytes, "bytes", drop=3),
         ],
     )
 
 
-def _or_dash(value: float | None, words: Callable[[float], str]) -> str:
-    return "–" if value is None else words(value)
-
-
-def _roofline(result: InspectResult) -> Iterator[Line]:
+def _roofline(result: InspectResult) -> Line | None:
     """How much of what the GPU can do at most the products reach."""
     known = [b for b in result.bounds if b.bound_ms is not None and b.reached is not None]
     ms = {x.name: x.time_ms or 0.0 for x in result.info.layers}
-    spent = sum(ms[b.layer] for b in known)
-    if not known or not spent or result.info.device is None:
-        return
+    spent, device = sum(ms[b.layer] for b in known), result.info.device
+    if not known or not spent or device is None:
+        return None
     least = sum(b.bound_ms or 0.0 for b in known)
     memory = sum(b.limit == "memory" for b in known)
-    yield Line(
-        f"On {printable(result.info.device.name or 'this GPU')}, {counted(known, 'product')} take "
-        f"{number(spent, 3)} ms, and at its peak at least {number(least, 3)} ms "
-        f"({_percent(least / spent)}); its memory limits {memory} of them.",
+    return Line(
+        f"On {printable(device.name or 'this GPU')}, {counted(known, 'product')} take "
+        f"{_ms(spent)}, and at its peak at least {_ms(least)} "
+        f"({percent(least / spent)}); its memory limits {memory} of them.",
         "note",
     )
 
 
-def _lints(result: InspectResult, most: int | None) -> Iterator[Block]:
-    found = result.lints
-    if not found:
-        return
-    yield Line("What costs time", "title")
-    for each in found[:most]:
-        ms = "" if each.ms is None else f", {number(each.ms, 3)} ms"
+def _lints(result: InspectResult, most: int | None) -> Parts:
+    def told(each: Lint) -> Iterator[Line]:
+        ms = "" if each.ms is None else f", {_ms(each.ms)}"
         yield Line(f"{each.title} ({len(each.layers)}{ms}): {printable(each.evidence)}.", "note", 2)
         if most is None:
             yield Line(first_names(list(each.layers), most), "muted", 4)
         if each.advice:
             yield Line(printable(each.advice), "fine", 4)
-    if most is not None and len(found) > most:
-        yield Line(f"{len(found) - most} more ({option('verbose')} shows them).", "muted", 2)
-    yield Line()
+
+    found = result.lints
+    more = _more(len(found) - len(found[:most]), "verbose", indent=2)
+    return (
+        (Line("What costs time", "title"), map(told, found[:most]), more, Line()) if found else None
+    )
+
+
+def _more(hidden: int, setting: str, value: str | None = None, indent: int = 0) -> Line | None:
+    """That a setting shows more; None where there is nothing more."""
+    text = f"{hidden} more ({option(setting, value)} shows them)."
+    return Line(text, "muted", indent) if hidden > 0 else None
 
 
 _FIXES = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
@@ -273,24 +254,23 @@ def _by_precision(counts: Mapping[str, int]) -> str:
     return f"{told}: {', '.join(f'{n} {p}' for p, n in counts.items())}"
 
 
-def _macs(result: InspectResult) -> Iterator[tuple[str, str]]:
+def _macs(result: InspectResult) -> str | None:
     """The work of the products, and what it does not include."""
     shares, info = result.summary.shares, result.info
     others = Counter(x.layer_type for x in info.layers if x.layer_type in OTHER_WORK)
     without = f"; without {listed_work(others)}" if others else ""
     macs = sum(s.macs or 0 for s in shares)
     if macs and all(s.macs is not None for s in shares):
-        parts = [f"{_percent((s.macs or 0) / macs)} {s.precision}" for s in shares]
-        told = f": {', '.join(parts)}" if len(shares) > 1 else ""
+        parts = ", ".join(f"{percent((s.macs or 0) / macs)} {s.precision}" for s in shares)
+        told = f": {parts}" if len(shares) > 1 else ""
         batch = _batch(result)
-        each = f", {_si(macs / batch)} per sample" if isinstance(batch, int) and batch > 1 else ""
-        yield "MACs", f"{_si(macs)} {_unit(batch)}{each}{told}{without}"
-    elif info.model_inputs:
-        dynamic = _dynamic(result)
-        why = "shapes inside the network depend on its data"
-        if dynamic:
-            why = f"{dynamic} of the input may have any size; {_FIXES} fixes it"
-        yield "MACs", f"unknown: {why}"
+        several = isinstance(batch, int) and batch > 1
+        each = f", {magnitude(macs / int(batch))} per sample" if several else ""
+        return f"{magnitude(macs)} {_unit(batch)}{each}{told}{without}"
+    why = "shapes inside the network depend on its data"
+    if dynamic := _dynamic(result):
+        why = f"{dynamic} of the input may have any size; {_FIXES} fixes it"
+    return f"unknown: {why}" if info.model_inputs else None
 
 
 def _batch(result: InspectResult) -> int | str:
@@ -321,57 +301,55 @@ def _dynamic(result: InspectResult) -> str:
     return " and ".join(dict.fromkeys(found))
 
 
-def _interface(result: InspectResult) -> Iterator[Block]:
+def _interface(result: InspectResult) -> Parts:
     """The inputs and outputs of an ONNX model, which whoever feeds it needs first."""
     info = result.info
     rows = [("input", t) for t in info.model_inputs] + [("output", t) for t in info.model_outputs]
-    if rows:
-        yield table_of(
-            rows,
-            [
-                (Column("", "op"), lambda r: r[0]),
-                (Column("name", "name"), lambda r: r[1].name),
-                (Column("type"), lambda r: r[1].dtype or "–"),
-                (Column("shape"), lambda r: _shape(r[1].shape)),
-            ],
-        )
-        yield Line()
+    table = table_of(
+        rows,
+        [
+            (Column("", "op"), lambda r: r[0]),
+            (Column("name", "name"), lambda r: r[1].name),
+            (Column("type"), lambda r: r[1].dtype or None),
+            (Column("shape"), lambda r: _shape(r[1].shape)),
+        ],
+    )
+    return (table, Line()) if rows else None
 
 
 def _shape(axes: Sequence[int | str]) -> str:
     return " × ".join(printable(str(axis)) for axis in axes) or "one value"
 
 
-def _layers(result: InspectResult, top: int, detailed: bool) -> Iterator[Block]:
+def _layers(result: InspectResult, top: int, detailed: bool) -> Parts:
     """The first `top` layers: the slowest where times are known, else in execution order."""
-    layers = list(result.info.working)
-    order = "in execution order"
-    if result.info.measured:
+    layers, measured = list(result.info.working), result.info.measured
+    if measured:
         layers.sort(key=lambda layer: -(layer.time_ms or 0.0))
-        order = "slowest first"
     shown = layers[:top]
     hidden = len(layers) - len(shown)
     more = f"; {hidden} more ({option('top', str(len(layers)))}, or the JSON)" if hidden else ""
-    yield Line(f"{counted(len(layers), 'layer')}, {order}{more}", "title")
-    if not shown:
-        return
+    order = "slowest first" if measured else "in execution order"
     number_of = {id(layer): i for i, layer in enumerate(result.info.layers, 1)}
     left = set(map(id, result.summary.left_high))
-    columns: list[tuple[Column, Callable[[EngineLayer], str]]] = [
-        (Column("ONNX nodes", "name"), lambda x: _node_name(result, x)),
-        (Column("#", "number"), lambda x: str(number_of[id(x)])),
-        (Column("type", "op"), lambda x: x.layer_type),
-        (Column("prec."), lambda x: x.precision or "–"),
-        (Column("in → out"), _types),
-    ]
-    if result.info.measured:
-        ms = Column("ms", "number")
-        columns.append((ms, lambda x: number(x.time_ms, 3)))
-    yield table_of(shown, columns, lambda x: "worst" if id(x) in left else _style(x))
-    if detailed:
-        for layer in shown:
-            yield Line(printable(layer.name), "title")
-            yield from (Line(line, indent=2) for line in _details(layer))
+    table = table_of(
+        shown,
+        [
+            (Column("ONNX nodes", "name"), lambda x: _node_name(result, x)),
+            (Column("#", "number"), lambda x: number_of[id(x)]),
+            (Column("type", "op"), lambda x: x.layer_type),
+            (Column("prec."), lambda x: x.precision or None),
+            (Column("in → out"), _types),
+            number_column("ms", lambda x: x.time_ms, digits=3) if measured else None,
+        ],
+        lambda x: "worst" if id(x) in left else _style(x),
+    )
+    details = (
+        (Line(printable(x.name), "title"), (Line(line, indent=2) for line in _details(x)))
+        for x in (shown if detailed else ())
+    )
+    title = Line(f"{counted(layers, 'layer')}, {order}{more}", "title")
+    return (title, table, details) if shown else title
 
 
 def _style(layer: EngineLayer) -> Style:
@@ -403,18 +381,14 @@ def _kinds(tensors: Sequence[EngineTensor]) -> str:
 
 
 def _details(layer: EngineLayer) -> Iterator[str]:
-    if layer.onnx_nodes:
-        yield f"nodes   {', '.join(map(printable, layer.onnx_nodes))}"
-    if layer.tactic:
-        yield f"tactic  {printable(layer.tactic)}"
-    for word, tensors in (
-        ("reads", layer.inputs),
-        ("holds", layer.constants),
-        ("writes", layer.outputs),
-    ):
-        yield from (f"{word:<7} {_tensor(t)}" for t in tensors)
-    if layer.sparse:
-        yield "sparse  2:4 weights"
+    sides = ("reads", layer.inputs), ("holds", layer.constants), ("writes", layer.outputs)
+    lines = [
+        ("nodes", ", ".join(map(printable, layer.onnx_nodes))),
+        ("tactic", printable(layer.tactic or "")),
+        *((word, _tensor(t)) for word, tensors in sides for t in tensors),
+        ("sparse", "2:4 weights" if layer.sparse else ""),
+    ]
+    return (f"{word:<7} {text}" for word, text in lines if text)
 
 
 def _tensor(tensor: EngineTensor) -> str:
@@ -432,22 +406,20 @@ def _findings(result: InspectResult, most: int | None) -> Iterator[str]:
         told = ", ".join(f"{n} × {a} → {b}" for (a, b), n in pairs.items())
         yield f"The precision changes between products: {told}."
     if summary.unread:
-        pairs_left = counted(len(summary.unread), "Q/DQ pair")
-        named = first_names(list(summary.unread), most)
+        pairs_left, named = (
+            counted(summary.unread, "Q/DQ pair"),
+            first_names([*summary.unread], most),
+        )
         yield f"{pairs_left} that no quantized kernel reads: {named}."
-    missing = Counter(node.op_type for node in info.unmapped_nodes)
-    missing.pop("Constant", None)
+    missing = Counter(n.op_type for n in info.unmapped_nodes if n.op_type != "Constant")
     if missing:
         told = ", ".join(f"{n} {op}" for op, n in missing.most_common())
-        nodes = counted(missing.total(), "node")
-        unnamed = bool(summary.hidden)
-        where = (
-            "that no layer names" if unnamed else "folded, or merged into others, without a layer"
-        )
-        yield f"{nodes} {where}: {told}."
+        where = "folded, or merged into others, without a layer"
+        where = "that no layer names" if summary.hidden else where
+        yield f"{counted(missing.total(), 'node')} {where}: {told}."
 
 
-def _events(result: InspectResult, detailed: bool) -> Iterator[Line]:
+def _events(result: InspectResult, detailed: bool) -> Iterator[Line | None]:
     events = result.info.events
     fused = sum(e.kind is EventKind.FUSION for e in events)
     shown = [e for e in events if detailed or e.kind not in _MINOR]
@@ -455,44 +427,45 @@ def _events(result: InspectResult, detailed: bool) -> Iterator[Line]:
         yield Line(f"{counted(fused, 'fusion')} logged ({option('verbose')} shows them).", "muted")
     most = len(shown) if detailed else _FEW
     for event in shown[:most]:
-        style: Style = "muted" if event.kind in _MINOR else "note"
-        yield Line(f"{event.kind}: {printable(event.text)}", style)
-    if len(shown) > most:
-        yield Line(f"{len(shown) - most} more ({option('verbose')} shows them).", "muted")
+        text = f"{event.kind}: {printable(event.text)}"
+        yield Line(text, "muted" if event.kind in _MINOR else "note")
+    yield _more(len(shown) - most, "verbose")
 
 
-def _diff(result: InspectResult, other: EngineDiff, top: int | None) -> Iterator[Block]:
-    found = other.diff
+def _diff(result: InspectResult, other: EngineDiff, top: int | None) -> Parts:
+    found, ends = other.diff, [(k, v, other.values[k]) for k, v in result.values.items()]
     changes = found.changes
-    yield Line()
-    yield Line(f"Against {printable(Path(other.other).name)}: {_compared(found)}", "title")
-    yield from (Line(line, "note", 2) for line in _gains(found))
-    for name, value in result.values.items():
-        after = other.values[name]
-        if value is not None and after is not None and value != after:
-            yield Line(f"{name:<18} {number(value, 3):>8} → {number(after, 3)}", indent=2)
-    if found.work:
-        yield table_of(
+    slowed = [c for c in changes if _slower_in_int8(c)]
+    lost = sum(abs(_gained(c) or 0.0) for c in slowed)
+    named = first_names([c.node for c in slowed], _FEW if top is not None else None)
+    if all(_gained(c) is not None for c in changes):
+        changes = tuple(sorted(changes, key=lambda c: -abs(_gained(c) or 0.0)))
+    more = len(changes) - len(changes[:top])
+    return (
+        Line(),
+        Line(f"Against {printable(Path(other.other).name)}: {_compared(found)}", "title"),
+        Line(gains, "note", 2) if (gains := _gains(found)) else None,
+        (
+            Line(f"{name:<18} {number(before, 3):>8} → {number(after, 3)}", indent=2)
+            for name, before, after in ends
+            if None not in (before, after) and before != after
+        ),
+        table_of(
             found.work,
             [
                 (Column("work", "name"), lambda w: _WORK[w.role]),
-                (Column("layers", "number"), lambda w: str(w.layers_before)),
-                (Column("→", "number"), lambda w: str(w.layers_after)),
-                (Column("ms", "number"), lambda w: number(w.ms_before, 3)),
-                (Column("→", "number"), lambda w: number(w.ms_after, 3)),
+                (Column("layers", "number"), lambda w: w.layers_before),
+                (Column("→", "number"), lambda w: w.layers_after),
+                number_column("ms", lambda w: w.ms_before, digits=3),
+                number_column("→", lambda w: w.ms_after, digits=3),
             ],
         )
-    slowed = [c for c in changes if _slower_in_int8(c)]
-    if slowed:
-        lost = sum(abs(_gained(c) or 0.0) for c in slowed)
-        named = first_names([c.node for c in slowed], _FEW if top is not None else None)
-        yield Line(
-            f"Slower in INT8 than in floating point, {number(lost, 3)} ms in all: {named}.", "note"
-        )
-    if changes:
-        if all(_gained(c) is not None for c in changes):
-            changes = tuple(sorted(changes, key=lambda c: -abs(_gained(c) or 0.0)))
-        yield table_of(
+        if found.work
+        else None,
+        Line(f"Slower in INT8 than in floating point, {_ms(lost)} in all: {named}.", "note")
+        if slowed
+        else None,
+        table_of(
             changes[:top],
             [
                 (Column("node", "name"), lambda c: c.node),
@@ -501,9 +474,12 @@ def _diff(result: InspectResult, other: EngineDiff, top: int | None) -> Iterator
                 (Column("differs in"), lambda c: ", ".join(c.changed)),
             ],
         )
-    if top is not None and len(changes) > top:
-        shows = option("top", str(len(changes)))
-        yield Line(f"{len(changes) - top} more: {shows} shows them.", "muted")
+        if changes
+        else None,
+        Line(f"{more} more: {option('top', str(len(changes)))} shows them.", "muted")
+        if more
+        else None,
+    )
 
 
 _WORK = {
@@ -524,25 +500,22 @@ def _compared(found: Diff) -> str:
     return f"{len(found.changes)} of {layers} differ (matched by their order, work and shapes)"
 
 
-def _gains(found: Diff) -> Iterator[str]:
-    """What the other engine gains and loses, where both were measured."""
+def _gains(found: Diff) -> str:
+    """What the other engine gains and loses; "" where not both were measured, or nothing is."""
     times = [
         (w, w.ms_after - w.ms_before)
         for w in found.work
         if w.ms_after is not None and w.ms_before is not None
     ]
-    if len(times) < len(found.work) or not times:
-        return
-    total = sum(change for _, change in times)
     parts = [
-        f"{'gains' if change < 0 else 'loses'} {number(abs(change), 3)} ms in "
+        f"{'gains' if change < 0 else 'loses'} {_ms(abs(change))} in "
         f"{w.layers_after} {_WORK[w.role]}"
         for w, change in sorted(times, key=lambda pair: -abs(pair[1]))
         if change
     ]
-    if parts:
-        word = "faster" if total < 0 else "slower"
-        yield f"It is {number(abs(total), 3)} ms {word}: it {', '.join(parts)}."
+    total = sum(change for _, change in times)
+    told = f"It is {_ms(abs(total))} {'faster' if total < 0 else 'slower'}: it {', '.join(parts)}."
+    return told if parts and len(times) == len(found.work) else ""
 
 
 def _gained(change: Change) -> float | None:
@@ -557,30 +530,16 @@ def _slower_in_int8(change: Change) -> bool:
     gained = _gained(change)
     if change.before is None or change.after is None or gained is None:
         return False
-    precisions = change.before.precision, change.after.precision
-    if precisions[0] in FLOATS and precisions[1] in QUANTIZED:
+    before, after = change.before.precision, change.after.precision
+    if before in FLOATS and after in QUANTIZED:
         return gained > 0
-    return precisions[0] in QUANTIZED and precisions[1] in FLOATS and gained < 0
+    return before in QUANTIZED and after in FLOATS and gained < 0
 
 
-def _side(side: Side | None) -> str:
+def _side(side: Side | None) -> str | None:
     if side is None:
-        return "–"
-    parts = [side.precision or "?"]
-    if side.companions:
-        parts.append(f"+{len(side.companions)}")
-    if side.time_ms is not None:
-        parts.append(f"{number(side.time_ms, 3)} ms")
-    return " ".join(parts)
-
-
-def in_bytes(value: float) -> str:
-    """A size, such as "1.2 MB"."""
-    return f"{_si(value)}{'' if value >= 1e3 else ' '}B"
-
-
-def _si(value: float) -> str:
-    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value:.0f}"
+        return None
+    others = f" +{len(side.companions)}" if side.companions else ""
+    return (
+        f"{side.precision or '?'}{others}{'' if side.time_ms is None else f' {_ms(side.time_ms)}'}"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rich.cells import cell_len
@@ -97,15 +97,52 @@ def share(value: float | None) -> str:
     return f"{100 * value:.2g}%" if value < 0.995 else f"{100 * value:.0f}%"
 
 
-def figure(value: float | None, unit: str, digits: int = 4) -> str:
-    """The value of a metric of this unit (see `measure.metrics.Metric`); one without a unit has
-    `digits` significant digits."""
+def percent(value: float) -> str:
+    """A share of an engine's work; "<1 %" and ">99 %" for what is nearly none and nearly all."""
+    if 0.995 <= value < 1:
+        return ">99 %"
+    return f"{100 * value:.0f} %" if value >= 0.01 or value == 0 else "<1 %"
+
+
+def magnitude(value: float) -> str:
+    """A count that may be large, such as "1.2 M"."""
+    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def size(value: float) -> str:
+    """A number of bytes, such as "1.2 MB"."""
+    return f"{magnitude(value)}{'' if value >= 1e3 else ' '}B"
+
+
+_WRITERS: Mapping[str, Callable[[float], str]] = {
+    "ratio": "{:.5f}".format,
+    "metric": "{:.4f}".format,
+    "change": "{:+.4f}".format,
+    "gain": "{:+.1f}".format,
+    "seconds": "{:.1f}".format,
+    "milliseconds": "{:.3f}".format,
+    "megabytes": lambda value: f"{value / 1e6:.1f}",
+    "whole share": "{:.0%}".format,
+    "percent": percent,
+    "count": magnitude,
+    "bytes": size,
+}
+"""How a finite number of each unit is written, besides dB and shares, whose infinities have words
+of their own: `change` of a metric, `gain` in dB."""
+
+
+def figure(value: float | None, unit: str = "", digits: int = 4) -> str:
+    """A value of this unit (see `measure.metrics.Metric` and `_WRITERS`); one without a unit has
+    `digits` significant digits. "–" for None."""
     if unit == "dB":
         return decibel(value)
     if unit == "share":
         return share(value)
-    if unit == "ratio" and value is not None and math.isfinite(value):
-        return f"{value:.5f}"
+    if unit in _WRITERS and value is not None and math.isfinite(value):
+        return _WRITERS[unit](value)
     return number(value, digits)
 
 
