@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from qdebug.decide.bisect.result import BisectResult
 from qdebug.decide.remedies.result import (
     Figures,
     Outcome,
@@ -14,22 +15,35 @@ from qdebug.decide.remedies.result import (
     Step,
 )
 from qdebug.decide.search.find import Outcome as SearchOutcome
-from qdebug.display.bisect import checked_line, proves_nothing, value_of
+from qdebug.display.bisect import by_group, checked_line, proves_nothing, value_of
 from qdebug.display.blocks import (
     Block,
+    Cells,
     Checks,
     Column,
-    Facts,
     Line,
+    Parts,
     Style,
     Table,
+    facts,
+    flat,
     notes,
+    number_column,
     table_of,
 )
 from qdebug.display.names import shorten
 from qdebug.metrics.tasks.worst_group import metric_of
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.results.words import apart, decibel, first_names, in_decibels, interval, score, share
+from qdebug.results.words import (
+    apart,
+    decibel,
+    figure,
+    first_names,
+    in_decibels,
+    interval,
+    score,
+    share,
+)
 from qdebug.wording import counted, option, printable
 
 _MOST_NAMED = 3
@@ -60,32 +74,34 @@ _REASONS = {
 
 def view(result: RepairResult) -> list[Block]:
     """What was tried and what it gave, what had to be pinned, and the proof; the verdict last."""
-    blocks: list[Block] = [Line(_title(result), "title")]
-    blocks += notes([result.suspect] if result.suspect else [])
-    blocks.append(Facts(tuple(_rows(result))))
-    if result.steps:
-        on = counted(result.choosing_samples, "selection sample")
-        blocks += [Line(), Line(f"Remedies in the order tried, on {on}", "title"), _steps(result)]
-        if any(step.outcome is Outcome.DROPPED for step in result.steps):
-            why = "kept at first, but held-out samples are better without it."
-            blocks.append(Line(f"dropped: {why}", indent=2))
-        if any(step.outcome is Outcome.NO_USE for step in result.steps):
-            why = "all layers that it changes are pinned, and pinned layers need no remedy."
-            blocks.append(Line(f"no use: {why}", indent=2))
-    if result.best_guess:
-        blocks.append(Line(_undecided(result), "note", 2))
-    blocks += (Line(printable(text), "muted", 2) for text in _not_tried(result))
-    if result.pinning is not None:
-        blocks += [Line(), *_pins(result)]
-    blocks.append(Line())
-    blocks += notes(n for n in result.notes if n != result.suspect)
-    blocks.append(Checks(tuple(_checks(result))))
-    if result.pinning is not None and (weak := proves_nothing(result.pinning, _alone(result))):
-        blocks.append(Line(weak, "note"))
-    if result.explanation:
-        blocks.append(Line(printable(result.explanation), "note"))
-    blocks.append(Line(_verdict(result), _style(result)))
-    return blocks
+    on = counted(result.choosing_samples, "selection sample")
+    ends = {step.outcome for step in result.steps}
+    weak = proves_nothing(result.pinning, _alone(result)) if result.pinning is not None else ""
+    return flat(
+        Line(_title(result), "title"),
+        notes([result.suspect] if result.suspect else []),
+        facts(_rows(result)),
+        (Line(), Line(f"Remedies in the order tried, on {on}", "title"), _steps(result))
+        if result.steps
+        else None,
+        (Line(text, indent=2) for outcome, text in _LEGEND.items() if outcome in ends),
+        Line(_undecided(result), "note", 2) if result.best_guess else None,
+        (Line(printable(text), "muted", 2) for text in _not_tried(result)),
+        (Line(), _pins(result, result.pinning)) if result.pinning is not None else None,
+        Line(),
+        notes(n for n in result.notes if n != result.suspect),
+        Checks(tuple(_checks(result))),
+        Line(weak, "note") if weak else None,
+        Line(printable(result.explanation), "note") if result.explanation else None,
+        Line(_verdict(result), _style(result)),
+    )
+
+
+_LEGEND = {
+    Outcome.DROPPED: "dropped: kept at first, but held-out samples are better without it.",
+    Outcome.NO_USE: "no use: all layers that it changes are pinned, and pinned layers need no "
+    "remedy.",
+}
 
 
 def _not_tried(result: RepairResult) -> Iterator[str]:
@@ -101,10 +117,9 @@ def _not_tried(result: RepairResult) -> Iterator[str]:
 
 def plan_text(result: RepairResult) -> str:
     """The plan, with what was done as comments."""
-    header = [f"{_title(result)}.", *(f"{name}: {text}" for name, text in _rows(result))]
-    kept = (step for step in result.steps if step.outcome is Outcome.KEPT)
-    header += [f"{step.remedy}: {_done(step)}" for step in kept]
-    header += [_verdict(result), result.record().comment]
+    rows = (f"{name}: {text}" for name, text in _rows(result) if text)
+    kept = (f"{s.remedy}: {_done(s)}" for s in result.steps if s.outcome is Outcome.KEPT)
+    header = [f"{_title(result)}.", *rows, *kept, _verdict(result), result.record().comment]
     if result.network.bound.corrections:
         header.append(
             "These figures are of the model with Q/DQ: weights and biases other than those in FP32 "
@@ -117,10 +132,9 @@ def _title(result: RepairResult) -> str:
     return f"{printable(result.model.name)}: {result.precision.upper()} repaired without training"
 
 
-def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
-    proof = result.proof
-    if result.target:
-        yield "target", proof.target_text or proof.target
+def _rows(result: RepairResult) -> Iterator[tuple[str, str | None]]:
+    proof, pinning = result.proof, result.pinning
+    yield "target", (proof.target_text or proof.target) if result.target else None
     searched = ", and to search for pins" if proof.used_in_search else ""
     if len(proof.answers) > 1:
         searched += f"; they chose among {counted(proof.answers, 'network')}{_chosen(result)}"
@@ -132,24 +146,20 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
     if proof.reference_metric is not None:
         within = interval(proof.reference_interval)
         yield "FP32", f"{_name(result)} {score(proof.reference_metric)}{within}"
-    if (outputs := len(result.network.bound.layers.graph.outputs)) > 1:
-        yield "SQNR", f"that of the worst of {outputs} outputs"
-    before = f"{_figures(result, proof.start)}{_beside_fp32(proof, proof.start)}"
-    yield "before", before
-    if result.applied:
-        yield "repaired", f"{_figures(result, proof.repaired)}{_regained(result)}"
-    elif result.requantized:
-        how = "; quantized anew, no remedy was kept"
+    outputs = len(result.network.bound.layers.graph.outputs)
+    yield "SQNR", f"that of the worst of {outputs} outputs" if outputs > 1 else None
+    yield "before", f"{_figures(result, proof.start)}{_beside_fp32(proof, proof.start)}"
+    if result.applied or result.requantized:
+        how = "" if result.applied else "; quantized anew, no remedy was kept"
         yield "repaired", f"{_figures(result, proof.repaired)}{_regained(result)}{how}"
     else:
         tried = "no remedy was kept" if result.steps else "no remedy was tried"
         holds = not result.steps and result.holds and proof.passed
         yield "repaired", f"unchanged: {'the target holds as it is' if holds else tried}"
-    if result.pinning is not None and result.pinning.found:
-        check = result.pinning.verified_on
-        if check is not None and check.answer.value is not None and result.pinning.layers:
-            value = value_of(result.pinning, check.answer.value)
-            yield "with pins", f"{result.pinning.figure} {value}"
+    if pinning is not None and pinning.found and pinning.layers and pinning.verified_on:
+        value = pinning.verified_on.answer.value
+        told = None if value is None else f"{pinning.figure} {value_of(pinning, value)}"
+        yield "with pins", told
 
 
 def _chosen(result: RepairResult) -> str:
@@ -168,12 +178,11 @@ def _name(result: RepairResult) -> str:
 def _figures(result: RepairResult, figures: Figures) -> str:
     if figures.failure:
         return f"cannot be run: {printable(figures.failure)}"
-    text = f"SQNR {in_decibels(figures.sqnr_db)}"
-    if figures.metric is not None:
-        worst = figures.worst_group
-        group = f" (by '{printable(worst)}', the worst group)" if worst else ""
-        text = f"{_name(result)} {score(figures.metric)}{interval(figures.interval)}{group}, {text}"
-    return text
+    sqnr = f"SQNR {in_decibels(figures.sqnr_db)}"
+    if figures.metric is None:
+        return sqnr
+    metric = f"{_name(result)} {score(figures.metric)}{interval(figures.interval)}"
+    return f"{metric}{by_group(figures.worst_group)}, {sqnr}"
 
 
 def _beside_fp32(proof: Proof, figures: Figures) -> str:
@@ -193,16 +202,15 @@ def _regained(result: RepairResult) -> str:
         if regained >= 0:
             return f"; {regained} of {counted(lost, 'lost sample')} recovered{better}"
         return f"; {counted(lost - regained, 'sample')} lost, {lost} before the repair"
-    if proof.recovered is None or lost is not None:
+    error, part = proof.recovered_error, proof.recovered
+    if part is None or lost is not None or error is None or error >= 1:
         return _moved(proof) + better
-    error = proof.recovered_error
-    if error is None or error >= 1:
-        return _moved(proof) + better
-    part = f"{100 * proof.recovered:.0f}"
-    chance = f"{100 * error:.0f}"
     # So few samples that none of them matters tell nothing of chance.
-    part += "%" if chance == "0" else f" ± {chance}%"
-    return f"; {part} of the loss recovered{better}" if proof.recovered >= 0 else _moved(proof)
+    chance = f"{100 * error:.0f}"
+    within = "%" if chance == "0" else f" ± {chance}%"
+    return (
+        f"; {100 * part:.0f}{within} of the loss recovered{better}" if part >= 0 else _moved(proof)
+    )
 
 
 def _moved(proof: Proof) -> str:
@@ -219,29 +227,31 @@ def _moved(proof: Proof) -> str:
 
 def _undecided(result: RepairResult) -> str:
     """What more samples might show, and how to take it without them."""
-    needed: dict[str, int] = {}
-    for step in result.steps:
-        if step.samples_needed is not None and not step.accepted:
-            before = needed.get(step.remedy, step.samples_needed)
-            needed[step.remedy] = min(before, step.samples_needed)
-    names = [
-        f"{name} (about {needed[name]} would do)" if name in needed else name
-        for name in result.best_guess
-    ]
+
+    def told(name: str) -> str:
+        steps = (s for s in result.steps if s.remedy == name and not s.accepted)
+        needed = [s.samples_needed for s in steps if s.samples_needed is not None]
+        return f"{name} (about {min(needed)} would do)" if needed else name
+
     few = f"{counted(result.choosing_samples, 'selection sample')} are too few to tell"
     return (
-        f"{few} whether these remedies help: {', '.join(names)}. The best guess is that they do: "
-        f"{option('keep_undecided')} keeps them."
+        f"{few} whether these remedies help: {', '.join(map(told, result.best_guess))}. The best "
+        f"guess is that they do: {option('keep_undecided')} keeps them."
     )
 
 
 def _steps(result: RepairResult) -> Block:
     """Every step, below what the network was before on the same samples: other ones than those of
     the figures above."""
-    columns: list[tuple[Column, Callable[[Step], str]]] = [
+    metric: Cells[Step] = (
+        Column(_name(result), "number"),
+        lambda s: score(s.after.metric if s.after else None),
+    )
+    columns: list[Cells[Step] | None] = [
         (Column("remedy"), lambda s: s.remedy),
-        (Column("layers", "number"), lambda s: str(len(s.layers))),
-        (Column("SQNR dB", "number"), lambda s: decibel(s.after.sqnr_db) if s.after else "–"),
+        (Column("layers", "number"), lambda s: len(s.layers)),
+        metric if result.metric else None,
+        number_column("SQNR dB", lambda s: s.after.sqnr_db if s.after else None, "dB"),
         (Column("change", "number"), _gain),
         (Column("in the end"), lambda s: _OUTCOMES[s.outcome]),
         (Column("why", "rest"), _done),
@@ -249,83 +259,64 @@ def _steps(result: RepairResult) -> Block:
     begun = {"before": result.baseline}
     if result.started is not None:
         begun["quantized anew"] = result.started
-    rows = [[name, "", decibel(each.sqnr_db), "", "", ""] for name, each in begun.items()]
+    above = [(name, score(each.metric), decibel(each.sqnr_db)) for name, each in begun.items()]
     if result.metric:
-        columns.insert(2, (Column(_name(result), "number"), _metric))
-        for row, each in zip(rows, begun.values(), strict=True):
-            row.insert(2, score(each.metric))
-        full = score(result.choosing_reference_metric)
-        rows.insert(0, ["FP32", "", full, "exact", "", "", ""])
+        above.insert(0, ("FP32", score(result.choosing_reference_metric), "exact"))
     kept = Outcome.KEPT
     steps = table_of(result.steps, columns, lambda s: "" if s.outcome is kept else "muted")
-    first = tuple(tuple(row) for row in rows)
-    styles: list[Style] = ["" for _ in first]
-    return Table(steps.columns, (*first, *steps.rows), (*styles, *steps.styles))
+    first = tuple(
+        (name, "", *([value] if result.metric else []), sqnr, "", "", "")
+        for name, value, sqnr in above
+    )
+    return Table(steps.columns, (*first, *steps.rows), (*[""] * len(first), *steps.styles))
 
 
-def _metric(step: Step) -> str:
-    return score(step.after.metric if step.after else None)
-
-
-def _gain(step: Step) -> str:
-    if step.gain_db is None:
-        return "–"
-    shown = round(step.gain_db, 1)
-    return f"{shown:+.1f}" if shown else "0.0"
+def _gain(step: Step) -> str | None:
+    gain = step.gain_db
+    return "0.0" if gain is not None and not round(gain, 1) else figure(gain, "gain")
 
 
 def _done(step: Step) -> str:
-    reason = _REASONS[step.reason]
-    if step.reason is Reason.NO_GAIN and (step.gain_db or 0.0) <= -_SEEN:
+    reason, more = _REASONS[step.reason], (step.gain_db or 0.0) <= -_SEEN
+    if step.reason is Reason.NO_GAIN and more:
         reason = "more error"
-    if step.reason is Reason.LESS_NOISE and (step.gain_db or 0.0) <= -_SEEN:
+    if step.reason is Reason.LESS_NOISE and more:
         reason = "less error in most samples"  # and more in all together
-    if step.samples_needed is not None:
-        reason += f": about {step.samples_needed} would do"
-    return f"{reason}; {printable(step.what)}" if step.what else reason
+    few = "" if step.samples_needed is None else f": about {step.samples_needed} would do"
+    what = f"; {printable(step.what)}" if step.what else ""
+    return f"{reason}{few}{what}"
 
 
-def _pins(result: RepairResult) -> Iterator[Block]:
-    pinning = result.pinning
-    assert pinning is not None
+def _pins(result: RepairResult, pinning: BisectResult) -> Parts:
+    outcome, tried = pinning.search.outcome, counted(pinning.history, "set")
+    if not pinning.found and outcome is SearchOutcome.IMPOSSIBLE:
+        text = "Even with everything pinned that may be pinned, the target does not hold."
+        return Line(text, "bad")
     if not pinning.found:
-        yield Line(_no_pins(result), "bad")
-        return
-    count = len(pinning.layers)
-    if not count:
-        yield Line("Nothing had to be pinned.", "title")
-        return
-    cost = share(pinning.cost.pinned_share)
-    named = first_names(pinning.pinned, _MOST_NAMED)
-    instead = " in place of the remedies" if result.reverted else ""
-    if pinning.pins_everything:
-        every = f"All {count} layers that may be pinned are{instead}, to {pinning.raised_to}."
-        yield Line(every, "title")
-    else:
-        text = f"{counted(count, 'layer')} pinned{instead}, at {cost} of the cost of pinning every"
-        yield Line(f"{text} layer to {pinning.cost.all_pinned_to}: {named}", "title")
-    if pinning.search.outcome is SearchOutcome.UNFINISHED and not pinning.minimal:
-        tried = counted(pinning.history, "set")
-        yield Line(
-            f"The search for them ended early, after {tried} of layers: with more time "
-            f"({option('time_limit')}) it may find fewer.",
-            "note",
-            2,
+        return Line(
+            f"The search for layers to pin ended after {tried} of layers, before one met the "
+            f"target. More time ({option('time_limit')}) may find one, and so may qdebug bisect.",
+            "bad",
         )
-
-
-def _no_pins(result: RepairResult) -> str:
-    """Why there are no pins: that none suffice, and that the search had no time to find some, are
-    two things."""
-    pinning = result.pinning
-    assert pinning is not None
-    if pinning.search.outcome is SearchOutcome.IMPOSSIBLE:
-        return "Even with everything pinned that may be pinned, the target does not hold."
-    tried = counted(len(pinning.history), "set")
-    return (
-        f"The search for layers to pin ended after {tried} of layers, before one met the target. "
-        f"More time ({option('time_limit')}) may find one, and so may qdebug bisect."
+    if not pinning.layers:
+        return Line("Nothing had to be pinned.", "title")
+    instead = " in place of the remedies" if result.reverted else ""
+    pinned, cost = counted(pinning.layers, "layer"), pinning.cost
+    text = (
+        f"{pinned} pinned{instead}, at {share(cost.pinned_share)} of the cost of pinning every "
+        f"layer to {cost.all_pinned_to}: {first_names(pinning.pinned, _MOST_NAMED)}"
     )
+    if pinning.pins_everything:
+        text = (
+            f"All {len(pinning.layers)} layers that may be pinned are{instead}, to "
+            f"{pinning.raised_to}."
+        )
+    early = (
+        f"The search for them ended early, after {tried} of layers: with more time "
+        f"({option('time_limit')}) it may find fewer."
+    )
+    unfinished = outcome is SearchOutcome.UNFINISHED and not pinning.minimal
+    return Line(text, "title"), Line(early, "note", 2) if unfinished else None
 
 
 def _checks(result: RepairResult) -> Iterator[tuple[bool, str]]:
@@ -334,12 +325,13 @@ def _checks(result: RepairResult) -> Iterator[tuple[bool, str]]:
         for check in result.pinning.checks:
             yield check.answer.passed, checked_line(result.pinning, check, _alone(result))
         return
-    if result.holds is not None:
-        text = _value(result, result.repaired, result.choosing_reference_metric)
-        yield result.holds, f"{result.choosing_samples} selection samples: {text}"
-    if result.proof.passed is not None:
-        text = _value(result, result.proof.repaired, result.proof.reference_metric)
-        yield result.proof.passed, f"{result.proof.samples} held-out samples: {text}"
+    proof, chosen = result.proof, (result.repaired, result.choosing_reference_metric)
+    for holds, samples, (figures, full) in (
+        (result.holds, f"{result.choosing_samples} selection", chosen),
+        (proof.passed, f"{proof.samples} held-out", (proof.repaired, proof.reference_metric)),
+    ):
+        if holds is not None:
+            yield holds, f"{samples} samples: {_value(result, figures, full)}"
 
 
 def _alone(result: RepairResult) -> str:
@@ -364,27 +356,25 @@ def _verdict(result: RepairResult) -> str:
     if result.passed is None:
         return _improved(result)
     kept, target = ", ".join(result.accepted), result.proof.target_text or result.proof.target
-    pins = counted(len(result.pinned), "layer")
     how = kept or ("no remedy" if result.steps or result.pinned else "nothing changed")
     if result.requantized:
         how = "the model quantized anew"
-    pinned = f" and {pins} pinned" if result.pinned else ", nothing pinned" if kept else ""
+    pinned = ", nothing pinned" if kept else ""
+    if result.pinned:
+        pinned = f" and {counted(result.pinned, 'layer')} pinned"
     if result.pinning is not None and result.pinning.pins_everything:
         pinned += ", which are all: nothing is left in lower precision"
-    if result.passed:
-        return f"PASSED with {how}{pinned}: {target}."
-    return f"NOT REACHED with {how}{pinned}: {target}."
+    return f"{'PASSED' if result.passed else 'NOT REACHED'} with {how}{pinned}: {target}."
 
 
 def _improved(result: RepairResult) -> str:
     """The verdict where no target was set."""
-    proof = result.proof
-    change = f"SQNR {_change(proof.start.sqnr_db, proof.repaired.sqnr_db)}"
-    if proof.start.metric is not None and proof.repaired.metric is not None:
-        moved = f"{score(proof.start.metric)} to {score(proof.repaired.metric)}"
-        change = f"{_name(result)} {moved}, {change}"
+    proof, start, after = result.proof, result.proof.start, result.proof.repaired
+    change = f"SQNR {_change(start.sqnr_db, after.sqnr_db)}"
+    if start.metric is not None and after.metric is not None:
+        change = f"{_name(result)} {score(start.metric)} to {score(after.metric)}, {change}"
     if result.accepted:
-        worse = (proof.worse(proof.repaired.metric) or 0.0) > (proof.lost or 0.0)
+        worse = (proof.worse(after.metric) or 0.0) > (proof.lost or 0.0)
         how = "LESS ERROR" if worse else "REPAIRED"
         return f"{how} with {', '.join(result.accepted)}: {change} on held-out samples."
     if result.requantized:
@@ -396,13 +386,12 @@ def _improved(result: RepairResult) -> str:
         gain = max(s.gain_db or 0.0 for s in result.steps if s.remedy == first)
         return (
             f"UNDECIDED: the samples are too few to tell; the best guess is {first} "
-            f"({gain:+.1f} dB on the selection samples)."
+            f"({figure(gain, 'gain')} dB on the selection samples)."
         )
     if not result.steps:
         return "UNCHANGED: no remedy was tried to its end."
-    if result.untried:
-        return "UNCHANGED: no remedy that was tried makes the network measurably better."
-    return "UNCHANGED: no remedy makes the network measurably better."
+    which = "no remedy that was tried" if result.untried else "no remedy"
+    return f"UNCHANGED: {which} makes the network measurably better."
 
 
 def _change(before: float, after: float) -> str:
