@@ -7,7 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from qdebug.display.blocks import Block, Column, Line, Style, Table, notes, table_of
+from qdebug.display.blocks import (
+    Block,
+    Cells,
+    Column,
+    Line,
+    Parts,
+    Style,
+    Table,
+    flat,
+    notes,
+    number_column,
+    table_of,
+)
 from qdebug.display.names import shorten
 from qdebug.display.tables import csv_text
 from qdebug.metrics.tensor import OUTPUT_METRICS, Metric
@@ -53,13 +65,17 @@ def sweep_to_csv(result: SweepResult) -> str:
 def view(result: SweepResult, *, detailed: bool = False) -> list[Block]:
     """A sweep; `detailed` lists all layers that are not as planned, and what the library said of
     what it could not build."""
-    blocks: list[Block] = [Line(line, style) for line, style in _title(result)]
-    blocks.append(_table(result))
-    for heading, lines in _findings(result, detailed):
-        blocks.append(Line(heading, "note"))
-        blocks += [Line(line, indent=4) for line in lines]
-    blocks += _misbuilt(result, detailed)
-    return [*blocks, *notes(result.notes), *_verdict(result)]
+    return flat(
+        _title(result),
+        _table(result),
+        (
+            (Line(heading, "note"), (Line(line, indent=4) for line in lines))
+            for heading, lines in _findings(result, detailed)
+        ),
+        _misbuilt(result, detailed),
+        notes(result.notes),
+        _verdict(result),
+    )
 
 
 def _varying(result: SweepResult) -> list[str]:
@@ -68,80 +84,84 @@ def _varying(result: SweepResult) -> list[str]:
     return [axis for axis in _AXES if len({row[axis] for row in rows if row[axis]}) > 1]
 
 
-def _title(result: SweepResult) -> Iterator[tuple[str, Style]]:
-    name = printable(result.model.name)
-    combinations = counted(len(result.combinations), "combination")
-    samples = counted(result.samples, "sample")
-    yield f"{name}: {combinations}, {result.library}, {samples}", "title"
-    axes = _varying(result)
-    rows = [row.combination.values for row in result.combinations]
+def _title(result: SweepResult) -> Iterator[Line]:
+    combinations = counted(result.combinations, "combination")
+    name, samples = printable(result.model.name), counted(result.samples, "sample")
+    yield Line(f"{name}: {combinations}, {result.library}, {samples}", "title")
+    axes, rows = _varying(result), [row.combination.values for row in result.combinations]
     same = {a: next((r[a] for r in rows if r[a]), "") for a in _AXES if a not in axes}
-    same = {axis: value for axis, value in same.items() if value != _AXES[axis].usual}
-    told = [_AXES[axis].title.format(_value(value)) for axis, value in same.items() if value]
+    told = [
+        _AXES[axis].title.format(_value(value))
+        for axis, value in same.items()
+        if value not in ("", _AXES[axis].usual)
+    ]
     if told:
-        yield f"In every combination: {', '.join(told)}", ""
+        yield Line(f"In every combination: {', '.join(told)}")
     if result.device:
-        yield f"Executed on {result.device}: errors are the engines' own, ms a median", ""
+        yield Line(f"Executed on {result.device}: errors are the engines' own, ms a median")
     for reason in dict.fromkeys(
-        row.not_executed_because for row in result.combinations if row.not_executed_because
+        filter(None, (r.not_executed_because for r in result.combinations))
     ):
-        yield (
-            f"Not executed ({reason}): no latency, and errors are those of the simulation on "
-            "ONNX Runtime",
-            "",
-        )
+        errors = "errors are those of the simulation on ONNX Runtime"
+        yield Line(f"Not executed ({reason}): no latency, and {errors}")
     if result.metric and result.metric.reference is not None:
-        within = interval(result.metric.interval)
-        yield f"{printable(result.metric.name)} in FP32: {result.metric.reference:.4f}{within}", ""
+        told_metric = figure(result.metric.reference, "metric") + interval(result.metric.interval)
+        yield Line(f"{printable(result.metric.name)} in FP32: {told_metric}")
 
 
 def _table(result: SweepResult) -> Table:
-    def marked(row: SweepRow) -> str:
-        return f"{'*' if row.number == result.best else ''}{row.number}"
+    def value_of(axis: str) -> Callable[[SweepRow], str | None]:
+        return lambda row: _value(row.combination.values[axis]) or None
 
-    def value_of(axis: str) -> Callable[[SweepRow], str]:
-        return lambda row: _value(row.combination.values[axis]) or "–"
-
-    columns: list[tuple[Column, Callable[[SweepRow], str]]] = [
-        (Column("#", "number"), marked),
-        *((Column(_AXES[axis].head, "value"), value_of(axis)) for axis in _varying(result)),
-        (Column("build s", "number", 2), _of_engine(lambda e: f"{e.build_s:.1f}")),
-        (Column("MB", "number", 1), _of_engine(lambda e: f"{e.size_bytes / 1e6:.1f}")),
-        (Column("layers", "number", 3), _of_engine(lambda e: str(e.layers))),
-        (Column("INT8", "number"), _of_engine(lambda e: _percent(e, "int8_share"))),
-        (Column("fused", "number", 5), _of_engine(lambda e: _percent(e, "fused_share"))),
-        (
-            Column("reform.", "number", 4),
-            _of_engine(lambda e: number(e.values.get("reformat_count") or 0)),
-        ),
-        (Column("audit"), lambda row: "failed" if row.engine is None else _audited(row.engine)),
-        *(
-            (Column(m.output_column, "number", 6 if k else 0), _of_errors(_output_figure(m)))
-            for k, m in enumerate(OUTPUT_METRICS)
-        ),
-    ]
-    if result.metric:
-        head = shorten(printable(result.metric.name), _LONGEST_METRIC)
-        columns.append((Column(head, "number"), _of_errors(_metric)))
-        columns.append((Column("95 %", "number", drop=3), _of_errors(_interval)))
-    if any(row.latency_ms is not None for row in result.combinations):
-        columns.append(
-            (
-                Column("ms", "number"),
-                lambda row: number(row.latency_ms),
-            )
+    def of_engine(
+        head: str, value: Callable[[EngineFacts], float | None], unit: str = "", drop: int = 0
+    ) -> Cells[SweepRow]:
+        return number_column(
+            head, lambda row: None if row.engine is None else value(row.engine), unit, drop=drop
         )
-    if result.gated:
-        columns.append((Column("gate"), lambda row: "holds" if row.passed else "FAILS"))
-    return table_of(result.combinations, columns, lambda row: _style(result, row))
 
+    def of_errors(show: Callable[[OutputErrors], object]) -> Callable[[SweepRow], object]:
+        return lambda row: "failed" if row.errors.failure else show(row.errors)
 
-def _of_engine(show: Callable[[EngineFacts], str]) -> Callable[[SweepRow], str]:
-    return lambda row: "–" if row.engine is None else show(row.engine)
+    def output_figure(metric: Metric) -> Callable[[SweepRow], object]:
+        return of_errors(lambda errors: figure(metric.worst(errors.outputs), metric.unit))
 
-
-def _of_errors(show: Callable[[OutputErrors], str]) -> Callable[[SweepRow], str]:
-    return lambda row: "failed" if row.errors.failure else show(row.errors)
+    metric = result.metric
+    timed = any(row.latency_ms is not None for row in result.combinations)
+    return table_of(
+        result.combinations,
+        [
+            (Column("#", "number"), lambda r: f"{'*' * (r.number == result.best)}{r.number}"),
+            *((Column(_AXES[axis].head, "value"), value_of(axis)) for axis in _varying(result)),
+            of_engine("build s", lambda e: e.build_s, "seconds", 2),
+            of_engine("MB", lambda e: e.size_bytes, "megabytes", 1),
+            of_engine("layers", lambda e: e.layers, "whole", 3),
+            of_engine("INT8", lambda e: e.values.get("int8_share"), "whole share"),
+            of_engine("fused", lambda e: e.values.get("fused_share"), "whole share", 5),
+            of_engine("reform.", lambda e: e.values.get("reformat_count") or 0, drop=4),
+            (Column("audit"), lambda r: "failed" if r.engine is None else _audited(r.engine)),
+            *(
+                (Column(m.output_column, "number", 6 if k else 0), output_figure(m))
+                for k, m in enumerate(OUTPUT_METRICS)
+            ),
+            *(
+                (
+                    (
+                        Column(shorten(printable(metric.name), _LONGEST_METRIC), "number"),
+                        of_errors(lambda errors: figure(errors.metric, "metric")),
+                    ),
+                    (Column("95 %", "number", drop=3), of_errors(_interval)),
+                )
+                if metric
+                else ()
+            ),
+            number_column("ms", lambda row: row.latency_ms) if timed else None,
+            (Column("gate"), lambda row: "holds" if row.passed else "FAILS")
+            if result.gated
+            else None,
+        ],
+        lambda row: _style(result, row),
+    )
 
 
 def _style(result: SweepResult, row: SweepRow) -> Style:
@@ -152,26 +172,23 @@ def _style(result: SweepResult, row: SweepRow) -> Style:
 
 def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[str]]]:
     """What stands behind the table, each for all the rows it is true of."""
-    failed: dict[tuple[str, ...], list[int]] = {}
-    unsimulated: dict[tuple[str, ...], list[int]] = {}
-    unexecuted: dict[tuple[str, ...], list[int]] = {}
-    for k, row in enumerate(result.combinations, start=1):
+    found: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+
+    def note(what: str, row: SweepRow, *lines: str) -> None:
+        if any(lines):
+            found.setdefault((what, tuple(filter(None, lines))), []).append(row.number)
+
+    for row in result.combinations:
         if row.failure is not None:
             hint = "" if row.failure.hint.startswith(_GENERAL) else row.failure.hint
             details = row.failure.details if detailed else ()
-            lines = tuple(t for t in (row.failure.message, hint, *details) if t)
-            failed.setdefault(lines, []).append(k)
-        if row.simulation.failure:
-            unsimulated.setdefault((row.simulation.failure,), []).append(k)
-        if row.execution is not None and row.execution.errors.failure:
-            unexecuted.setdefault((row.execution.errors.failure,), []).append(k)
-    for found, what in (
-        (failed, "failed"),
-        (unsimulated, "could not be simulated"),
-        (unexecuted, "could not be executed"),
-    ):
-        for lines, rows in found.items():
-            yield f"{_numbers(rows)} {what}:", [printable(line) for line in lines]
+            note("failed", row, row.failure.message, hint, *details)
+    for row in result.combinations:
+        note("could not be simulated", row, row.simulation.failure)
+    for row in result.combinations:
+        note("could not be executed", row, row.execution.errors.failure if row.execution else "")
+    for (what, lines), rows in found.items():
+        yield f"{_numbers(rows)} {what}:", [printable(line) for line in lines]
 
 
 class _Mismatch(NamedTuple):
@@ -192,28 +209,33 @@ def _mismatches(engine: EngineFacts, detailed: bool) -> Iterator[_Mismatch]:
             yield _Mismatch(*how, tuple(group))
 
 
-def _misbuilt(result: SweepResult, detailed: bool) -> Iterator[Block]:
+def _misbuilt(result: SweepResult, detailed: bool) -> Parts:
     """What was not built as planned, each for all the rows it is true of."""
     rows: dict[_Mismatch, list[int]] = {}
     for row in result.combinations:
         for mismatch in _mismatches(row.engine, detailed) if row.engine else ():
             rows.setdefault(mismatch, []).append(row.number)
     if not rows:
-        return
+        return None
     every = "" if detailed else f" ({option('verbose')} lists every layer)"
-    yield Line(f"Not built as planned{every}:", "note")
-    columns: list[tuple[Column, Callable[[_Mismatch], str]]] = [
-        (Column("rows", "value"), lambda m: _numbers(rows[m])),
-        (Column("requested"), lambda m: m.requested),
-        (Column("built"), lambda m: m.built),
-        (Column("layer" if detailed else "first layer", "name"), lambda m: m.layers[0]),
-    ]
-    if not detailed:
-        columns.insert(1, (Column("layers", "number"), lambda m: str(len(m.layers))))
     listed = list(rows)[: None if detailed else _MOST_LISTED]
-    yield table_of(listed, columns)
-    if len(listed) < len(rows):
-        yield Line(f"and {len(rows) - len(listed)} more like these", "muted")
+    more = len(rows) - len(listed)
+    layers: Cells[_Mismatch] = Column("layers", "number"), lambda m: len(m.layers)
+    table = table_of(
+        listed,
+        [
+            (Column("rows", "value"), lambda m: _numbers(rows[m])),
+            None if detailed else layers,
+            (Column("requested"), lambda m: m.requested),
+            (Column("built"), lambda m: m.built),
+            (Column("layer" if detailed else "first layer", "name"), lambda m: m.layers[0]),
+        ],
+    )
+    return (
+        Line(f"Not built as planned{every}:", "note"),
+        table,
+        Line(f"and {more} more like these", "muted") if more else None,
+    )
 
 
 def _verdict(result: SweepResult) -> Iterator[Line]:
@@ -274,25 +296,12 @@ def _value(text: str) -> str:
     return printable(Path(text).name if "/" in text and text != "Q/DQ" else text)
 
 
-def _percent(engine: EngineFacts, name: str) -> str:
-    value = engine.values.get(name)
-    return "–" if value is None else f"{100 * value:.0f}%"
-
-
 def _audited(engine: EngineFacts) -> str:
     if engine.mismatches:
         return f"{len(engine.mismatches)} differ"
     return f"{len(engine.unknown)} unknown" if engine.unknown else "ok"
 
 
-def _output_figure(metric: Metric) -> Callable[[OutputErrors], str]:
-    return lambda errors: figure(metric.worst(errors.outputs), metric.unit)
-
-
-def _metric(errors: OutputErrors) -> str:
-    return "–" if errors.metric is None else f"{errors.metric:.4f}"
-
-
-def _interval(errors: OutputErrors) -> str:
+def _interval(errors: OutputErrors) -> str | None:
     found = errors.interval
-    return "–" if found is None else f"{found[0]:.3f} to {found[1]:.3f}"
+    return None if found is None else f"{found[0]:.3f} to {found[1]:.3f}"

@@ -125,6 +125,7 @@ _WRITERS: Mapping[str, Callable[[float], str]] = {
     "seconds": "{:.1f}".format,
     "milliseconds": "{:.3f}".format,
     "megabytes": lambda value: f"{value / 1e6:.1f}",
+    "whole": "{:.0f}".format,
     "whole share": "{:.0%}".format,
     "percent": percent,
     "count": magnitude,
