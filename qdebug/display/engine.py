@@ -8,12 +8,22 @@ from collections import Counter
 from collections.abc import Iterator
 
 from qdebug.backends.engine import ProviderNodes
-from qdebug.display.blocks import Block, Column, Facts, Line, table_of
+from qdebug.display.blocks import (
+    Block,
+    Cells,
+    Column,
+    Line,
+    Parts,
+    facts,
+    flat,
+    number_column,
+    table_of,
+)
 from qdebug.engine_info.audit import Audit, AuditedLayer, AuditVerdict
 from qdebug.results.attribution import KERNEL, REFERENCE_MISMATCH
 from qdebug.results.engine import EngineExecution, EngineReport
 from qdebug.results.observation import CaptureCheck
-from qdebug.results.words import decibel, first_names
+from qdebug.results.words import decibel, figure, first_names
 from qdebug.wording import counted, option, printable
 
 _MOST_WARNINGS = 3
@@ -24,30 +34,30 @@ _MOST_GONE = 3
 _MOST_OPERATORS = 4
 
 
-def engine_blocks(engine: EngineReport, top: int) -> Iterator[Block]:
+def engine_blocks(engine: EngineReport, top: int) -> list[Block]:
     """What was built, whether it ran, and the first `top` layers that are not as planned."""
-    yield Line(_title(engine), "title")
-    if engine.not_executed_because:
-        yield Line(
+    several = len(engine.providers) > 1
+    more = len(engine.warnings) - _MOST_WARNINGS
+    told = f"{counted(more, 'more warning')} of the builder: {option('json')} lists them."
+    return flat(
+        Line(_title(engine), "title"),
+        Line(
             f"It was not executed ({engine.not_executed_because}): every error above is that of "
             "the simulation on ONNX Runtime, the structure below that of the engine."
         )
-    if len(engine.providers) > 1 or (engine.providers and engine.audit is None):
-        shares = "; ".join(map(_share, engine.providers))
-        yield Line(f"Executed by {shares}.", "note" if len(engine.providers) > 1 else "")
-    if engine.execution is not None:
-        yield from _execution(engine.execution, top)
-    if engine.audit is not None:
-        yield from audit_blocks(engine.audit, "the plan", top)
-    for warning in engine.warnings[:_MOST_WARNINGS]:
-        yield Line(f"Builder: {printable(warning.text)}", "note")
-    more = len(engine.warnings) - _MOST_WARNINGS
-    if more > 0:
-        told = f"{counted(more, 'more warning')} of the builder: {option('json')} lists them."
-        yield Line(told, "muted")
+        if engine.not_executed_because
+        else None,
+        Line(f"Executed by {'; '.join(map(_share, engine.providers))}.", "note" if several else "")
+        if several or (engine.providers and engine.audit is None)
+        else None,
+        _execution(engine.execution, top) if engine.execution is not None else None,
+        audit_blocks(engine.audit, "the plan", top) if engine.audit is not None else None,
+        (Line(f"Builder: {printable(w.text)}", "note") for w in engine.warnings[:_MOST_WARNINGS]),
+        Line(told, "muted") if more > 0 else None,
+    )
 
 
-def audit_blocks(audit: Audit, plan: str, top: int | None) -> Iterator[Block]:
+def audit_blocks(audit: Audit, plan: str, top: int | None) -> list[Block]:
     """How many layers were built as `plan` requests, and those that were not.
 
     Args:
@@ -56,33 +66,40 @@ def audit_blocks(audit: Audit, plan: str, top: int | None) -> Iterator[Block]:
     """
     counts = Counter(row.verdict.value for row in audit.layers)
     told = ", ".join(f"{n} {v}" for v, n in counts.most_common())
-    yield Line(f"Requested vs. built precision ({printable(plan)}): {told}", "title")
     gone = [row.name for row in audit.layers if row.verdict is AuditVerdict.GONE]
-    if gone and top is not None:  # else they are in the table
-        yield Line(f"gone: {first_names(gone, _MOST_GONE)}", "muted", 2)
     rows = [row for row in audit.layers if top is None or row.verdict not in _QUIET]
-    if rows:
-        columns = [
+    why: Cells[AuditedLayer] = Column("why", drop=1), _why
+    table = table_of(
+        rows[:top],
+        [
             (Column("layer", "name"), lambda r: r.name),
             (Column("op", "op"), lambda r: r.op_type),
-            (Column("requested"), lambda r: str(r.requested)),
-            (Column("built"), lambda r: r.built or "–"),
-            (Column("verdict"), lambda r: str(r.verdict)),
-        ]
-        if any(map(_why, rows)):
-            columns.append((Column("why", drop=1), _why))
-        yield table_of(
-            rows[:top],
-            columns,
-            lambda r: "worst" if r.verdict is AuditVerdict.MISMATCH else "",
-        )
-    if top is not None and len(rows) > top:
-        yield Line(f"{len(rows) - top} more: {option('top', str(len(rows)))} shows them.", "muted")
-    for row in [r for r in audit.mismatched if r.note][:_MOST_REASONS]:
-        yield Line(printable(row.name), indent=2)
-        yield Line(f"Built in {row.built}: {printable(row.note)}.", indent=4)
-        if row.advice:
-            yield Line(printable(row.advice), "fine", 4)
+            (Column("requested"), lambda r: r.requested),
+            (Column("built"), lambda r: r.built or None),
+            (Column("verdict"), lambda r: r.verdict),
+            why if any(map(_why, rows)) else None,
+        ],
+        lambda r: "worst" if r.verdict is AuditVerdict.MISMATCH else "",
+    )
+    more = len(rows) - len(rows[:top])
+    return flat(
+        Line(f"Requested vs. built precision ({printable(plan)}): {told}", "title"),
+        Line(f"gone: {first_names(gone, _MOST_GONE)}", "muted", 2)
+        if gone and top is not None  # else they are in the table
+        else None,
+        table if rows else None,
+        Line(f"{more} more: {option('top', str(len(rows)))} shows them.", "muted")
+        if more
+        else None,
+        (
+            (
+                Line(printable(row.name), indent=2),
+                Line(f"Built in {row.built}: {printable(row.note)}.", indent=4),
+                Line(printable(row.advice), "fine", 4) if row.advice else None,
+            )
+            for row in [r for r in audit.mismatched if r.note][:_MOST_REASONS]
+        ),
+    )
 
 
 def doubt(audit: Audit | None) -> str:
@@ -97,11 +114,12 @@ def _why(row: AuditedLayer) -> str:
 
 
 def _title(engine: EngineReport) -> str:
-    how = "built earlier in" if engine.cached else "built in"
-    facts = [f"{engine.layers} layers"] if engine.layers else []
-    facts += [f"{engine.size_bytes / 1e6:.1f} MB"] if engine.size_bytes else []
-    facts += [f"{how} {engine.build_s:.1f} s"]
-    return f"Engine of {engine.library} for {engine.built_for}: {', '.join(facts)}"
+    told = (
+        f"{engine.layers} layers" if engine.layers else "",
+        f"{figure(engine.size_bytes, 'megabytes')} MB" if engine.size_bytes else "",
+        f"built {'earlier ' * engine.cached}in {figure(engine.build_s, 'seconds')} s",
+    )
+    return f"Engine of {engine.library} for {engine.built_for}: {', '.join(filter(None, told))}"
 
 
 def _share(part: ProviderNodes) -> str:
@@ -111,49 +129,56 @@ def _share(part: ProviderNodes) -> str:
     return f"{printable(part.provider)}: {counted(part.nodes, 'node')} ({named}{more})"
 
 
-def _execution(done: EngineExecution, top: int) -> Iterator[Block]:
+def _execution(done: EngineExecution, top: int) -> Parts:
     """Where the engine's error comes from, and whether looking inside changed it."""
-    yield Facts(tuple(_facts(done)))
     mostly = {t.tensor: t.label for t in done.outputs}
-    for name in done.preflight.reference_mismatch:
+
+    def mismatch(name: str) -> Line:
         wrong = f"'{printable(name)}' is wrong in the FP32 engine already"
         if mostly.get(name, REFERENCE_MISMATCH) == REFERENCE_MISMATCH:
-            yield Line(f"{wrong}: quantization is not the cause.", "worst")
-        else:
-            yield Line(f"{wrong}, by less than half of the error.", "note")
-    yield Line("Where the engine's error comes from (SQNR in dB)", "title")
-    if reservation := _reservation(done):
-        yield Line(reservation, "note")
-    outputs = {t.tensor for t in done.outputs}
-    inner = [t for t in done.tensors if t.tensor not in outputs]
-    ranked = sorted(inner, key=lambda t: -t.kernel_share)
-    yield table_of(
-        [*done.outputs, *ranked[:top]],
-        [
-            (Column("tensor", "name"), lambda t: t.tensor),
-            (Column("quantization", "number"), lambda t: decibel(t.quantization_db)),
-            (Column("kernels", "number"), lambda t: decibel(t.kernel_db)),
-            (Column("together", "number"), lambda t: decibel(t.total_db)),
-            (Column("mostly"), lambda t: t.label or "–"),
-        ],
-        lambda t: "worst" if t.label in (KERNEL, REFERENCE_MISMATCH) else "",
+            return Line(f"{wrong}: quantization is not the cause.", "worst")
+        return Line(f"{wrong}, by less than half of the error.", "note")
+
+    reservation = _reservation(done)
+    inner = sorted(
+        (t for t in done.tensors if t.tensor not in mostly), key=lambda t: -t.kernel_share
+    )
+    return (
+        facts(_facts(done)),
+        map(mismatch, done.preflight.reference_mismatch),
+        Line("Where the engine's error comes from (SQNR in dB)", "title"),
+        Line(reservation, "note") if reservation else None,
+        table_of(
+            [*done.outputs, *inner[:top]],
+            [
+                (Column("tensor", "name"), lambda t: t.tensor),
+                number_column("quantization", lambda t: t.quantization_db, "dB"),
+                number_column("kernels", lambda t: t.kernel_db, "dB"),
+                number_column("together", lambda t: t.total_db, "dB"),
+                (Column("mostly"), lambda t: t.label or None),
+            ],
+            lambda t: "worst" if t.label in (KERNEL, REFERENCE_MISMATCH) else "",
+        ),
     )
 
 
-def _facts(done: EngineExecution) -> Iterator[tuple[str, str]]:
-    yield "latency", f"{done.latency_ms:.3f} ms for {counted(done.latency_samples, 'sample')}"
-    if slowest := sorted(done.kernels, key=lambda k: -k.ms)[:_SLOWEST]:
-        named = ", ".join(f"{printable(k.name)} {k.ms:.3f}" for k in slowest)
-        total = sum(k.ms for k in done.kernels)
-        yield "slowest layers", f"{named} ms, of {total:.3f} ms measured one by one"
+def _facts(done: EngineExecution) -> Iterator[tuple[str, str | None]]:
+    def ms(value: float) -> str:
+        return figure(value, "milliseconds")
+
+    yield "latency", f"{ms(done.latency_ms)} ms for {counted(done.latency_samples, 'sample')}"
+    slowest = sorted(done.kernels, key=lambda k: -k.ms)[:_SLOWEST]
+    named = ", ".join(f"{printable(k.name)} {ms(k.ms)}" for k in slowest)
+    total = ms(sum(k.ms for k in done.kernels))
+    yield "slowest layers", named and f"{named} ms, of {total} ms measured one by one"
     for name, db in done.preflight.fp32_db.items():
         again = _apart(done.preflight.repeat_db.get(name, math.inf))
         text = f"FP32 engine against FP32 on the CPU: {_apart(db)}; built twice: {again}"
         yield f"preflight {printable(name)}", text
     for check in done.checks:
         yield f"observed as {check.way}", check.hides or _undisturbed(check)
-    if done.skipped:
-        yield "not observed", f"{counted(len(done.skipped), 'tensor')} ({option('json')} says why)"
+    skipped = f"{counted(done.skipped, 'tensor')} ({option('json')} says why)"
+    yield "not observed", skipped if done.skipped else None
     agreement = done.agreement
     if agreement.within is not None:
         rank = "" if agreement.spearman is None else f", rank correlation {agreement.spearman:.3f}"
@@ -164,7 +189,8 @@ def _facts(done: EngineExecution) -> Iterator[tuple[str, str]]:
 
 def _reservation(done: EngineExecution) -> str:
     """What the reader must know of how tensors were observed; "" where all is as requested."""
-    used, others = done.checks[-1], done.checks[:-1]
+    *others, used = done.checks
+    ways = " and ".join(check.way for check in others)
     if not used.observed:
         return "Nothing inside the engine could be observed, in any way that was tried."
     if used.hides:
@@ -172,12 +198,8 @@ def _reservation(done: EngineExecution) -> str:
             f"No way of observing leaves the engine as it is. The tensors, observed as {used.way}, "
             "need not explain the error of the undisturbed engine, whose outputs come first."
         )
-    if not others:
-        return ""
-    return (
-        f"Observed as {used.way}: observing it as {' and '.join(c.way for c in others)} would have "
-        "changed the engine."
-    )
+    changed = f"observing it as {ways} would have changed the engine"
+    return f"Observed as {used.way}: {changed}." if others else ""
 
 
 def _undisturbed(check: CaptureCheck) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdebug.display.blocks import Block, Facts, Line
+from qdebug.display.blocks import Line, Parts, facts
 from qdebug.results.compare import CompareResult
 from qdebug.results.framework import FrameworkResult, FrameworkTensor
 from qdebug.results.words import first_names, in_decibels, number
@@ -19,18 +19,19 @@ _UNDECIDED = (
 _UNLOCATED = "Activations by module, as qdebug.capture keeps them, show where it begins."
 
 
-def framework_blocks(result: CompareResult, *, detailed: bool) -> Iterator[Block]:
+def framework_blocks(result: CompareResult, *, detailed: bool) -> Parts:
     """How far the ONNX model is from the framework, and where it differs; nothing without."""
     found = result.framework
     if found is None:
-        return
-    yield Line(f"Export: {printable(found.data)} against the ONNX model in FP32", "title")
-    yield Facts(tuple(_facts(found, detailed=detailed)))
-    if found.agrees is None:
-        yield Line(_UNDECIDED, indent=2)
-    if found.agrees is False and not found.modules:
-        yield Line(_UNLOCATED, indent=2)
-    yield Line()
+        return None
+    unlocated = _UNLOCATED if found.agrees is False and not found.modules else ""
+    advice = _UNDECIDED if found.agrees is None else unlocated
+    return (
+        Line(f"Export: {printable(found.data)} against the ONNX model in FP32", "title"),
+        facts(_facts(found, detailed=detailed)),
+        Line(advice, indent=2) if advice else None,
+        Line(),
+    )
 
 
 def unlike_export(found: FrameworkResult) -> str:
@@ -39,36 +40,30 @@ def unlike_export(found: FrameworkResult) -> str:
     if found.agrees is not False:
         return ""
     worst = found.worst
-    said = [
+    said = (
         "The ONNX model differs from the framework before anything is quantized: "
         f"'{printable(worst.tensor)}' in FP32 is {in_decibels(worst.sqnr_db)} from the "
         f"framework's, and rounding explains {in_decibels(found.limit_db)} "
         f"({counted(found.samples, 'sample')})."
-    ]
-    first = next((t for t in found.compared if t.tensor == found.first_differing), None)
-    if first is not None:
-        after = f", after {printable(found.last_agreeing)} agrees" if found.last_agreeing else ""
+    )
+    after = f", after {printable(found.last_agreeing)} agrees" if found.last_agreeing else ""
+    for first in [t for t in found.compared if t.tensor == found.first_differing][:1]:
         at = f"{printable(first.tensor)}, {in_decibels(first.sqnr_db)}"
-        said.append(f"The first difference is at {at}{after}.")
-    return " ".join(said)
+        said += f" The first difference is at {at}{after}."
+    return said
 
 
-def _facts(found: FrameworkResult, *, detailed: bool) -> Iterator[tuple[str, str]]:
+def _facts(found: FrameworkResult, *, detailed: bool) -> Iterator[tuple[str, str | None]]:
     for output in found.outputs[:_MOST_OUTPUTS]:
         yield f"output {printable(output.tensor)}", _told(output)
-    if found.modules:
-        right = sum(module.agrees is True for module in found.modules)
-        text = f"{right} of {len(found.modules)} agree"
-        if found.first_differing:
-            text += f"; first different: {printable(found.first_differing)}"
-        yield "activations", text
-    if detailed:
-        for module in found.modules:
-            yield printable(module.name), f"{_told(module)}; {printable(module.tensor)}"
-    if found.unmatched:
-        names = [skipped.tensor for skipped in found.unmatched]
-        why = f" ({option('json')} says why)"
-        yield "not compared", f"{first_names(names, _MOST_NAMES)}{why}"
+    right, first = sum(m.agrees is True for m in found.modules), found.first_differing
+    where = f"; first different: {printable(first)}" if first else ""
+    agree = f"{right} of {len(found.modules)} agree{where}"
+    yield "activations", agree if found.modules else None
+    for module in found.modules if detailed else ():
+        yield printable(module.name), f"{_told(module)}; {printable(module.tensor)}"
+    names = first_names([skipped.tensor for skipped in found.unmatched], _MOST_NAMES)
+    yield "not compared", f"{names} ({option('json')} says why)" if names else None
 
 
 def _told(tensor: FrameworkTensor) -> str:

@@ -2,64 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-from qdebug.display.blocks import Block, Column, Line, table_of
+from qdebug.display.blocks import Cells, Column, Line, Parts, table_of
 from qdebug.metrics.tensor import noise_db
 from qdebug.results.compare import CompareResult
 from qdebug.results.groups import GroupResult, Groups
-from qdebug.results.words import decibel, score, share
+from qdebug.results.words import decibel, figure, score, share
 from qdebug.wording import printable
 
 _MOST_ROWS = 10
 
 
-def group_blocks(result: CompareResult) -> Iterator[Block]:
+def group_blocks(result: CompareResult) -> Parts:
     """The groups as a table, the worst first; nothing without groups."""
-    groups = result.groups
+    groups, metric = result.groups, result.metric
     if groups is None:
-        return
+        return None
     hidden = len(groups.each) - _MOST_ROWS
     more = f" ({hidden} more in the JSON)" if hidden > 0 else ""
-    yield Line(f"Samples by {printable(groups.name)}, the worst group first{more}", "title")
-    columns: list[tuple[Column, Callable[[GroupResult], str]]] = [
-        (Column("group", "name"), lambda g: g.name),
-        (Column("samples", "number"), lambda g: str(g.samples)),
-    ]
-    if groups.calibration_samples:
-        columns.append((Column("calib.", "number"), lambda g: calibrated(g, groups)))
-    columns.append((Column("SQNR dB, 95 %", "number"), _noise_with_interval))
-    if result.metric is not None:
-        columns += [
-            (Column(result.metric.name, "number"), _scores),
-            (Column("change, 95 %", "number", 1), _change),
-        ]
-    worst = groups.each[0].name if groups.worst is not None else None
-    shown = groups.each[:_MOST_ROWS]
-    yield table_of(shown, columns, lambda g: "worst" if g.name == worst else "")
-    yield Line()
+    calib: Cells[GroupResult] = Column("calib.", "number"), lambda g: calibrated(g, groups)
+    table = table_of(
+        groups.each[:_MOST_ROWS],
+        [
+            (Column("group", "name"), lambda g: g.name),
+            (Column("samples", "number"), lambda g: g.samples),
+            calib if groups.calibration_samples else None,
+            (Column("SQNR dB, 95 %", "number"), _noise_with_interval),
+            (Column(metric.name, "number"), _scores) if metric else None,
+            (Column("change, 95 %", "number", 1), _change) if metric else None,
+        ],
+        lambda g: "worst" if groups.worst is not None and g.name == groups.each[0].name else "",
+    )
+    title = f"Samples by {printable(groups.name)}, the worst group first{more}"
+    return Line(title, "title"), table, Line()
 
 
 def worst_group(result: CompareResult) -> str:
     """Which group of samples loses more than the others, and what is different there, as a
     sentence; "" where none does beyond chance."""
-    groups = result.groups
+    groups, metric = result.groups, result.metric
     if groups is None or groups.worst is None or groups.others is None:
         return ""
     worst, others = groups.each[0], groups.others
-    name = f"Samples of '{printable(worst.name)}' ({printable(groups.name)})"
-    if result.metric is not None and worst.score and others.score and not groups.by_noise:
-        moved = [f"{g.candidate - g.reference:+.4f}" for g in (worst.score, others.score)]
-        said = f"{name} lose most: {printable(result.metric.name)} {moved[0]} there, {moved[1]} in "
-        said += "all others"
+    if metric is not None and worst.score and others.score and not groups.by_noise:
+        scores = worst.score, others.score
+        there, elsewhere = (figure(s.candidate - s.reference, "change") for s in scores)
+        said = f"lose most: {printable(metric.name)} {there} there, {elsewhere} in all others"
     else:
-        said = f"{name} have most noise: SQNR {_noise(worst)} dB there, {_noise(others)} in all "
-        said += "others"
-        if result.metric is not None:
-            said += f" (by {printable(result.metric.name)} no group loses more beyond chance)"
+        said = f"have most noise: SQNR {_noise(worst)} dB there, {_noise(others)} in all others"
+        if metric is not None:
+            said += f" (by {printable(metric.name)} no group loses more beyond chance)"
     if groups.calibration_samples:
         said += f"; {calibrated(worst, groups)} of the calibration samples are of them"
-    return f"{said}."
+    return f"Samples of '{printable(worst.name)}' ({printable(groups.name)}) {said}."
 
 
 def calibrated(group: GroupResult, groups: Groups) -> str:
@@ -79,14 +73,12 @@ def _noise_with_interval(group: GroupResult) -> str:
     return f"{_noise(group)} ({low} to {high})"
 
 
-def _scores(group: GroupResult) -> str:
-    if group.score is None:
-        return "–"
-    return f"{score(group.score.reference)} → {score(group.score.candidate)}"
+def _scores(group: GroupResult) -> str | None:
+    found = group.score
+    return None if found is None else f"{score(found.reference)} → {score(found.candidate)}"
 
 
-def _change(group: GroupResult) -> str:
+def _change(group: GroupResult) -> str | None:
     if group.score is None or group.score.uncertainty is None:
-        return "–"
-    low, high = group.score.uncertainty.change
-    return f"{low:+.3f} to {high:+.3f}"
+        return None
+    return "{:+.3f} to {:+.3f}".format(*group.score.uncertainty.change)
