@@ -268,7 +268,8 @@ def _steps(result: RepairResult) -> Block:
         (name, "", *([value] if result.metric else []), sqnr, "", "", "")
         for name, value, sqnr in above
     )
-    return Table(steps.columns, (*first, *steps.rows), (*[""] * len(first), *steps.styles))
+    styles: list[Style] = ["" for _ in first]
+    return Table(steps.columns, (*first, *steps.rows), (*styles, *steps.styles))
 
 
 def _gain(step: Step) -> str | None:
