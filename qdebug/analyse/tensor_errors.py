@@ -16,7 +16,7 @@ from qdebug.backends.sizing import capture_groups, probe
 from qdebug.errors import MetricError
 from qdebug.execute.context import Context, held_at_once, one_at_a_time, runner_of
 from qdebug.execute.measure_options import clipping_of, measure_options
-from qdebug.memo import Memo, digest_of
+from qdebug.memo import digest_of
 from qdebug.metrics.accumulate import (
     CANDIDATE,
     FEEDS,
@@ -100,7 +100,6 @@ def compare_pair(
     *,
     memory_budget: int,
     local_samples: int | None = None,
-    memo: Memo | None = None,
 ) -> PairErrors:
     """Compare all tensors of a pair over `subset`, in one pass or, where the tensors of the batches
     in flight exceed the budget, in several, over groups of tensors.
@@ -121,7 +120,7 @@ def compare_pair(
     room = memory_budget // (HELD * held_at_once(context))
     flips = FlipCounts.of(context, pair)
     due = _due(pair, subset, local_samples)
-    runner = runner_of(context, subset, memo=memo)
+    runner = runner_of(context, subset)
     total, not_float, found = ErrorTotals(), list[str](), dict[str, Any]()
     for group in capture_groups(tensors, sizes, room) or [[]]:
         opened = _Pass(context, pair, group, due)

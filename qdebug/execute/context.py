@@ -46,6 +46,7 @@ class Context:
         ends_at: on the clock of `time.monotonic`: no batch is begun later, and a pass that is not
             done raises OutOfTimeError.
         sessions: what holds for every session of ONNX Runtime.
+        memo: keeps results on disk; None where the user turns that off.
     """
 
     backend: Backend
@@ -57,6 +58,7 @@ class Context:
     executor: Executor = THIS_PROCESS
     ends_at: float = math.inf
     sessions: SessionSettings = DEFAULT_SESSIONS
+    memo: Memo | None = None
 
 
 def emulates_fp16(context: Context, precisions: Collection[Precision]) -> bool:
@@ -78,9 +80,11 @@ def simulation_context(
     batch_size: int | None = None,
     fp16_kernels: Fp16Kernels = Fp16Kernels.TENSORRT,
     executor: Executor = THIS_PROCESS,
+    *,
+    cached: bool = False,
 ) -> Context:
     """ONNX Runtime on the CPU for references and candidates; `fp16_kernels` are those of the
-    candidates."""
+    candidates. Where `cached`, results are kept on disk."""
     exact = SimulationBackend(parallel.threads, sessions=sessions)
     simulation = SimulationBackend(parallel.threads, fp16_kernels, sessions)
     return Context(
@@ -92,10 +96,11 @@ def simulation_context(
         fp16_kernels,
         executor,
         sessions=sessions,
+        memo=Memo() if cached else None,
     )
 
 
-def runner_of(context: Context, subset: SampleSubset, memo: Memo | None = None) -> Runner:
+def runner_of(context: Context, subset: SampleSubset) -> Runner:
     """What runs variants over `subset` for a command."""
     return Runner(
         subset,
@@ -103,7 +108,7 @@ def runner_of(context: Context, subset: SampleSubset, memo: Memo | None = None) 
         ends_at=context.ends_at,
         progress=context.progress,
         executor=context.executor,
-        memo=memo,
+        memo=context.memo,
     )
 
 
@@ -166,4 +171,4 @@ def one_at_a_time(context: Context) -> Context:
         context.fp16_kernels,
         context.executor,
     )
-    return replace(simulation, ends_at=context.ends_at)
+    return replace(simulation, ends_at=context.ends_at, memo=context.memo)

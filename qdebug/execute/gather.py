@@ -14,7 +14,7 @@ from qdebug.calibrators.gather import NO_BINS, Layout, histogram_and_peaks
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import Calibrator
 from qdebug.execute.context import Context, held_at_once, one_at_a_time, runner_of, sized
-from qdebug.memo import Memo, digest_of
+from qdebug.memo import digest_of
 from qdebug.metrics.accumulate import REFERENCE, ExecutedBatch
 from qdebug.network.graph import Graph
 from qdebug.network.macs import tensor_bytes
@@ -107,8 +107,6 @@ def gather_ranges(
     context: Context,
     graph: Graph,
     subset: SampleSubset,
-    *,
-    cached: bool,
     tensors: Sequence[str] | None = None,
 ) -> Gathered:
     """The ranges of `graph` over `subset`, in one pass or, where the tensors of the batches in
@@ -116,7 +114,6 @@ def gather_ranges(
     number of samples but for one number per tensor and sample.
 
     Args:
-        cached: take what an earlier call over the same model and samples kept, and keep this.
         tensors: which ones to gather; None gathers every float tensor.
 
     Raises:
@@ -129,7 +126,7 @@ def gather_ranges(
     budget, sizes = context.sessions.memory_budget, tensor_bytes(graph, subset)
     if sum(sizes.get(t, 0) for t in computed) * held_at_once(context) > budget:
         context = one_at_a_time(context)
-    runner = runner_of(context, subset, Memo() if cached else None)
+    runner = runner_of(context, subset)
     room = budget // held_at_once(context)
     seen: dict[str, Seen] = {}
     for group in capture_groups(computed, sizes, room) or [[]]:

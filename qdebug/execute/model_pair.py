@@ -425,7 +425,7 @@ def plan_ranges(
         unused = () if calibrate_on else _unused(spec)
         return CalibratedPlan(replace(bound, plan=plan), None, (*notes, *unused))
     calibration = calibrate_on or _calibration_samples(spec, model, compared)
-    gathered = gather_ranges(context, model.graph, calibration, cached=spec.cache)
+    gathered = gather_ranges(context, model.graph, calibration)
     ranges = dict[str, TensorRange]()
     for form, tensors in bound.tensors_by_format(missing).items():
         by_form = parse_method(spec.method, form)

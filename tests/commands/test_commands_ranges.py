@@ -41,7 +41,7 @@ def _gathered(workers: int, budget: int = DEFAULT_BUDGET) -> Gathered:
         2,
         sessions=SessionSettings(memory_budget=budget),
     )
-    return gather_ranges(context, graph, whole(samples), cached=False)
+    return gather_ranges(context, graph, whole(samples))
 
 
 @pytest.mark.parametrize("workers", [2, 5])
@@ -124,7 +124,7 @@ def test_minmax_is_exactly_onnx_runtimes(tmp_path: Path) -> None:
     context = Context(
         SimulationBackend(1), SimulationBackend(1), Parallelism(1, 1), ignore_progress
     )
-    found = gather_ranges(context, prepared, subset, cached=False).histograms
+    found = gather_ranges(context, prepared, subset).histograms
     assert set(found) == set(expected) == {"x", "y", "z", "out"}
     for name, histogram in found.items():
         low, high = (np.asarray(value).item() for value in expected[name].range_value)

@@ -56,11 +56,9 @@ def test_an_engine_is_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     np.savez(tmp_path / "x.npz", x=RNG.normal(size=(10, 8)).astype(np.float32))
     pair, cuda = subject_in(tmp_path), FakeCuda()
     samples = open_samples(str(tmp_path / "x.npz"), pair.reference.inputs, batch_size=4)
-    context = Context(
-        SimulationBackend(), SimulationBackend(), parallelism(), ignore_progress, batch_size=4
-    )
-    memo = Memo()
-    judge = PairEvaluator(context, whole(samples), None, memo)
+    memo, backend = Memo(), SimulationBackend()
+    context = Context(backend, backend, parallelism(), ignore_progress, batch_size=4, memo=memo)
+    judge = PairEvaluator(context, whole(samples), None)
     here = Device("a GPU", (8, 9), 1)
     factory = replace(fake_maker(cuda=cuda), cache=EngineCache(tmp_path / "engines"))
     runtime = TensorRTBackend(factory, here)

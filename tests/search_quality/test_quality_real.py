@@ -116,7 +116,7 @@ def test_of_few_layers_no_cheaper_set_meets_the_target(
     assert result.candidates == 7 and result.found and result.layers and result.search.minimal
     with ExitStack() as stack:
         setup = prepare(settings, ignore_progress, stack)
-        holds = setup.predicate(setup.searched, cached=False)
+        holds = setup.predicate(setup.searched)
         space = space_of(settings.search, setup.pair, _costs(settings.search, setup), {})
         names = [item.name for item in space.problem.items]
         sets = chain.from_iterable(combinations(names, k) for k in range(len(names)))

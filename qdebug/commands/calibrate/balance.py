@@ -45,7 +45,6 @@ def balanced_histograms(
     grouping: Grouping,
     *,
     tensors: list[str],
-    cached: bool,
 ) -> Mapping[str, TensorHistogram]:
     """The histograms of `tensors` in which every group counts as much as the largest: the values of
     a smaller one are counted so many times, in whole numbers.
@@ -74,7 +73,7 @@ def balanced_histograms(
     found: dict[str, list[TensorHistogram]] = {}
     for group in by_group.values():
         own = SampleSubset(samples, tuple(group))
-        gathered = gather_ranges(context, graph, own, cached=cached, tensors=tensors)
+        gathered = gather_ranges(context, graph, own, tensors=tensors)
         times = round(most / own.count)
         for name, histogram in gathered.histograms.items():
             found.setdefault(name, []).append(repeated(histogram, times))

@@ -33,7 +33,6 @@ from qdebug.execute.context import session_settings, simulation_context
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.execute.model_pair import range_notes, ranges_for
 from qdebug.formats.registry import FORMAT_OF
-from qdebug.memo import Memo
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.groups import grouping_of
@@ -104,7 +103,13 @@ def _calibrate(
     executor = open_executor(stack, settings)
     kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
-        parallelism(), progress, sessions, settings.batch_size, kernels, executor
+        parallelism(),
+        progress,
+        sessions,
+        settings.batch_size,
+        kernels,
+        executor,
+        cached=settings.cache,
     )
     graph = pair.model.graph
     check_objects(context, graph, judging, metric)
@@ -112,15 +117,13 @@ def _calibrate(
     judged = context, graph, judging.samples, metric, others
     suspicious = suspicions(*judged, says_chance=True)
     executor.share_model(pair.model, settings.model, required_opset(pair.plan))
-    needed, cached = pair.needed, settings.cache
+    needed = pair.needed
     given = _Given.read(settings.from_cache, pair.model) if settings.from_cache else None
-    gathered = gather_ranges(context, graph, calibration, cached=cached, tensors=needed)
-    seen = gather_ranges(context, graph, judging, cached=cached, tensors=needed)
+    gathered = gather_ranges(context, graph, calibration, tensors=needed)
+    seen = gather_ranges(context, graph, judging, tensors=needed)
     ranges = {c.name: _ranges(gathered.histograms, needed, c) for c in calibrators}
     if settings.balance and grouping[0] is not None:
-        histograms = balanced_histograms(
-            context, graph, calibration, grouping[0], tensors=needed, cached=cached
-        )
+        histograms = balanced_histograms(context, graph, calibration, grouping[0], tensors=needed)
         for calibrator in calibrators:
             found = _ranges(histograms, needed, calibrator)
             if found != ranges[calibrator.name]:  # the largest magnitude is that of all in any case
@@ -132,8 +135,7 @@ def _calibrate(
         difference = compare_with_cache(given.file, gathered.histograms, needed, pair.model)
         if not difference.missing:  # it is judged as it is, or not at all
             ranges["given"] = {t: given.tensors[t] for t in needed}
-    memo = Memo() if cached else None
-    trials = tried(context, pair, ranges, judging, metric, grouping[1], memo)
+    trials = tried(context, pair, ranges, judging, metric, grouping[1])
     methods = {
         name: MethodResult(
             name, _clipped(tensors, seen.histograms, pair.plan.precision), trials.by_name[name]

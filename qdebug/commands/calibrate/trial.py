@@ -14,7 +14,6 @@ from qdebug.commands.calibrate.quantizable import Quantizable, Ranges
 from qdebug.errors import MetricError
 from qdebug.execute.context import Context, runner_of
 from qdebug.execute.variants import PlannedVariants
-from qdebug.memo import Memo
 from qdebug.metrics.chance import no_better_than_chance
 from qdebug.metrics.effect import noise_by_sample
 from qdebug.metrics.tasks.base import Outputs, TaskMetric, rows_of
@@ -47,7 +46,6 @@ def tried(
     subset: SampleSubset,
     metric: TaskMetric | None,
     grouping: Grouping | None = None,
-    memo: Memo | None = None,
 ) -> Trials:
     """The quantized model with each of some ranges, on held-out samples, and on each group of them.
 
@@ -56,7 +54,7 @@ def tried(
     """
     graph = quantizable.model.graph
     evaluator = OutputEvaluator(
-        runner_of(context, subset, memo),
+        runner_of(context, subset),
         graph,
         as_it_is(graph.proto, context.backend),
         metric,

@@ -78,7 +78,6 @@ from qdebug.execute.model_pair import (
     share_pair,
 )
 from qdebug.formats.registry import SCALED, WEIGHT_ONLY
-from qdebug.memo import Memo
 from qdebug.metrics.effect import EffectMode
 from qdebug.network.macs import shapes_of_first, tensor_bytes, unquantized_work
 from qdebug.network.prepare import Model
@@ -277,7 +276,6 @@ def _measured(prepared: _Prepared) -> Compared:
         prepared.gate.metric,
         memory_budget=budget,
         local_samples=settings.local_samples,
-        memo=Memo() if settings.cache else None,
     )
     result = _result(settings, pair, samples, found)
     result = replace(result, data=prepared.data)
@@ -340,7 +338,13 @@ def _context(
     kernels = Fp16Kernels(settings.fp16_kernels)
     sessions = session_settings(settings)
     return simulation_context(
-        parallelism(), progress, sessions, settings.batch_size, kernels, executor
+        parallelism(),
+        progress,
+        sessions,
+        settings.batch_size,
+        kernels,
+        executor,
+        cached=settings.cache,
     )
 
 

@@ -82,11 +82,13 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
     subset = whole(calibration.open(inputs))
     held_out = None if holdout is None else whole(holdout.open(inputs))
     data = read_data(calibration, holdout)
-    context = simulation_context(parallelism(), progress, sessions, settings.batch_size)
-    gathered = gather_ranges(context, model.graph, subset, cached=settings.cache)
+    context = simulation_context(
+        parallelism(), progress, sessions, settings.batch_size, cached=settings.cache
+    )
+    gathered = gather_ranges(context, model.graph, subset)
     seen: Gathered | None = None
     if held_out is not None:
-        seen = gather_ranges(context, model.graph, held_out, cached=settings.cache)
+        seen = gather_ranges(context, model.graph, held_out)
     order = [*(spec.name for spec in inputs), *model.graph.activations()]
     found = _dynamics(gathered, order, _readers(model, plan), {})
     chosen = _chosen(found, settings)

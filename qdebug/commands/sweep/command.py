@@ -113,13 +113,14 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     executor = open_executor(stack, settings, gpus=True)
     for opset, model in models.known.items():
         executor.share_model(model, settings.model, opset)
-    context = simulation_context(parallel, progress, sessions, batch_size, kernels, executor)
+    context = simulation_context(
+        parallel, progress, sessions, batch_size, kernels, executor, cached=settings.cache
+    )
     total = len(variants) * len(fit)
     folder = None
     if settings.save_engines:
         folder = EngineFolder(stack, settings.save_engines, total, force=settings.force)
-    memo = Memo() if settings.cache else None
-    evaluator = PairEvaluator(context, whole(samples), metric, memo)
+    evaluator = PairEvaluator(context, whole(samples), metric)
     pairs: Iterable[tuple[Variant, ModelPair]] = (
         (variant, build_pair(variant.spec, context, plan, models.of(plan), samples).pair)
         for variant, plan in zip(variants, plans, strict=True)
@@ -130,7 +131,7 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
         points_run = list(zip(fit, not_run, strict=True))
         each = [pair for _, pair in pairs]
         built = built_elsewhere(stack, context, settings, samples, each, points_run)
-    work = _Work(progress, evaluator, memo, fit, not_run, conditions, total, built, folder)
+    work = _Work(progress, evaluator, context.memo, fit, not_run, conditions, total, built, folder)
     rows: list[SweepRow] = []
     notes: dict[str, list[str]] = {}
     for variant, pair in pairs:

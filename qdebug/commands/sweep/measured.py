@@ -51,9 +51,8 @@ class PairEvaluator:
         context: Context,
         subset: SampleSubset,
         metric: TaskMetric | None,
-        memo: Memo | None,
     ) -> None:
-        self._context, self.subset, self._metric, self._memo = context, subset, metric, memo
+        self._context, self.subset, self._metric, self._memo = context, subset, metric, context.memo
         self._references: dict[tuple[str, bool], _Reference] = {}
 
     def simulated(self, pair: ModelPair) -> OutputErrors:
@@ -86,7 +85,7 @@ class PairEvaluator:
             context = self._context
             subset = sized(context, pair.reference, self.subset)
             context = replace(context, executor=THIS_PROCESS) if here else context
-            runner = runner_of(context, subset, self._memo)
+            runner = runner_of(context, subset)
             self._references[key] = _Reference(context, pair, runner, self._metric)
         return self._references[key]
 

@@ -17,7 +17,6 @@ from qdebug.execute.engine.build import fitted
 from qdebug.execute.engine.request import planned_graph
 from qdebug.execute.measure_options import measure_options, output_options
 from qdebug.execute.variants import PlannedVariants
-from qdebug.memo import Memo
 from qdebug.metrics.accumulate import CANDIDATE
 from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.tasks.base import TaskMetric
@@ -48,7 +47,6 @@ class Candidates:
         *,
         capture: Sequence[str] = (),
         engine: EngineRuntime | None = None,
-        cached: bool = True,
     ) -> None:
         """Runs nothing yet but to choose the batches.
 
@@ -56,7 +54,6 @@ class Candidates:
             bound: the plan, with a range for every tensor that its layers need one for.
             capture: tensors of FP32 to measure besides the outputs.
             engine: runs the candidates in place of the simulation.
-            cached: results are kept on disk, and taken from there.
 
         Raises:
             QdebugError: samples cannot be read, or the model does not run.
@@ -68,7 +65,7 @@ class Candidates:
             workers=context.parallel.workers,
             progress=context.progress,
             executor=context.executor,
-            memo=Memo() if cached else None,
+            memo=context.memo,
         )
         self._capture = {tensor: tensor for tensor in capture}
         options = output_options(graph)

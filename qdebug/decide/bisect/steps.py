@@ -124,9 +124,7 @@ class Setup:
         """The reference, and the model with nothing pinned."""
         return planned_pair(self.model, self.planned.bound)
 
-    def predicate(
-        self, subset: SampleSubset, *, cached: bool, engine: EngineRuntime | None = None
-    ) -> Predicate:
+    def predicate(self, subset: SampleSubset, engine: EngineRuntime | None = None) -> Predicate:
         """The target on some samples, in the simulation or on an engine."""
         candidates = Candidates(
             self.context,
@@ -136,7 +134,6 @@ class Setup:
             self.target.metric,
             capture=self.target.captured(self.pair.layers, self.model.graph),
             engine=engine,
-            cached=cached,
         )
         return Predicate(self.target, candidates, self.pair.layers)
 
@@ -190,7 +187,13 @@ def prepare(settings: BisectSettings, progress: ProgressCallback, stack: ExitSta
     executor.share_model(model, settings.model, required_opset(plan, raised))
     kernels_of_fp16 = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
-        parallelism(), progress, sessions, settings.batch_size, kernels_of_fp16, executor
+        parallelism(),
+        progress,
+        sessions,
+        settings.batch_size,
+        kernels_of_fp16,
+        executor,
+        cached=settings.cache,
     )
     limited = replace(context, ends_at=ends_at)
     check_objects(limited, model.graph, searched, target.metric)
@@ -277,15 +280,15 @@ class _Search:
     @cached_property
     def searched(self) -> Predicate:
         """The target on the samples searched."""
-        return self.setup.predicate(self.setup.searched, cached=self.how.cache)
+        return self.setup.predicate(self.setup.searched)
 
     @cached_property
     def checking(self) -> dict[str, Predicate]:
         """What the answer is checked on, besides."""
         setup, engine = self.setup, self.setup.engine
-        found = {HELD_OUT: setup.predicate(setup.held_out, cached=self.how.cache)}
+        found = {HELD_OUT: setup.predicate(setup.held_out)}
         if engine is not None and not engine.not_run:
-            found[ON_ENGINE] = setup.predicate(setup.searched, cached=False, engine=engine)
+            found[ON_ENGINE] = setup.predicate(setup.searched, engine)
         return found
 
     def checks(self) -> Iterator[Check]:

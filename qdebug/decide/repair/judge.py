@@ -25,9 +25,8 @@ from qdebug.decide.repair.verdict import (
     verdict_on,
 )
 from qdebug.errors import MetricError, QdebugError
-from qdebug.execute.context import Context
+from qdebug.execute.context import Context, runner_of
 from qdebug.execute.variants import PlannedVariants
-from qdebug.memo import Memo
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE
 from qdebug.metrics.tasks.base import Judged, Rows, TaskMetric
 from qdebug.metrics.uncertainty import Interval, group_numbers
@@ -35,9 +34,9 @@ from qdebug.network.graph import Graph
 from qdebug.network.outputparts import output_parts
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
+from qdebug.run.executor import THIS_PROCESS
 from qdebug.run.outputs import Evaluated, MetricEvaluator, OutputEvaluator, joined, mixed
 from qdebug.run.reducers import Outputs
-from qdebug.run.runner import Runner
 from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.run.variant import Variant, as_it_is
 from qdebug.types import Array
@@ -73,12 +72,8 @@ class Judge:
         subset: SampleSubset,
         metric: TaskMetric | None,
         higher_is_better: bool = True,
-        memo: Memo | None = None,
     ) -> None:
         """Runs the reference.
-
-        Args:
-            memo: keeps on disk what networks make of the samples.
 
         Raises:
             QdebugError: the samples cannot be read, the runtime or the metric failed.
@@ -89,13 +84,7 @@ class Judge:
         self._sign = 1.0 if higher_is_better else -1.0
         self._last: tuple[Quantized | onnx.ModelProto | None, Judgement] = None, _NOTHING
         # How much executions differ is what is looked at: their size stays.
-        runner = Runner(
-            subset,
-            workers=context.parallel.workers,
-            ends_at=context.ends_at,
-            progress=context.progress,
-            memo=memo,
-        )
+        runner = runner_of(replace(context, executor=THIS_PROCESS), subset)
         reference = as_it_is(graph.proto, context.backend, shared=True)
         self._evaluator = OutputEvaluator(
             runner, graph, reference, metric, parts=output_parts(graph), losses=True

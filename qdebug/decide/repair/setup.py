@@ -41,7 +41,7 @@ from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import Context, session_settings, simulation_context
 from qdebug.execute.model_pair import load_model, plan_from, plan_ranges
 from qdebug.formats.registry import CAST, WEIGHT_ONLY
-from qdebug.memo import Memo, digest_of
+from qdebug.memo import digest_of
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
@@ -156,7 +156,13 @@ def prepare(
         executor.share_model(reference, settings.model, required_opset(plan, raised))
     kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
-        parallelism(), progress, sessions, settings.batch_size, kernels, executor
+        parallelism(),
+        progress,
+        sessions,
+        settings.batch_size,
+        kernels,
+        executor,
+        cached=settings.cache,
     )
     limited = replace(context, ends_at=ends_at)
     for subset in (choosing, proving):
@@ -167,11 +173,10 @@ def prepare(
     )
     start = quantized(reference, planned.bound).with_corrections(origin.corrections)
     _refuse_nothing_lower(settings, reference, start)
-    memo = Memo() if settings.cache else None
-    judge = Judge(limited, reference.graph, choosing, metric, more, memo)
+    judge = Judge(limited, reference.graph, choosing, metric, more)
     baseline = judge(given.graph.proto if given.quantized else start)
     judged_start = judge(start) if given.quantized else baseline
-    proving_judge = Judge(limited, reference.graph, proving, metric, more, memo)
+    proving_judge = Judge(limited, reference.graph, proving, metric, more)
     proven_start = proving_judge(given.graph.proto if given.quantized else start)
     remedies_end_at = _end_of_remedies(
         ends_at - _RUNS_OF_PROOF * proving_judge.judged_s,

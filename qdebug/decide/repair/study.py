@@ -29,7 +29,7 @@ def study_of(
     the network are, or by `method`. The rest is as in Study."""
 
     def gather(network: Quantized, tensors: Sequence[str]) -> Mapping[str, TensorHistogram]:
-        found = gather_ranges(context, network.graph, fitting, cached=False, tensors=list(tensors))
+        found = gather_ranges(context, network.graph, fitting, tensors=list(tensors))
         return found.histograms
 
     def complete(network: Quantized) -> Quantized:

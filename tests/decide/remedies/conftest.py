@@ -74,7 +74,7 @@ def study_of(model: Model, data: str, weights: str = "per-channel", method: str 
     def gather(network: Quantized, tensors: Sequence[str]) -> Any:
         graph = network.graph
         wanted = list(tensors)
-        return gather_ranges(context, graph, samples, cached=False, tensors=wanted).histograms
+        return gather_ranges(context, graph, samples, tensors=wanted).histograms
 
     def fill(network: Quantized) -> Quantized:
         missing = network.bound.missing_ranges()
