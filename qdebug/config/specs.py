@@ -39,7 +39,6 @@ class QuantizationSpec:
     plan: str | None = None
     calibration: str | None = None
     method: str = DEFAULT_METHOD
-    cache: bool = True
     allow_unquantized: bool = False
     fits_remedies: bool = False
     pin: tuple[str, ...] = ()
@@ -90,7 +89,6 @@ class PinSearchSpec:
     memory_budget: int = DEFAULT_BUDGET
     max_evaluations: int | None = None
     time_limit: float | None = None
-    cache: bool = True
     force: bool = False
     select_point: str | None = None
     engine: EngineSettings | None = None
