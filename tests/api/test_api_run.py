@@ -57,7 +57,7 @@ def test_a_run_is_shown_as_its_result_and_taken_as_its_file(
         assert list(table["sqnr_db"]) == list(expected["sqnr_db"])  # infinities too
         assert result.layers[0].name in run._repr_html_()
         assert qdebug.ranges(run).to_dict() == qdebug.ranges(path).to_dict()
-        again = qdebug.compare(**data, weights="per-tensor", reference=run, plan=run)
+        again = qdebug.compare(**data, weights="per-tensor", plan=run)
     assert [x.metrics for x in again.layers] == [x.metrics for x in result.layers]
 
 

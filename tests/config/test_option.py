@@ -38,11 +38,9 @@ def test_flags_are_unique(command: Command) -> None:
 
 
 @commands
-def test_settings_are_frozen_and_replaced_files_are_settings(command: Command) -> None:
+def test_settings_are_frozen_and_new_files_can_be_forced(command: Command) -> None:
     assert command.settings.__dataclass_params__.frozen
     names = {s.name for s in settings_of(command.settings)}
-    for setting in settings_of(command.settings):
-        assert setting.option.replaced_by in {"", *names}
     if any(s.option.writes == "new" for s in settings_of(command.settings)):
         assert "force" in names
 

@@ -241,7 +241,7 @@ def test_a_new_metric_has_values_and_can_fail_a_gate(metric: Follower) -> None:
 
 
 def test_a_new_format_is_planned_everywhere(number_format: Follower) -> None:
-    assert len([name for name in number_format.touched if name.startswith("qdebug/")]) == 6
+    assert len([name for name in number_format.touched if name.startswith("qdebug/")]) == 5
     said = number_format.all_shown()
     assert "fp4" in said["--help"]
     assert " passed in " in said["-m"] and "failed" not in said["-m"]
