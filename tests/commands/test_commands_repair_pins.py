@@ -64,8 +64,6 @@ def fewest(
     repaired: Network,
     ends_at: float = math.inf,
     steps: Sequence[Step] = (),
-    took_s: float = 0.0,
-    judged_s: float = 0.0,
 ) -> tuple[Network, SearchResult, SearchResult | None]:
     @dataclass
     class Settings:
@@ -75,8 +73,7 @@ def fewest(
     known = Ratings({}, start.noise)
     setup: Any = SimpleNamespace(
         start=start, target=0, choosing=0, proving=0, search=Settings(),
-        context=SimpleNamespace(cluster=None), ratings=SimpleNamespace(found=known, took_s=took_s),
-        judge=SimpleNamespace(judged_s=judged_s),
+        context=SimpleNamespace(cluster=None), ratings=SimpleNamespace(found=known),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pins, "BisectSetup", SimpleNamespace)
@@ -115,13 +112,6 @@ def test_a_repair_that_lowers_all_noise_pins_less() -> None:
     fewest(blind, repaired, repaired)
     # What suffices without remedies costs one evaluation more.
     assert len(seeded.results[1].history) <= len(blind.results[0].history) + 1
-
-
-def test_where_there_is_time_for_one_search_it_is_of_the_repaired_network() -> None:
-    start, repaired = (Network(dict.fromkeys(NAMES, noise)) for noise in (1.0, 0.4))
-    searches = Searches(5.0)
-    network, *_ = fewest(searches, start, repaired, time.monotonic() + 1000, judged_s=50)
-    assert network is repaired and searches.on == [repaired]
 
 
 def test_a_repair_that_moves_noise_into_dear_layers_is_dropped() -> None:
@@ -164,16 +154,12 @@ def test_the_first_search_gets_half_of_the_time() -> None:
     assert first == pytest.approx(50, abs=5) and second == pytest.approx(100, abs=10)
 
 
-def test_what_the_layers_do_is_measured_once() -> None:
+def test_what_the_layers_do_is_known_at_the_start_and_measured_after_a_repair() -> None:
     start, repaired = (Network(dict.fromkeys(NAMES, x)) for x in (1.0, 0.5))
     searches = Searches(5.0)
-    fewest(searches, start, repaired, time.monotonic() + 100, took_s=30.0)
-    known, estimate = searches.ratings
-    assert known.noise == estimate.noise == start.noise
-    # Where it is quick, the repaired network is rated by itself.
-    searches = Searches(5.0)
-    fewest(searches, start, repaired, time.monotonic() + 100, took_s=1.0)
-    assert searches.ratings[1] is None
+    fewest(searches, start, repaired, time.monotonic() + 100)
+    known, anew = searches.ratings
+    assert known.noise == start.noise and anew is None
 
 
 @pytest.mark.parametrize("changed", [1, 20])

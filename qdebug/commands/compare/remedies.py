@@ -54,7 +54,7 @@ def with_remedies(compared: Compared, calibrates_on: SampleSpec | None, *, metho
         calibration,
         method=method,
         memory_bytes=compared.memory_budget,
-        effect={x.name: x.output_share or 0.0 for x in result.layers},
+        effect=lambda: {x.name: x.output_share or 0.0 for x in result.layers},
     )
     leading = [x for x in result.layers if x.precision is not Precision.FP32][:_MOST_LAYERS]
     tried: dict[str, tuple[TriedRemedy, ...]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from qdebug.backends.base import Backend
 from qdebug.calibrators.histogram import TensorHistogram
@@ -23,9 +23,9 @@ class Study:
         samples: to calibrate on.
         gather: the histograms of some tensors of an FP32 network over all of `samples`.
         calibrated: the network given with a range for each tensor that lacks one.
-        effect: what each layer's quantization does to the outputs at the start: noise Σerr²/Σref²
-            with it alone in INT8, by name, of very large models estimated from groups of layers;
-            those of which nothing is known are missing.
+        effect: gives what each layer's quantization does to the outputs at the start: noise
+            Σerr²/Σref² with it alone in INT8, by name, of very large models estimated from groups
+            of layers; those of which nothing is known are missing.
         memory_bytes: what a remedy may hold of activations.
         workers: executions at once.
         alone: as `backend`, for one execution at a time on all cores; None where that is the same.
@@ -36,7 +36,7 @@ class Study:
     samples: SampleSubset
     gather: Callable[[Quantized, Sequence[str]], Mapping[str, TensorHistogram]]
     calibrated: Callable[[Quantized], Quantized]
-    effect: Mapping[str, float] = field(default_factory=dict)
+    effect: Callable[[], Mapping[str, float]] = dict
     memory_bytes: int = 1 << 30
     workers: int = 1
     alone: Backend | None = None
@@ -60,7 +60,8 @@ class Study:
 
     def most_harmful_first(self, layers: Sequence[str]) -> list[str]:
         """`layers` by what their quantization does to the outputs."""
-        return sorted(layers, key=lambda name: -self.effect.get(name, 0.0))
+        effect = self.effect()
+        return sorted(layers, key=lambda name: -effect.get(name, 0.0))
 
 
 @dataclass(frozen=True)

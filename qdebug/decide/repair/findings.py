@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from qdebug.decide.bisect.choices import Ratings, rated
@@ -15,36 +14,24 @@ from qdebug.plan.pair import planned_pair
 from qdebug.run.timelimit import OutOfTimeError, check_time
 
 
-class RatingsOnDemand(Mapping[str, float]):
+class RatingsOnDemand:
     """What each layer's quantization does to the outputs (see Study.effect), found when it is first
     asked for: the remedies that win most do not ask, and a detector of 12 MB took 12 of the 16
     seconds of CPU before the first remedy for it.
 
     Attributes:
         found: all that was found; None before. Empty where there was no time for it.
-        took_s: seconds that it took.
     """
 
     def __init__(self, find: Callable[[], Ratings]) -> None:
         self._find = find
         self.found: Ratings | None = None
-        self.took_s = 0.0
 
-    def _noise(self) -> Mapping[str, float]:
+    def __call__(self) -> Mapping[str, float]:
+        """The noise of the outputs by layer."""
         if self.found is None:
-            began = time.monotonic()
             self.found = self._find()
-            self.took_s = time.monotonic() - began
         return self.found.noise
-
-    def __getitem__(self, layer: str) -> float:
-        return self._noise()[layer]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._noise())
-
-    def __len__(self) -> int:
-        return len(self._noise())
 
 
 def ratings_of(

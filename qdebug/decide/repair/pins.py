@@ -8,23 +8,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from qdebug.decide.bisect.choices import Ratings
 from qdebug.decide.bisect.result import BisectResult
 from qdebug.decide.bisect.steps import Setup as BisectSetup
 from qdebug.decide.bisect.steps import search_from
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.result import DroppedPins, Step
-from qdebug.decide.repair.setup import RUNS_OF_A_SEARCH, Setup
+from qdebug.decide.repair.setup import Setup
 from qdebug.decide.search.find import Outcome
 from qdebug.decide.search.problem import Pins
 from qdebug.execute.model_pair import CalibratedPlan
 from qdebug.results.words import share
 from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.wording import counted
-
-_RATED_ANEW = 0.1
-"""Of the time that is left: where rating the layers takes more, a search in the repaired network
-starts from what they do in the one before."""
 
 
 class Fewest(NamedTuple):
@@ -33,7 +28,7 @@ class Fewest(NamedTuple):
     Attributes:
         dropped: the search on the repaired network, where the one without remedies was taken and
             there was time for both.
-        no_use: the remedies change layers only that would be pinned.
+        no_use: the remedies change layers only that are pinned.
     """
 
     network: Quantized
@@ -53,8 +48,7 @@ def fewest_pins(
 
     Remedies lower the noise of the outputs, but not that of every set of pinned layers, and the
     metric may depend on some of the noise only. Both are searched on the same samples; what
-    suffices without remedies is tried with them, and only cheaper sets can take its place. Where
-    there is no time for two searches, the repaired one is searched.
+    suffices without remedies is tried with them, and only cheaper sets can take its place.
 
     Args:
         network: the repaired one, by `steps`.
@@ -63,23 +57,17 @@ def fewest_pins(
     Raises:
         QdebugError: a runtime or a metric that failed.
     """
-    if network is setup.start:
-        only = _searched(setup, network, ends_at)
-        return Fewest(network, only) if only else None
     now = time.monotonic()
-    alone, both = None, 2 * RUNS_OF_A_SEARCH * setup.judge.judged_s
-    if ends_at - now > both:
-        alone = _searched(setup, setup.start, now + (ends_at - now) / 2)
-    first = [alone.search.pins] if alone and alone.found else []
-    found = _searched(setup, network, ends_at, first)
+    repaired = network is not setup.start
+    alone = _searched(setup, setup.start, now + (ends_at - now) / 2 if repaired else ends_at)
+    if alone is None or not repaired:
+        return Fewest(setup.start, alone) if alone else None
+    found = _searched(setup, network, ends_at, [alone.search.pins] if alone.found else [])
     if found is None:  # then only what pins alone reach is better than the repaired network
-        return Fewest(setup.start, alone) if alone and alone.passed else None
+        return Fewest(setup.start, alone) if alone.passed else None
     kept = [step for step in steps if step.accepted]
-    no_use = bool(kept) and found.passed and all(of_no_use(s, found.pinned) for s in kept)
-    if no_use and (alone is None or _rank(found) < _rank(alone)):
-        # Without the remedies the same pins should do; it is measured.
-        alone = _searched(setup, setup.start, ends_at, [found.search.pins], most=1)
-    if alone is not None and (_rank(alone) < _rank(found) or (no_use and alone.passed)):
+    no_use = bool(kept) and all(of_no_use(step, found.pinned) for step in kept)
+    if _rank(alone) < _rank(found) or (no_use and _rank(alone) == _rank(found)):
         return Fewest(setup.start, alone, dropped=found, no_use=no_use)
     return Fewest(network, found)
 
@@ -138,14 +126,10 @@ def _rank(found: BisectResult) -> tuple[bool, bool, float]:
 
 
 def _searched(
-    setup: Setup,
-    network: Quantized,
-    ends_at: float,
-    first: Sequence[Pins] = (),
-    most: int | None = None,
+    setup: Setup, network: Quantized, ends_at: float, first: Sequence[Pins] = ()
 ) -> BisectResult | None:
-    """What bisect's search finds; `first` are sets that it tries before, `most` how many it may
-    try. None where the time is over before it begins."""
+    """What bisect's search finds; `first` are sets that it tries before. None where the time is
+    over before it begins."""
     assert setup.target is not None
     started = time.monotonic()
     left = ends_at - started
@@ -157,22 +141,10 @@ def _searched(
         searched=setup.choosing,
         held_out=setup.proving,
     )
-    limit = left if math.isfinite(left) else None
-    settings = replace(setup.search, time_limit=limit, max_evaluations=most)
+    settings = replace(setup.search, time_limit=left if math.isfinite(left) else None)
+    ratings = setup.ratings.found if network is setup.start else None
     try:
         check_time(ends_at)
-        ratings = _known_ratings(setup, network, left)
         return search_from(settings, prepared, started, ratings=ratings, first=first)
     except OutOfTimeError:
         return None
-
-
-def _known_ratings(setup: Setup, network: Quantized, left: float) -> Ratings | None:
-    """What is known of the layers of a network, which need not be measured again; None where it is
-    better measured."""
-    ratings = setup.ratings
-    if ratings.found is None or network is setup.start:
-        return ratings.found
-    if ratings.took_s <= _RATED_ANEW * left:
-        return None
-    return Ratings(noise=ratings.found.noise)

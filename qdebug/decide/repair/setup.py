@@ -61,9 +61,6 @@ _FOR_REMEDIES = 0.5
 remedies: a search that can try a few sets only pins far more than it takes."""
 _RUNS_OF_PROOF = 2
 """Of the held-out samples, after the remedies: the network that came last, and cross-validation."""
-RUNS_OF_A_SEARCH = 12
-"""Judgements of a network that a search for pins takes at the least: to rate the layers, to run
-FP32 and a few sets, and to check the answer."""
 _FOR_STUDY = 1 / 3
 """Of the time that is left for remedies, for what says which layers matter."""
 

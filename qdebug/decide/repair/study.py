@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.calibrators.histogram import TensorHistogram
@@ -23,7 +23,7 @@ def study_of(
     *,
     method: str,
     memory_bytes: int,
-    effect: Mapping[str, float],
+    effect: Callable[[], Mapping[str, float]],
 ) -> Study:
     """A study of the samples `fitting`; tensors that remedies make are calibrated as most others of
     the network are, or by `method`. The rest is as in Study."""
