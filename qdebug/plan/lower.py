@@ -119,16 +119,6 @@ def quantized_layer(bound: BoundPlan, layer: Layer) -> QuantizedLayer:
     return QuantizedLayer(layer, activations, weight, correction.bias, bound.format_of(layer))
 
 
-def activation_scales(bound: BoundPlan) -> dict[str, FloatArray]:
-    """The scale, float32 [], of each activation that a quantized layer reads, by tensor.
-
-    Raises:
-        PlanError: a range is missing or not valid.
-    """
-    layers = bound.quantized_layers()
-    return {t: _activation_scale(bound, x, t) for x in layers for t in bound.quantized_inputs(x)}
-
-
 def check_ranges(bound: BoundPlan) -> None:
     """Check the ranges that the plan gives the operands of quantized layers.
 

@@ -48,6 +48,12 @@ class TimedBackend:
         """See Backend."""
         return self.backend.name
 
+    @property
+    def results_key(self) -> str:
+        """See run.variant.Repeatable; that of `backend`, if it has one."""
+        key: str = self.backend.results_key  # type: ignore[attr-defined]
+        return key
+
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> TimedSession:
         """As Backend.open.
 

@@ -9,34 +9,33 @@ and their neighbours lowers the error of the outputs, on some of the calibration
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import numpy as np
 
-from qdebug.backends.base import Session
-from qdebug.backends.stream import map_in_order
 from qdebug.calibrators.histogram import Float64, TensorHistogram
 from qdebug.calibrators.registry import parse_method
 from qdebug.decide.remedies.calibrator import METHODS
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Proposal, Remedy, Study
 from qdebug.decide.remedies.walk import Site, Walk
+from qdebug.execute.variants import PlannedVariants
 from qdebug.formats.base import FloatArray
-from qdebug.metrics.effect import output_energies
+from qdebug.metrics.accumulate import CANDIDATE
 from qdebug.metrics.sums import error_energy
 from qdebug.network.outputparts import output_parts
-from qdebug.plan.lower import activation_scales, lower
+from qdebug.network.samples.subset import spread
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import scale_of
-from qdebug.plan.rewrite.feed_scales import feed_scales
-from qdebug.types import Feeds, Progress, Tensors
+from qdebug.run.outputs import OutputEvaluator
+from qdebug.run.runner import Runner
+from qdebug.run.variant import as_it_is
+from qdebug.types import Progress
 
 _FEWEST = 4
 _SHARES = (1.0, 0.92, 0.85, 0.78, 0.71, 0.65, 0.59, 0.53, 0.47, 0.41, 0.35, 0.3, 0.22, 0.15)
 _STEPS = (0.85, 1 / 0.85)
 _SAMPLES = 64
-_MEMORY = 0.25
 _PASSES = 24
 """Executions that a search of all layers may take, in passes over the calibration samples; one of
 some layers takes its share."""
@@ -70,54 +69,35 @@ class _Outputs:
     """The noise of the outputs by ranges, on some samples: Σerr²/Σref² of each part of an output,
     so that boxes do not hide scores, summed over all."""
 
-    def __init__(self, study: Study, start: Quantized, stack: ExitStack) -> None:
-        self._study = study
-        proto, self._inputs = feed_scales(lower(start.bound).graph, start.bound.needed_ranges())
-        self._session = study.simulation.open(proto, ())
-        stack.callback(self._session.close)
-        reference = study.backend.open(start.graph.proto, ())
-        with closing(reference):
-            self._feeds, self._exact, self.samples = _some(study, reference)
-        self._names = [t for t in start.graph.outputs if start.graph.is_float(t)]
-        self._parts = output_parts(start.graph)
-        signal = sum(self._energies(one, one)[:, 1] for one in self._exact)
-        self._signal = np.where(signal == 0, 1.0, signal)
-        self.calls = 0
+    def __init__(self, study: Study, start: Quantized) -> None:
+        graph, self._backend = start.graph, study.simulation
+        runner = Runner(
+            spread(study.samples, _SAMPLES),
+            workers=study.workers,
+            ends_at=study.ends_at,
+            memo=study.memo,
+        )
+        reference = as_it_is(graph.proto, study.backend)
+        parts = output_parts(graph)
+        self._evaluator = OutputEvaluator(runner, graph, reference, parts=parts)
+        self.samples, self.calls = runner.subset.count, 0
 
     def noise(self, network: Quantized) -> Float64:
         """With the ranges of a network that has no other difference: [executions]; infinite where
-        it is not a number."""
-        scales = activation_scales(network.bound)
-        own: Feeds = {self._inputs[t]: s for t, s in scales.items() if t in self._inputs}
+        it is not a number.
+
+        Raises:
+            QdebugError: it does not run.
+        """
         self.calls += 1
-
-        def run(i: int) -> float:
-            errors = self._energies(self._exact[i], self._session.run({**self._feeds[i], **own}))
-            return float((errors[:, 0] / self._signal).sum())
-
-        found = np.array(list(map_in_order(run, range(len(self._feeds)), self._study.workers)))
-        return np.where(np.isnan(found), np.inf, found).astype(np.float64)
-
-    def _energies(self, exact: Tensors, found: Tensors) -> Float64:
-        """Σerr² and Σref² of each part of the outputs, [parts, 2]."""
-        if not self._names:
-            return np.zeros((0, 2))
-        energies = output_energies(exact, found, self._names, 1, self._parts)
-        return np.asarray(energies.sum(axis=2), np.float64)
-
-
-def _some(study: Study, reference: Session) -> tuple[list[Feeds], list[Tensors], int]:
-    """Feeds and exact outputs of up to _SAMPLES samples, as many as fit a part of the memory, and
-    how many samples they are."""
-    batches, samples = study.samples.batches, study.samples.samples
-    first = reference.run(samples.feeds(batches[0].start, batches[0].count))
-    size = sum(array.nbytes for array in first.values())
-    room = int(_MEMORY * study.memory_bytes) // max(1, size)
-    most = max(1, min(room, _SAMPLES // batches[0].count, len(batches)))
-    chosen = [batches[i * len(batches) // most] for i in range(most)]
-    feeds = [samples.feeds(batch.start, batch.count) for batch in chosen]
-    exact = list(map_in_order(reference.run, feeds, study.workers))
-    return feeds, exact, sum(batch.count for batch in chosen)
+        variant = PlannedVariants(network.bound, self._backend).with_layers({})
+        each = self._evaluator.evaluated({CANDIDATE: variant})[CANDIDATE].energies.values()
+        if not each:  # no output has an error
+            return np.zeros(1)
+        errors, signals = np.moveaxis(np.array([one.sum(axis=2) for one in each]), 2, 0)
+        signal = signals.sum(axis=0)
+        found = (errors / np.where(signal == 0, 1.0, signal)).sum(axis=1)
+        return np.where(np.isnan(found), np.inf, found)
 
 
 def lower_by_more_than_chance(noise: Float64, before: Float64) -> bool:
@@ -132,16 +112,15 @@ def lower_by_more_than_chance(noise: Float64, before: Float64) -> bool:
 def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
     tensors = _tensors(study, start, layers)
     choice = _choice(study, start, tensors)
-    with ExitStack() as stack:
-        outputs = _Outputs(study, start, stack)
-        found = {name: _with(start, amax, name) for name, amax in choice.methods.items()}
-        found["each by its layer's error"] = _by_layers(study, start, layers, choice)
-        noise = {name: outputs.noise(network) for name, network in found.items()}
-        order = sorted(found, key=lambda name: float(noise[name].sum()))
-        best, least = found[order[0]], noise[order[0]]
-        share = len(layers) / max(1, len(_layers(start)))
-        most = outputs.calls + int(share * _PASSES * study.samples.count / outputs.samples)
-        searched = _searched(study, best, least, choice, outputs, most)
+    outputs = _Outputs(study, start)
+    found = {name: _with(start, amax, name) for name, amax in choice.methods.items()}
+    found["each by its layer's error"] = _by_layers(study, start, layers, choice)
+    noise = {name: outputs.noise(network) for name, network in found.items()}
+    order = sorted(found, key=lambda name: float(noise[name].sum()))
+    best, least = found[order[0]], noise[order[0]]
+    share = len(layers) / max(1, len(_layers(start)))
+    most = outputs.calls + int(share * _PASSES * study.samples.count / outputs.samples)
+    searched = _searched(study, best, least, choice, outputs, most)
     changed = tuple(layers)
     yield Proposal(searched, changed, "each by the outputs' error")
     for name in order:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.backends.base import Backend
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.decide.remedies.quantized import Quantized
+from qdebug.memo import Memo
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.run.timelimit import TimedBackend, check_time
 from qdebug.types import ProgressCallback, ignore_progress
@@ -29,6 +31,8 @@ class Study:
         memory_bytes: what a remedy may hold of activations.
         workers: executions at once.
         alone: as `backend`, for one execution at a time on all cores; None where that is the same.
+        ends_at: nothing is executed later, on the clock of `time.monotonic`; see `until`.
+        memo: keeps on disk what networks give.
     """
 
     backend: Backend
@@ -41,6 +45,8 @@ class Study:
     workers: int = 1
     alone: Backend | None = None
     progress: ProgressCallback = ignore_progress
+    ends_at: float = math.inf
+    memo: Memo | None = None
 
     def until(self, ends_at: float) -> Study:
         """The same, which raises OutOfTimeError where anything would be executed later than
@@ -56,6 +62,7 @@ class Study:
             simulation=TimedBackend(self.simulation, ends_at),
             gather=gather,
             alone=TimedBackend(self.alone, ends_at) if self.alone else None,
+            ends_at=ends_at,
         )
 
     def most_harmful_first(self, layers: Sequence[str]) -> list[str]:

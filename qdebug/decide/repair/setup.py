@@ -197,6 +197,7 @@ def prepare(
         method=settings.method,
         memory_bytes=settings.memory_budget,
         effect=ratings,
+        memo=memo,
     )
     return Setup(
         context=context,
