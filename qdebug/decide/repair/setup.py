@@ -197,7 +197,6 @@ def prepare(
         method=settings.method,
         memory_bytes=settings.memory_budget,
         effect=ratings,
-        memo=memo,
     )
     return Setup(
         context=context,

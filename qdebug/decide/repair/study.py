@@ -13,7 +13,6 @@ from qdebug.decide.remedies.quantized import Quantized
 from qdebug.decide.remedies.remedy import Study
 from qdebug.execute.context import Context
 from qdebug.execute.gather import calibrated, gather_ranges
-from qdebug.memo import Memo
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.plan.plan import TensorRange
 
@@ -25,7 +24,6 @@ def study_of(
     method: str,
     memory_bytes: int,
     effect: Callable[[], Mapping[str, float]],
-    memo: Memo | None = None,
 ) -> Study:
     """A study of the samples `fitting`; tensors that remedies make are calibrated as most others of
     the network are, or by `method`. The rest is as in Study."""
@@ -58,7 +56,7 @@ def study_of(
         workers=at_once,
         alone=SimulationBackend(cores, sessions=context.sessions),
         progress=context.progress,
-        memo=memo,
+        memo=context.memo,
     )
 
 
