@@ -169,7 +169,7 @@ class Runner:
                 yield name, result
 
     def by_batch(
-        self, variants: Mapping[str, Variant], reducer: Reducer[ResultT]
+        self, variants: Mapping[str, Variant], reducer: Reducer[ResultT], stage: str = ""
     ) -> Generator[ResultT, None, None]:
         """What a reducer gives for each batch, in order, as soon as it is there; closing it ends
         the run, which is in this process.
@@ -179,11 +179,15 @@ class Runner:
         """
         (job,) = jobs_of(variants, {"": reducer})
         parts = (Part(job, Shard(k, k + 1)) for k in range(len(self.subset.batches)))
-        with closing(self._here(parts, "")) as results:
-            for _, found in results:
+        done = 0
+        with closing(self._here(parts, stage)) as results:
+            for part, found in results:
                 if isinstance(found, QdebugError):
                     raise found
                 yield found[""]
+                done += self.subset.batches[part.shard.start].count
+                if stage:
+                    self._progress(Progress(stage, done, self.subset.count))
 
     def _key(self, reducer: Reducer[Any], variants: Mapping[str, Variant]) -> str | None:
         """Equal where the result is; None where it must not be kept."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -39,8 +39,8 @@ from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.matching import quoted
 from qdebug.network.samples.subset import whole
 from qdebug.results.framework import FrameworkResult, FrameworkTensor
-from qdebug.run.executor import THIS_PROCESS
 from qdebug.run.outputs import MetricEvaluator, joined
+from qdebug.run.reducers import AsExecuted
 from qdebug.run.variant import as_it_is
 from qdebug.types import Array, Skipped, Tensors
 from qdebug.wording import option
@@ -56,7 +56,6 @@ _HALVES = {7: np.dtype(ml_dtypes.bfloat16), 10: np.dtype(np.float16)}
 and 66.2 dB. What BF16 holds FP16 holds, too, as long as it is of usual size."""
 _ENOUGH_VALUES = 16
 """Fewer different values may be numbers of a half type by chance."""
-_FRAMEWORK = "framework"
 
 
 def framework_result(
@@ -79,11 +78,17 @@ def framework_result(
     subset = sized(context, graph, whole(samples), wanted)
     kept = outputs if metric and len(outputs) == len(graph.outputs) else ()
     variants = {CANDIDATE: as_it_is(graph.proto, context.backend, {t: t for t in wanted})}
-    against = _AgainstFramework(arrays, matches.tensors, Comparison(tensors=wanted), kept)
-    # One at a time: the framework's function may take no other way.
-    runner = runner_of(replace(context, parallel=Parallelism(1, 1), executor=THIS_PROCESS), subset)
-    found: _Sides = runner.run(variants, {_FRAMEWORK: against}, _FRAMEWORK)[_FRAMEWORK]
-    totals = found.errors
+    comparison, totals = Comparison(tensors=wanted), ErrorTotals()
+    sides: dict[str, dict[Batch, Tensors]] = {REFERENCE: {}, CANDIDATE: {}}
+    runner = runner_of(replace(context, parallel=Parallelism(1, 1)), subset)
+    ran = runner.by_batch(variants, AsExecuted((CANDIDATE,)), "framework")
+    with closing(ran) as batches:
+        for one in batches:
+            theirs = _read(arrays, matches.tensors, one)
+            both = replace(one, runs={**one.runs, REFERENCE: theirs})
+            totals.add(compare_batch(comparison, both))
+            for run, side in sides.items():
+                side[one.batch] = {t: both.of(run)[t].copy() for t in kept}
     with closing(context.backend.open(graph.proto, ())) as session:
         limit = min(_LIMIT_DB, rounding_db(session, feeds, graph))
     order = {t: k for k, t in enumerate([*graph.activations(), *graph.outputs])}
@@ -102,7 +107,7 @@ def framework_result(
         "",
         "",
         tuple(matches.unmatched),
-        score=_score(metric, samples, found) if metric and kept else None,
+        score=_score(metric, samples, sides) if metric and kept else None,
     )
     if result.agrees is not False or not result.modules:
         return result
@@ -110,10 +115,13 @@ def framework_result(
     return replace(result, last_agreeing=last, first_differing=begins)
 
 
-def _score(metric: TaskMetric, samples: Samples, sides: _Sides) -> float | None:
+def _score(
+    metric: TaskMetric, samples: Samples, sides: Mapping[str, Mapping[Batch, Tensors]]
+) -> float | None:
     """The metric of the framework's outputs; None where it cannot be computed of them."""
     try:
-        return MetricEvaluator.of(metric, samples, sides.own)(joined(sides.framework))
+        own = MetricEvaluator.of(metric, samples, sides[CANDIDATE])
+        return own(joined(sides[REFERENCE]))
     except MetricError:  # that of the ONNX model is told
         return None
 
@@ -171,78 +179,32 @@ def _stored_db(array: Array) -> float:
     return math.inf
 
 
-@dataclass
-class _Sides:
-    """The errors of the framework's arrays and the model's, and the outputs of both."""
+def _read(
+    arrays: FrameworkArrays, tensors: Mapping[str, str], executed: ExecutedBatch
+) -> dict[str, Array]:
+    """The framework's arrays for a batch, by tensor of the model.
 
-    errors: ErrorTotals
-    framework: dict[Batch, Tensors]
-    own: dict[Batch, Tensors]
-
-
-@dataclass(frozen=True)
-class _AgainstFramework:
-    """Reads what the framework gives for a batch, and compares the model with it. See Reducer.
-
-    Attributes:
-        tensors: of the model, by the arrays that are these.
-        kept: outputs that are kept for a metric.
+    Raises:
+        SampleError: they are of another shape than the model's, or hold NaN or Inf.
     """
-
-    arrays: FrameworkArrays
-    tensors: Mapping[str, str]
-    comparison: Comparison
-    kept: tuple[str, ...]
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See Reducer."""
-        return (CANDIDATE,)
-
-    @property
-    def key(self) -> None:
-        """See Reducer: a function of the user may give anything."""
-        return
-
-    def reduce(self, executed: ExecutedBatch) -> _Sides:
-        """See Reducer."""
-        own, theirs = executed.of(CANDIDATE), self._read(executed)
-        both = replace(executed, runs={**executed.runs, REFERENCE: theirs})
-        kept = [{t: side[t].copy() for t in self.kept} for side in (theirs, own)]
-        errors = compare_batch(self.comparison, both)
-        return _Sides(errors, {executed.batch: kept[0]}, {executed.batch: kept[1]})
-
-    def merge(self, before: _Sides, after: _Sides) -> _Sides:
-        """See Reducer."""
-        before.errors.add(after.errors)
-        before.framework |= after.framework
-        before.own |= after.own
-        return before
-
-    def _read(self, executed: ExecutedBatch) -> Tensors:
-        """The framework's arrays, by tensor.
-
-        Raises:
-            SampleError: they are of another shape than the model's, or hold NaN or Inf.
-        """
-        arrays, batch, own = self.arrays, executed.batch, executed.of(CANDIDATE)
-        arrays.check(batch.start, executed.feeds, batch.count)
-        values = arrays.read(batch.start, batch.count, executed.feeds)
-        by_tensor = {}
-        for name, tensor in self.tensors.items():
-            value = aligned(values[name], own[tensor].shape) if name in values else None
-            if value is None:
-                shape = f"of shape {list(values[name].shape)}" if name in values else "not there"
-                raise SampleError(
-                    f"{option('framework')}: {arrays.where}: '{name}' is {shape} for samples "
-                    f"{batch.start} to {batch.start + batch.count - 1}, and '{tensor}' of the "
-                    f"model {list(own[tensor].shape)}.",
-                    "Give the same outputs for all samples.",
-                    code=CODE,
-                )
-            _check_finite(name, value, own[tensor], arrays.where, batch.start)
-            by_tensor[tensor] = value.astype(own[tensor].dtype, copy=False)
-        return by_tensor
+    batch, own = executed.batch, executed.of(CANDIDATE)
+    arrays.check(batch.start, executed.feeds, batch.count)
+    values = arrays.read(batch.start, batch.count, executed.feeds)
+    by_tensor = {}
+    for name, tensor in tensors.items():
+        value = aligned(values[name], own[tensor].shape) if name in values else None
+        if value is None:
+            shape = f"of shape {list(values[name].shape)}" if name in values else "not there"
+            raise SampleError(
+                f"{option('framework')}: {arrays.where}: '{name}' is {shape} for samples "
+                f"{batch.start} to {batch.start + batch.count - 1}, and '{tensor}' of the "
+                f"model {list(own[tensor].shape)}.",
+                "Give the same outputs for all samples.",
+                code=CODE,
+            )
+        _check_finite(name, value, own[tensor], arrays.where, batch.start)
+        by_tensor[tensor] = value.astype(own[tensor].dtype, copy=False)
+    return by_tensor
 
 
 def _check_finite(name: str, value: Array, own: Array, where: str, start: int) -> None:
