@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, closing
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.metadata import version
 from types import MappingProxyType
@@ -296,7 +296,7 @@ class _PartRunner:
     variants gave is held for the jobs that follow."""
 
     def __init__(self, subset: SampleSubset) -> None:
-        self.data = _Data(subset)
+        self.data = Data(subset)
         self._lock = threading.Lock()
         self._jobs: dict[str, _Sessions] = {}
         self._shared = _Sessions()
@@ -419,7 +419,7 @@ class _Sessions:
                 self._open.popitem()[1].close()
 
 
-class _Data:
+class Data:
     """The inputs of some samples, held in memory as far as there is room."""
 
     def __init__(self, subset: SampleSubset) -> None:
@@ -443,11 +443,22 @@ class _Data:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the samples and labels of all batches, and of how these divide them."""
-        found = hashlib.sha256()
+        """SHA-256 of the samples and labels of all batches, and of how these divide them.
+
+        Pictures, recordings and texts count by their files and by what is done to them: to decode
+        them once more would take as long as the network may.
+        """
+        samples = self.subset.samples
+        found, stamps = hashlib.sha256(), samples.origin.stamps
+        by_files = bool(samples.origin.told and stamps)
+        if by_files:
+            spec = replace(samples.spec, model="", setting="", limited_by="")
+            found.update(repr((spec, sorted(stamps.items()))).encode())
         for batch in self.subset.batches:
-            labels = self.subset.samples.extras.rows(batch.start, batch.count)
-            for name, array in (*sorted(self.feeds(batch).items()), *sorted(labels.items())):
+            labels = samples.extras.rows(batch.start, batch.count)
+            feeds = {} if by_files else self.feeds(batch)
+            found.update(repr(batch).encode())
+            for name, array in (*sorted(feeds.items()), *sorted(labels.items())):
                 found.update(
                     repr((batch.start, batch.count, name, array.dtype, array.shape)).encode()
                 )

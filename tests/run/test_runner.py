@@ -26,7 +26,7 @@ from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals, Execut
 from qdebug.network.samples.subset import SampleSubset, spread, whole
 from qdebug.network.samplespec import SampleSpec
 from qdebug.run.reducers import Errors, Outputs
-from qdebug.run.runner import Runner, jobs_of
+from qdebug.run.runner import Data, Runner, jobs_of
 from qdebug.run.timelimit import OutOfTimeError
 from qdebug.run.variant import Variant, as_it_is
 from qdebug.types import Feeds, TensorSpec
@@ -163,6 +163,26 @@ def test_what_is_kept_is_not_run_again(tmp_path: Path) -> None:
     other = Runner(spread(samples(tmp_path), 8), memo=memo)
     assert figures(other.run(*setting(backend))) != first
     assert backend.runs > runs
+
+
+def test_pictures_are_known_by_their_files(tmp_path: Path) -> None:
+    Image = pytest.importorskip("PIL.Image")  # noqa: N806
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for k in range(3):
+        Image.fromarray(np.full((8, 8, 3), 60 * k, np.uint8)).save(folder / f"{k}.png")
+
+    def opened() -> SampleSubset:
+        spec = TensorSpec("x", (1, 3, 8, 8), np.dtype(np.float32))
+        return whole(SampleSpec(str(folder)).open([spec]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qdebug.network.samples.samples.Samples.feeds", lambda *_: 1 / 0)
+        before = Data(opened()).digest
+        assert Data(opened()).digest == before
+        assert Data(spread(opened(), 1)).digest != before
+        Image.fromarray(np.full((8, 8, 3), 7, np.uint8)).save(folder / "1.png")
+        assert Data(opened()).digest != before
 
 
 def test_half_of_a_run_is_kept_when_the_other_half_fails(tmp_path: Path) -> None:
