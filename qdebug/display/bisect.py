@@ -300,7 +300,7 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str | None]]:
         yield ("selected point", f"{text}: {_point(point)}") if point else ("found", text)
         yield "cost", _cost(result) if count else None
     yield from _metric_rows(result)
-    seconds = figure(sum(e.measurement.seconds for e in result.history), "seconds")
+    seconds = figure(sum(e.measurement.seconds for e in result.history), "tenths")
     yield "evaluated", f"{counted(result.history, 'set')} of layers, {seconds} s"
     yield "FP16 layers", FP16_KERNELS[result.fp16_kernels] if result.fp16_kernels else None
 

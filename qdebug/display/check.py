@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from qdebug.display.blocks import Block, Column, Facts, Line, Style, table_of
+from qdebug.display.blocks import (
+    Block,
+    Cells,
+    Column,
+    Line,
+    Parts,
+    Style,
+    facts,
+    flat,
+    table_of,
+)
 from qdebug.network.macs import listed_work
-from qdebug.results.check import CheckedTensor, CheckResult, Finding, Severity
-from qdebug.results.words import number
+from qdebug.results.check import CheckedTensor, CheckResult, Finding, Severity, TriedVariant
+from qdebug.results.words import figure, number
 from qdebug.wording import counted, printable
 
 _WORDS: Mapping[Severity, str] = {"error": "Wrong", "warning": "Suspicious", "note": "Note"}
@@ -17,31 +27,26 @@ _MOST_TENSORS = 8
 
 def view(result: CheckResult) -> list[Block]:
     """The model, the samples' values, what was tried, the findings; the verdict last."""
-    blocks: list[Block] = [
-        Line(f"{printable(result.model.name)}", "title"),
-        Facts(tuple(_facts(result))),
-        Line(),
+
+    def value(variant: TriedVariant) -> str:
+        text = figure(variant.value, "thousandths")
+        return text if variant.judged else f"({text})"
+
+    tried = f"FP32 on {counted(result.samples, 'sample')}, prepared in other ways"
+    columns: list[Cells[TriedVariant]] = [
+        (Column("samples"), lambda v: v.name),
+        (Column(result.score, "number"), value),
     ]
-    if result.variants:
-        title = f"FP32 on {counted(result.samples, 'sample')}, prepared in other ways"
-        blocks += [
-            Line(title, "title"),
-            table_of(
-                result.variants,
-                [
-                    (Column("samples"), lambda v: v.name),
-                    (
-                        Column(result.score, "number"),
-                        lambda v: f"{v.value:.3f}" if v.judged else f"({v.value:.3f})",
-                    ),
-                ],
-            ),
-            Line(),
-        ]
-    for finding in result.findings:
-        blocks += finding_lines(finding)
-    blocks.append(Line(_verdict(result), "good" if result.passed else "bad"))
-    return blocks
+    return flat(
+        Line(f"{printable(result.model.name)}", "title"),
+        facts(_facts(result)),
+        Line(),
+        (Line(tried, "title"), table_of(result.variants, columns), Line())
+        if result.variants
+        else None,
+        map(finding_lines, result.findings),
+        Line(_verdict(result), "good" if result.passed else "bad"),
+    )
 
 
 def _facts(result: CheckResult) -> Iterator[tuple[str, str]]:
@@ -51,20 +56,16 @@ def _facts(result: CheckResult) -> Iterator[tuple[str, str]]:
         if len(tensors) > _MOST_TENSORS:
             yield f"{kind}s", f"and {len(tensors) - _MOST_TENSORS} more"
     by = f", by {printable(result.producer)}" if result.producer else ""
-    work = "MACs unknown: an axis is free" if result.macs is None else _macs(result.macs)
-    if result.uncounted:
-        work += f"; without {listed_work(result.uncounted)}"
-    yield "model", f"opset {result.opset}{by}; {counted(result.layers, 'layer')} for INT8; {work}"
+    work = figure(result.macs, "work")
+    if result.macs is None:
+        work = "MACs unknown: an axis is free"
+    without = f"; without {listed_work(result.uncounted)}" if result.uncounted else ""
+    layers = f"{counted(result.layers, 'layer')} for INT8"
+    yield "model", f"opset {result.opset}{by}; {layers}; {work}{without}"
     for one in result.ranges:
-        text = (
-            f"{number(one.low, 3)} to {number(one.high, 3)}, mean {number(one.mean, 3)}, standard "
-            f"deviation {number(one.std, 3)}"
-        )
+        low, high, mean, std = (number(v, 3) for v in (one.low, one.high, one.mean, one.std))
+        text = f"{low} to {high}, mean {mean}, standard deviation {std}"
         yield f"values of {printable(one.name)}", text
-
-
-def _macs(macs: float) -> str:
-    return f"{macs / 1e9:.3g} GMACs a sample" if macs >= 1e8 else f"{macs / 1e6:.3g} MMACs a sample"
 
 
 def _tensor(tensor: CheckedTensor) -> str:
@@ -80,13 +81,11 @@ def _axis(axis: int | str | None) -> str:
     return text if named else "?"
 
 
-def finding_lines(finding: Finding) -> Iterator[Block]:
+def finding_lines(finding: Finding) -> Parts:
     """What was seen, and what to do about it."""
-    yield Line(
-        f"{_WORDS[finding.severity]}: {printable(finding.message)}", _STYLES[finding.severity]
-    )
-    if finding.remedy:
-        yield Line(printable(finding.remedy), indent=2)
+    text = f"{_WORDS[finding.severity]}: {printable(finding.message)}"
+    remedy = Line(printable(finding.remedy), indent=2) if finding.remedy else None
+    return Line(text, _STYLES[finding.severity]), remedy
 
 
 def _verdict(result: CheckResult) -> str:

@@ -117,7 +117,7 @@ def _title(engine: EngineReport) -> str:
     told = (
         f"{engine.layers} layers" if engine.layers else "",
         f"{figure(engine.size_bytes, 'megabytes')} MB" if engine.size_bytes else "",
-        f"built {'earlier ' * engine.cached}in {figure(engine.build_s, 'seconds')} s",
+        f"built {'earlier ' * engine.cached}in {figure(engine.build_s, 'tenths')} s",
     )
     return f"Engine of {engine.library} for {engine.built_for}: {', '.join(filter(None, told))}"
 
@@ -164,7 +164,7 @@ def _execution(done: EngineExecution, top: int) -> Parts:
 
 def _facts(done: EngineExecution) -> Iterator[tuple[str, str | None]]:
     def ms(value: float) -> str:
-        return figure(value, "milliseconds")
+        return figure(value, "thousandths")
 
     yield "latency", f"{ms(done.latency_ms)} ms for {counted(done.latency_samples, 'sample')}"
     slowest = sorted(done.kernels, key=lambda k: -k.ms)[:_SLOWEST]

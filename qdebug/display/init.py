@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdebug.display.blocks import Block, Facts, Line
+from qdebug.display.blocks import Block, Facts, Line, flat
 from qdebug.display.check import finding_lines
 from qdebug.results.init import InitResult
 from qdebug.wording import printable
@@ -10,8 +10,8 @@ from qdebug.wording import printable
 
 def view(result: InitResult) -> list[Block]:
     """The settings that were chosen, what is wrong with the samples, and what to run next."""
-    return [
+    return flat(
         Facts(tuple((setting.key, printable(setting.value)) for setting in result.settings)),
-        *(line for finding in result.findings for line in finding_lines(finding)),
+        map(finding_lines, result.findings),
         Line(f"Next: qdebug compare --config {printable(str(result.file))}"),
-    ]
+    )

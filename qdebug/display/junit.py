@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from qdebug.display.blocks import found_by
 from qdebug.results.compare import CompareResult
-from qdebug.results.words import number
 from qdebug.wording import printable
 
 
@@ -17,9 +17,7 @@ def junit_xml(result: CompareResult) -> str:
         case = _case(suite, result, condition.expression)
         if not condition.passed:
             failures += 1
-            found = condition.reason or "no value"
-            if condition.value is not None:
-                found = number(condition.value) + (f", {condition.at}" if condition.at else "")
+            found = condition.reason or found_by(condition)
             ElementTree.SubElement(case, "failure", message=printable(f"found {found}"))
     if not result.conditions:
         ElementTree.SubElement(_case(suite, result, "no condition was given"), "skipped")

@@ -5,7 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from qdebug.display.blocks import Block, Column, Line, Table, table_of
+from qdebug.display.blocks import (
+    Block,
+    Cells,
+    Column,
+    Line,
+    Parts,
+    T,
+    Table,
+    flat,
+    number_column,
+    table_of,
+)
 from qdebug.display.calibrate import coverage_blocks
 from qdebug.display.names import shorten_names
 from qdebug.results.orders import ORDERS
@@ -25,54 +36,46 @@ _MOST_READERS = 3
 def view(result: RangesResult, *, top: int = _TOP, detailed: bool = False) -> list[Block]:
     """The first `top` tensors in a table, their histograms when `detailed`, and coverage."""
     name = printable(result.model.name or result.source.path)
-    tensors = counted(len(result.tensors), "tensor")
+    tensors, read = counted(result.tensors, "tensor"), result.coverage.tensors
     samples = counted(result.calibration.samples, "sample")
     shown = result.tensors[:top]
     hidden = len(result.tensors) - len(shown)
     more = f"; {option('top', str(len(result.tensors)))} shows {hidden} more" if hidden else ""
-    blocks: list[Block] = [
+    over = f"of the {counted(read, 'tensor')} that INT8 layers read"
+    return flat(
         Line(f"{name}: ranges of {tensors} over {samples}", "title"),
         Line(f"{ORDERS[result.sort].title}{more}", "muted"),
         _tensors(result, shown),
-        *(Line(note, "note") for note in _notes(result)),
-    ]
-    if detailed:
-        for tensor in shown:
-            blocks += _detail(tensor)
-    over = ""
-    if result.coverage.tensors < len(result.tensors):
-        over = f"of the {counted(result.coverage.tensors, 'tensor')} that INT8 layers read"
-    return [*blocks, *coverage_blocks(result.coverage.coverage, over)]
+        (Line(note, "note") for note in _notes(result)),
+        map(_detail, shown if detailed else ()),
+        coverage_blocks(result.coverage.coverage, over if read < len(result.tensors) else ""),
+    )
 
 
 def _tensors(result: RangesResult, shown: Sequence[TensorDynamics]) -> Table:
     # Where all of it is of interest the growth takes the place of a percentile.
-    middle = (
-        (Column("growth", "number"), lambda t: number(t.growth, 3))
-        if result.sort == "growth"
-        else (Column("|x| 99.9%", "number"), lambda t: number(t.percentile(99.9), 3))
+    growth: Cells[TensorDynamics] = number_column("growth", lambda t: t.growth, digits=3)
+    percentile: Cells[TensorDynamics] = number_column(
+        "|x| 99.9%", lambda t: t.percentile(99.9), digits=3
     )
     return table_of(
         shown,
         [
             (Column("tensor", "name"), lambda t: t.name),
-            (Column("low", "number"), lambda t: number(t.low, 3)),
-            (Column("high", "number"), lambda t: number(t.high, 3)),
-            middle,
-            (Column("std", "number"), lambda t: number(t.std, 3)),
-            (
-                Column("amax/rms", "number"),
-                lambda t: _known(t.crest_factor, f"{t.crest_factor:.1f}"),
-            ),
-            (Column("zeros", "number"), lambda t: _known(t.zero_share, share(t.zero_share))),
+            number_column("low", lambda t: t.low, digits=3),
+            number_column("high", lambda t: t.high, digits=3),
+            growth if result.sort == "growth" else percentile,
+            number_column("std", lambda t: t.std, digits=3),
+            number_column("amax/rms", lambda t: _known(t.crest_factor), "tenths"),
+            number_column("zeros", lambda t: _known(t.zero_share), "share"),
             (Column("INT8", "number"), _readers),
         ],
         lambda t: "worst" if _broken(t) else "",
     )
 
 
-def _known(value: float, text: str) -> str:
-    return "–" if math.isnan(value) else text
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _readers(tensor: TensorDynamics) -> str:
@@ -83,19 +86,21 @@ def _readers(tensor: TensorDynamics) -> str:
 def _notes(result: RangesResult) -> Iterator[str]:
     yield from map(printable, result.notes)
     broken = sorted(filter(_broken, result.tensors), key=lambda t: t.position)
-    if broken:
-        first = broken[0]
+    for first in broken[:1]:
         yield (
-            f"NaN or Inf in {counted(len(broken), 'tensor')}, first in {printable(first.name)} "
-            f"({first.nan_count} NaN, {first.inf_count} Inf); they are left out of the ranges."
+            f"NaN or Inf in {counted(broken, 'tensor')}, first in {printable(first.name)} "
+            f"({_odd(first)}); they are left out of the ranges."
         )
-    clipping = [t for t in result.tensors if _clipped(t)]
-    if clipping:
+    if clipping := [t for t in result.tensors if _clipped(t)]:
         worst = max(clipping, key=_clipped)
         yield (
-            f"The run's own ranges clip values of {counted(len(clipping), 'tensor')}, most in "
+            f"The run's own ranges clip values of {counted(clipping, 'tensor')}, most in "
             f"{printable(worst.name)} ({share(_clipped(worst))})."
         )
+
+
+def _odd(tensor: TensorDynamics) -> str:
+    return f"{tensor.nan_count} NaN, {tensor.inf_count} Inf"
 
 
 def _broken(tensor: TensorDynamics) -> bool:
@@ -107,49 +112,44 @@ def _clipped(tensor: TensorDynamics) -> float:
     return tensor.planned.clipped_fraction if tensor.planned else 0.0
 
 
-def _detail(tensor: TensorDynamics) -> Iterator[Block]:
+def _detail(tensor: TensorDynamics) -> Parts:
     """Name, histogram and calibrators of one tensor."""
-    yield Line()
-    yield Line(printable(tensor.name), "title")
-    text = (
-        f"{tensor.count} values of {counted(tensor.samples, 'sample')}, std "
-        f"{number(tensor.std, 3)}, growth {number(tensor.growth, 3)}"
-    )
-    if _broken(tensor):
-        text += f", {tensor.nan_count} NaN, {tensor.inf_count} Inf"
-    yield Line(text, "muted")
-    if tensor.read_by:
-        first = [printable(n) for n in tensor.read_by[:_MOST_READERS]]
-        names = ", ".join(shorten_names(first, _LONGEST_LAYER))
-        more = len(tensor.read_by) - len(first)
-        yield Line(f"read in INT8 by {names}{f' and {more} more' if more else ''}", "muted")
-    if not tensor.calibrators:
-        yield Line("no finite values but 0: nothing to show", indent=2)
-        return
-    yield _histogram(tensor, tensor.calibrators)
-    yield table_of(
-        tensor.calibrators,
+    readers = tensor.read_by or ()
+    first = [printable(n) for n in readers[:_MOST_READERS]]
+    more = len(readers) - len(first)
+    names = f"{', '.join(shorten_names(first, _LONGEST_LAYER))}{f' and {more} more' * bool(more)}"
+    odd = f", {_odd(tensor)}" if _broken(tensor) else ""
+    calibrators = table_of(
+        tensor.calibrators or (),
         [
             (Column("calibrator"), lambda m: m.method),
-            (Column("amax", "number"), lambda m: number(m.amax, 4)),
-            (Column("INT8 step", "number"), lambda m: number(m.scale, 3)),
-            (Column("clipped", "number"), lambda m: share(m.clipped_fraction)),
-            (Column("rounded to 0", "number"), lambda m: share(m.zeroed_fraction)),
+            number_column("amax", lambda m: m.amax),
+            number_column("INT8 step", lambda m: m.scale, digits=3),
+            number_column("clipped", lambda m: m.clipped_fraction, "share"),
+            number_column("rounded to 0", lambda m: m.zeroed_fraction, "share"),
         ],
+    )
+    return (
+        Line(),
+        Line(printable(tensor.name), "title"),
+        Line(
+            f"{tensor.count} values of {counted(tensor.samples, 'sample')}, std "
+            f"{number(tensor.std, 3)}, growth {number(tensor.growth, 3)}{odd}",
+            "muted",
+        ),
+        Line(f"read in INT8 by {names}", "muted") if readers else None,
+        (_histogram(tensor, tensor.calibrators), calibrators)
+        if tensor.calibrators
+        else Line("no finite values but 0: nothing to show", indent=2),
     )
 
 
 def _histogram(tensor: TensorDynamics, marks: Sequence[Mark]) -> Table:
     """The values by octaves of |x|, negative ones to the left, with the calibrators' amax."""
     octaves = tensor.octaves or ()
-    rows = [
-        (number(o.low, 3), o.negative, o.positive, _marked(marks, o.low))
-        for o in octaves[:_OCTAVES]
-    ]
-    below, above = (
-        sum(o.negative for o in octaves[_OCTAVES:]),
-        sum(o.positive for o in octaves[_OCTAVES:]),
-    )
+    shown, smaller = octaves[:_OCTAVES], octaves[_OCTAVES:]
+    rows = [(number(o.low, 3), o.negative, o.positive, _marked(marks, o.low)) for o in shown]
+    below, above = sum(o.negative for o in smaller), sum(o.positive for o in smaller)
     if below + above:
         rows.append(("smaller", below, above, ""))
     signs = [any(row[k] for row in rows) for k in (1, 2)]
@@ -157,25 +157,21 @@ def _histogram(tensor: TensorDynamics, marks: Sequence[Mark]) -> Table:
     most = max([tensor.zeros, *(max(row[1], row[2]) for row in rows)])
     total = tensor.zeros + sum(o.negative + o.positive for o in octaves)
 
-    def bars(*counts: int) -> list[str]:
-        return [
-            "█" * (math.ceil(width * math.log1p(n) / math.log1p(most)) if n else 0)
-            for n, there in zip(counts, signs, strict=True)
-            if there
-        ]
+    def bar(count: int) -> str:
+        return "█" * (math.ceil(width * math.log1p(count) / math.log1p(most)) if count else 0)
 
-    cells = [(label, *bars(n, p), share((n + p) / total), note) for label, n, p, note in rows]
+    def sides(*pair: T) -> list[T]:
+        return [one for one, there in zip(pair, signs, strict=True) if there]
+
+    cells = [
+        (label, *map(bar, sides(n, p)), share((n + p) / total), note) for label, n, p, note in rows
+    ]
     if tensor.zeros:
-        cells.append(("zero", *bars(0, 0), share(tensor.zeros / total), ""))
-    kinds = (Column("negative", "number"), Column("positive"))
+        cells.append(("zero", *sides("", ""), share(tensor.zeros / total), ""))
+    columns = sides(Column("negative", "number"), Column("positive"))
+    marked = Column("(bars: log of the count)")
     return Table(
-        (
-            Column("|x| from", "number"),
-            *(column for column, there in zip(kinds, signs, strict=True) if there),
-            Column("share", "number"),
-            Column("(bars: log of the count)"),
-        ),
-        tuple(cells),
+        (Column("|x| from", "number"), *columns, Column("share", "number"), marked), tuple(cells)
     )
 
 

@@ -14,7 +14,7 @@ from qdebug.display.groups import worst_group
 from qdebug.formats.registry import RANGED
 from qdebug.results.compare import CompareResult, TaskResult
 from qdebug.results.summary import Elsewhere, Finding, Origin, Summary
-from qdebug.results.words import decibel, in_decibels
+from qdebug.results.words import decibel, figure, in_decibels
 from qdebug.wording import counted, option, printable
 
 REASONS = {
@@ -50,14 +50,14 @@ _NEARLY_ALL = 0.75
 
 def sentence(result: CompareResult) -> str:
     """The sentences, "" where nothing was measured to say them. All figures are of all samples."""
-    return " ".join(filter(None, (_of_export(result), _of_quantization(result))))
-
-
-def _of_export(result: CompareResult) -> str:
-    """That the export is wrong, before anything is said of the quantization."""
+    # That the export is wrong, before anything is said of the quantization.
     told = unlike_export(result.framework) if result.framework else ""
     against = "All other figures are those of this ONNX model, against itself in FP32."
-    return f"{told} {against}" if told else ""
+    return _said(told and f"{told} {against}", _of_quantization(result))
+
+
+def _said(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))
 
 
 def _of_quantization(result: CompareResult) -> str:
@@ -71,21 +71,17 @@ def _of_quantization(result: CompareResult) -> str:
         )
     if summary is None:
         return ""
-    where = " in the simulation" if result.engine and result.engine.executed else ""
-    suspect = _stale(result)
-    said = [_chance(result), _lost(result, summary, where), _reordered(result), suspect]
-    elsewhere = summary.elsewhere
-    if elsewhere is not None:
-        if elsewhere.origin is not Origin.DATA:
-            said.append(_elsewhere(result, elsewhere))
-        elif suspect:
-            said.append(_cured(result))
+    suspect, elsewhere = _stale(result), summary.elsewhere
+    said = [_chance(result), _lost(result, summary), _reordered(result), suspect]
+    if elsewhere is not None and elsewhere.origin is not Origin.DATA:
+        said.append(_elsewhere(result, elsewhere))
+    elif elsewhere is not None:
+        said.append(_cured(result) if suspect else "")
     elif summary.layers:
         said += [_cured(result), _restored(result, summary)]
-        if not suspect or summary.cause != _STALE:
-            said.append(_cause(result, summary))
-    said.append(worst_group(result))
-    return " ".join(filter(None, said))
+        told = suspect and summary.cause == _STALE
+        said.append("" if told else _cause(result, summary))
+    return _said(*said, worst_group(result))
 
 
 def precisions(result: CompareResult) -> str:
@@ -98,20 +94,21 @@ def precisions(result: CompareResult) -> str:
 def change(task: TaskResult, samples: int) -> str:
     """By how much the metric differs from FP32's; of a share of samples also by how many."""
     difference = task.candidate - task.reference
-    text = "no change" if task.candidate == task.reference else f"{difference:+.4f}"
-    if task.candidate != task.reference and task.is_share:
-        text += f", {abs(round(difference * samples))} of {counted(samples, 'sample')}"
-    return text
+    if task.candidate == task.reference:
+        return "no change"
+    of = counted(samples, "sample")
+    many = f", {abs(round(difference * samples))} of {of}" if task.is_share else ""
+    return figure(difference, "change") + many
 
 
 def _chance(result: CompareResult) -> str:
     task = result.metric
     if task is None or not task.reference_is_chance(result.samples):
         return ""
+    reached, chance = figure(task.reference, "metric"), figure(task.chance, "metric")
     return (
-        f"FP32 itself is no better than guessing: {printable(task.name)} {task.reference:.4f}, "
-        f"where chance gives {task.chance:.4f}. Check the preprocessing and the labels first: "
-        "`qdebug check` does."
+        f"FP32 itself is no better than guessing: {printable(task.name)} {reached}, where chance "
+        f"gives {chance}. Check the preprocessing and the labels first: `qdebug check` does."
     )
 
 
@@ -139,33 +136,33 @@ def _stale(result: CompareResult) -> str:
     return f"First suspect ({_STALE}): {printable(cause.brief or REASONS[_STALE])}. {cause.remedy}"
 
 
-def _lost(result: CompareResult, summary: Summary, where: str) -> str:
+def _lost(result: CompareResult, summary: Summary) -> str:
     """What the precision does to the metric; without one, to the outputs."""
+    where = " in the simulation" if result.engine and result.engine.executed else ""
     used, on = precisions(result), f"{where} ({counted(summary.samples, 'sample')})"
-    task = summary.metric  # of the simulation, as the SQNR is
+    at, task = in_decibels(summary.sqnr_db), summary.metric  # of the simulation, as the SQNR is
     if math.isnan(summary.sqnr_db):
         return f"{used} gives NaN or Inf at the outputs{on}."
-    at = in_decibels(summary.sqnr_db)
+    name = printable(task.name) if task else ""
+    planned = figure(task.planned if task else None, "metric")
+    full = figure(task.reference if task else None, "metric")
     if not summary.layers:
         changes = "does not change the outputs"
         if math.isfinite(summary.sqnr_db):
             changes = f"changes the outputs by less than a thousandth of their size (SQNR {at})"
-        same = f" and keeps {printable(task.name)} at {task.reference:.4f}" if task else ""
-        return f"{used} {changes}{same}{on}."
+        return f"{used} {changes}{f' and keeps {name} at {full}' if task else ''}{on}."
     if task is None:
         return f"{used} leaves an SQNR of {at} at the outputs{_worst_part(result)}{on}."
-    name = printable(task.name)
     if task.kept:
-        return f"{used} keeps {name} at {task.reference:.4f}{on}."
-    gained = _better(result, task.planned, task.reference)
-    certain = is_certain(result.metric)
+        return f"{used} keeps {name} at {full}{on}."
+    gained, certain = _better(result, task.planned, task.reference), is_certain(result.metric)
     if gained is not None and gained > 0 and certain and not _chance(result):
-        return (
-            f"{used} scores better than FP32 in {name}: {task.planned:.4f} against "
-            f"{task.reference:.4f}{on}."
-        )
-    chance = "" if certain else ", which may be chance"
-    return f"{used} takes {name} from {task.reference:.4f} to {task.planned:.4f}{on}{chance}."
+        return f"{used} scores better than FP32 in {name}: {planned} against {full}{on}."
+    return f"{used} takes {name} from {full} to {planned}{on}{_unsure(result)}."
+
+
+def _unsure(result: CompareResult) -> str:
+    return "" if is_certain(result.metric) else ", which may be chance"
 
 
 def is_certain(task: TaskResult | None) -> bool:
@@ -194,22 +191,16 @@ def _cured(result: CompareResult) -> str:
     cure = next(iter(result.cures), None)
     if cure is None or not cure.helps:
         return ""
-    task, after, metric = result.metric, in_decibels(cure.sqnr_db), ""
+    task, metric = result.metric, ""
     if task is not None and cure.metric is not None:
         if _worsens(result, cure.metric, task.candidate, task.reference):
             return ""
-        verb = "leaves" if cure.metric == task.candidate else "takes"
-        at = "at" if cure.metric == task.candidate else "to"
-        metric = f"{verb} {printable(task.name)} {at} {cure.metric:.4f}"
-    what = f"The cheapest fix, {cure.what},"
+        verb, at = ("leaves", "at") if cure.metric == task.candidate else ("takes", "to")
+        metric = f"{verb} {printable(task.name)} {at} {figure(cure.metric, 'metric')}"
     on = f" ({counted(cure.samples, 'sample')})" if cure.samples < result.samples else ""
-    kept = f", with every layer still in {result.precision.upper()}"
-    if math.isnan(cure.before_sqnr_db):
-        finite = f"makes them finite, at {after}"
-        return f"{what} {f'{metric} and ' * bool(metric)}{finite}{on}{kept}."
-    told = task is None and not on
-    moved = _moved(cure.before_sqnr_db, cure.sqnr_db, told=told)
-    return f"{what} {_joining(metric, moved)}{on}{kept}."
+    gives = _joining(metric, cure.before_sqnr_db, cure.sqnr_db, told=task is None and not on)
+    kept = f"with every layer still in {result.precision.upper()}"
+    return f"The cheapest fix, {cure.what}, {gives}{on}, {kept}."
 
 
 def _joined(layers: Sequence[str]) -> str:
@@ -221,45 +212,37 @@ def _joined(layers: Sequence[str]) -> str:
 
 def _restored(result: CompareResult, summary: Summary) -> str:
     """What the layers in FP32 give, together."""
-    of = f"of {summary.of_layers} layers"
+    before, after, count = summary.sqnr_db, summary.restored_sqnr_db, len(summary.layers)
+    named, of = _joined(summary.layers), f"of {summary.of_layers} layers"
     effect = result.effect
     if effect is not None and effect.grouped_layers:  # others may cost more
         of = f"of the {counted(summary.of_layers - effect.grouped_layers, 'layer')} measured singly"
-    keeping = f"eeping {len(summary.layers)} {of} in FP32 ({_joined(summary.layers)})"
-    before, after = summary.sqnr_db, summary.restored_sqnr_db
-    if after == math.inf and len(summary.layers) == summary.of_layers:
-        which = "the only quantized layer" if summary.of_layers == 1 else "all quantized layers"
-        return f"The error comes from {which} ({_joined(summary.layers)})."
+    keeping = f"eeping {count} {of} in FP32 ({named})"
+    if after == math.inf and count == summary.of_layers:
+        which = "the only quantized layer" if count == 1 else "all quantized layers"
+        return f"The error comes from {which} ({named})."
     if after is None or math.isnan(after):
         return f"K{keeping} leaves NaN or Inf there."
-    task = _metric_too(result, summary)
+    task, metric = _metric_too(result, summary), summary.metric
+    gives = _joining(task, before, after, told=metric is None)
     if math.isnan(before):
-        finite = f"makes them finite, at {in_decibels(after)}"
-        return f"K{keeping} {f'{task} and ' * bool(task)}{finite}."
-    moved = _moved(before, after, told=summary.metric is None)
-    if _harms_metric(result, summary):
-        assert summary.metric is not None and summary.metric.restored is not None
-        name, value = printable(summary.metric.name), summary.metric.restored
-        helps = f"improve {name}"
-        if result.metric is None or result.metric.higher_is_better is None:
-            helps = f"bring {name} nearer to FP32's"
-        chance = "" if is_certain(result.metric) else ", which may be chance"
-        if decibel(after) != decibel(before) and after < before:
-            return (
-                f"K{keeping} does not help: it {moved}{_together(summary)}, and takes {name} to "
-                f"{value:.4f}{chance}."
-            )
-        return (
-            f"Less noise does not {helps}: k{keeping} {moved}"
-            f"{_together(summary)}, but takes {name} to {value:.4f}{chance}."
-        )
-    gives = f"{_joining(task, moved)}{_together(summary)}."
-    many = _many(summary)
+        return f"K{keeping} {gives}."
+    falls = decibel(after) != decibel(before) and after < before
+    if metric is not None and metric.restored is not None and _harms_metric(result, summary):
+        name = printable(metric.name)
+        known = result.metric is not None and result.metric.higher_is_better is not None
+        helps = f"improve {name}" if known else f"bring {name} nearer to FP32's"
+        moved = f"{_moved(before, after, told=False)}{_together(summary)}"
+        takes = f"takes {name} to {figure(metric.restored, 'metric')}{_unsure(result)}"
+        if falls:
+            return f"K{keeping} does not help: it {moved}, and {takes}."
+        return f"Less noise does not {helps}: k{keeping} {moved}, but {takes}."
+    gives, many = f"{gives}{_together(summary)}.", _many(summary)
     if not many:
         return f"K{keeping} {gives}"
     mends = summary.finding is Finding.SPREAD and any(x.precision in RANGED for x in result.layers)
     tries = " `qdebug repair` tries changes that help many at once." if mends else ""
-    if decibel(after) != decibel(before) and after < before and not task:
+    if falls and not task:
         return f"{many}: the first of them, in FP32, do not raise the SQNR.{tries}"
     return f"{many}: k{keeping} {gives}{tries}"
 
@@ -301,14 +284,14 @@ def _metric_too(result: CompareResult, summary: Summary) -> str:
     task = summary.metric
     if task is None or task.restored is None:
         return ""
-    name, value = printable(task.name), f"{task.restored:.4f}"
-    same = task.restored == task.planned
+    name, value = printable(task.name), figure(task.restored, "metric")
+    if task.restored == task.planned:
+        return f"leaves {name} at {value}"
     better = _better(result, task.restored, task.reference)
-    if task.restored == task.reference and not same:
-        value += ", that of FP32,"
-    elif better is not None and better > 0 and not same:
-        value += ", better than FP32,"
-    return f"leaves {name} at {value}" if same else f"takes {name} to {value}"
+    beside = ", better than FP32," if better is not None and better > 0 else ""
+    return (
+        f"takes {name} to {value}{', that of FP32,' if task.restored == task.reference else beside}"
+    )
 
 
 def _moved(before: float, after: float, *, told: bool) -> str:
@@ -323,13 +306,14 @@ def _moved(before: float, after: float, *, told: bool) -> str:
     return f"{how} the SQNR from {start} to {in_decibels(after)}"
 
 
-def _joining(metric: str, moved: str) -> str:
+def _joining(metric: str, before: float, after: float, *, told: bool) -> str:
     """What became of the metric, "" without one, and of the SQNR."""
-    if not metric:
-        return moved
-    if moved.startswith("lowers"):
-        return f"{metric.removesuffix(',')}, although it {moved}"
-    return f"{metric} and {moved}"
+    moved = f"makes them finite, at {in_decibels(after)}"
+    if not math.isnan(before):
+        moved = _moved(before, after, told=told)
+        if metric and moved.startswith("lowers"):
+            return f"{metric.removesuffix(',')}, although it {moved}"
+    return f"{metric} and {moved}" if metric else moved
 
 
 def _together(summary: Summary) -> str:

@@ -133,7 +133,7 @@ def _table(result: SweepResult) -> Table:
         [
             (Column("#", "number"), lambda r: f"{'*' * (r.number == result.best)}{r.number}"),
             *((Column(_AXES[axis].head, "value"), value_of(axis)) for axis in _varying(result)),
-            of_engine("build s", lambda e: e.build_s, "seconds", 2),
+            of_engine("build s", lambda e: e.build_s, "tenths", 2),
             of_engine("MB", lambda e: e.size_bytes, "megabytes", 1),
             of_engine("layers", lambda e: e.layers, "whole", 3),
             of_engine("INT8", lambda e: e.values.get("int8_share"), "whole share"),

@@ -122,12 +122,15 @@ _WRITERS: Mapping[str, Callable[[float], str]] = {
     "metric": "{:.4f}".format,
     "change": "{:+.4f}".format,
     "gain": "{:+.1f}".format,
-    "seconds": "{:.1f}".format,
-    "milliseconds": "{:.3f}".format,
+    "tenths": "{:.1f}".format,
+    "thousandths": "{:.3f}".format,
     "megabytes": lambda value: f"{value / 1e6:.1f}",
     "whole": "{:.0f}".format,
     "whole share": "{:.0%}".format,
     "percent": percent,
+    "work": lambda macs: (
+        f"{macs / 1e9:.3g} GMACs a sample" if macs >= 1e8 else f"{macs / 1e6:.3g} MMACs a sample"
+    ),
     "count": magnitude,
     "bytes": size,
 }
