@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import repeat
 
-from qdebug.display.blocks import Block, Checks, Column, Facts, Line, Table
+from qdebug.display.blocks import Block, Checks, Facts, Line, Table
 
 _STYLES = {
     "": "",
@@ -30,48 +31,39 @@ def _block(block: Block) -> str:
     match block:
         case Line():
             style = f"{_STYLES[block.style]};margin-left:{block.indent / 2:g}em"
-            return f'<div style="{style}">{_text(block.text) or "&nbsp;"}</div>'
+            return f'<div style="{style}">{escape(block.text) or "&nbsp;"}</div>'
         case Facts():
-            return _table(_row(map(_left, row)) for row in block.rows)
+            return _table(_row(row) for row in block.rows)
         case Checks():
             return _table(
-                _row((_left("holds" if passed else "FAILS"), _left(text)), _CHECKED[passed])
+                _row(("holds", text), style=_STYLES["fine"])
+                if passed
+                else _row(("FAILS", text), style=_STYLES["bad"])
                 for passed, text in block.rows
             )
         case Table():
-            head = "".join(
-                f'<th style="{_CELL};text-align:{_side(column)}">{_text(column.head)}</th>'
-                for column in block.columns
+            sides = ["right" if column.kind == "number" else "left" for column in block.columns]
+            return _table(
+                (
+                    f"<tr>{_cells([column.head for column in block.columns], sides, 'th')}</tr>",
+                    *(
+                        _row(row, sides, _STYLES[block.style(k)])
+                        for k, row in enumerate(block.rows)
+                    ),
+                )
             )
-            rows = [
-                _row(map(_cell, row, block.columns), _STYLES[block.style(k)])
-                for k, row in enumerate(block.rows)
-            ]
-            return _table([f"<tr>{head}</tr>", *rows])
-
-
-_CHECKED = {True: _STYLES["fine"], False: _STYLES["bad"]}
 
 
 def _table(rows: Iterable[str]) -> str:
     return f'<table style="margin:4px 0">{"".join(rows)}</table>'
 
 
-def _row(cells: Iterable[str], style: str = "") -> str:
-    return f'<tr style="{style}">{"".join(cells)}</tr>'
+def _row(texts: Sequence[str], sides: Iterable[str] = repeat("left"), style: str = "") -> str:
+    return f'<tr style="{style}">{_cells(texts, sides)}</tr>'
 
 
-def _cell(text: str, column: Column) -> str:
-    return f'<td style="{_CELL};text-align:{_side(column)}">{_text(text)}</td>'
-
-
-def _left(text: str) -> str:
-    return f'<td style="{_CELL};text-align:left">{_text(text)}</td>'
-
-
-def _side(column: Column) -> str:
-    return "right" if column.kind == "number" else "left"
-
-
-def _text(text: str) -> str:
-    return escape(text)
+def _cells(texts: Sequence[str], sides: Iterable[str], tag: str = "td") -> str:
+    return "".join(
+        f'<{tag} style="{_CELL};text-align:{side}">{escape(text)}</{tag}>'
+        for text, side in zip(texts, sides, strict=False)
+    )

@@ -75,20 +75,19 @@ def kernels_of(description: Description, result: Json) -> tuple[Kernel, ...]:
     """The layers of the engine that a result tells of; none without an engine."""
     places = {node.name: k for k, node in enumerate(description.nodes)}
     ops = {node.name: node.op for node in description.nodes}
-    kernels = []
-    for found in _engine_layers(result):
+
+    def kernel(found: _Found) -> Kernel:
         nodes = found.nodes if places.keys() & found.nodes else (found.name, *_served(found.name))
-        kernels.append(
-            Kernel(
-                name=found.name,
-                role=found.role or _role(found, ops),
-                precision=found.precision,
-                nodes=tuple(dict.fromkeys(places[n] for n in nodes if n in places)),
-                ms=found.ms,
-                detail=found.detail,
-            )
+        return Kernel(
+            name=found.name,
+            role=found.role or _role(found, ops),
+            precision=found.precision,
+            nodes=tuple(dict.fromkeys(places[n] for n in nodes if n in places)),
+            ms=found.ms,
+            detail=found.detail,
         )
-    return tuple(kernels)
+
+    return tuple(map(kernel, _engine_layers(result)))
 
 
 def _served(name: str) -> tuple[str, ...]:
@@ -123,41 +122,38 @@ def _role(found: _Found, ops: Mapping[str, str]) -> str:
 
 def _engine_layers(result: Json) -> Iterator[_Found]:
     if str(result.get("schema", "")).startswith("qdebug.inspect/"):
-        yield from map(_inspected, result["layers"])
-        return
+        return map(_inspected, result["layers"])
     engine = result.get("engine") or {}
-    execution = engine.get("execution") or {}
-    if execution.get("kernels"):
-        for row in execution["kernels"]:
-            nodes = tuple(row["onnx_nodes"])
-            yield _Found(row["name"], nodes, row.get("precision") or "", row["ms"])
-    elif engine.get("audit"):
-        yield from _audited(engine["audit"])
+    kernels = (engine.get("execution") or {}).get("kernels") or ()
+    measured = (
+        _Found(row["name"], tuple(row["onnx_nodes"]), row.get("precision") or "", row["ms"])
+        for row in kernels
+    )
+    return measured if kernels else _audited(engine.get("audit") or {"layers": ()})
 
 
 def _inspected(row: Json) -> _Found:
-    sides = [
-        f"{word} {_operands(row.get(key) or ())}"
-        for word, key in (("reads", "inputs"), ("writes", "outputs"))
-        if row.get(key)
-    ]
-    tactic = [f"tactic {row['tactic']}"] if row.get("tactic") else []
+    reads, writes, tactic = row.get("inputs"), row.get("outputs"), row.get("tactic")
+    details = (
+        f"reads {_operands(reads)}" if reads else "",
+        f"writes {_operands(writes)}" if writes else "",
+        f"tactic {tactic}" if tactic else "",
+    )
     return _Found(
         row["name"],
         tuple(row["onnx_nodes"]),
         row.get("precision") or "",
         row.get("time_ms"),
-        "; ".join([*sides, *tactic]),
+        "; ".join(filter(None, details)),
         row["role"],
     )
 
 
 def _operands(rows: Sequence[Json]) -> str:
-    texts = []
-    for row in rows:
-        words = (row.get("dtype"), _shape(row.get("dims")), row.get("format"))
-        texts.append(" ".join([row["name"], *(word for word in words if word)]))
-    return ", ".join(texts)
+    words = (
+        (row["name"], row.get("dtype"), _shape(row.get("dims")), row.get("format")) for row in rows
+    )
+    return ", ".join(" ".join(filter(None, each)) for each in words)
 
 
 def _audited(audit: Json) -> Iterator[_Found]:

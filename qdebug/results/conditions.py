@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import re
@@ -13,7 +14,6 @@ from qdebug.metrics.tensor import GATED
 from qdebug.result import MaybeText
 from qdebug.wording import option
 
-SCOPES = ("output", "part", "layer", "tensor", "stage", "metric")
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": lambda value, bound: value >= bound,
     "<=": lambda value, bound: value <= bound,
@@ -29,7 +29,7 @@ class Condition:
 
     Attributes:
         expression: as the user wrote it.
-        scope: one of SCOPES; "" for a value that has no scope.
+        scope: output, part, layer, tensor, stage or metric; "" for a value that has no scope.
         name: of a metric; "" where the scope is "metric".
         operator: ">=", "<=", ">" or "<".
         bound: the number on its right side.
@@ -92,19 +92,14 @@ def parse_condition(
         MetricError: the text is not a condition, names an unknown scope or metric, or a metric of
             layers that is not in `names`.
     """
-    examples = _examples(setting, "output.cosine>=0.99", "metric>=0.95")
     where = f"{option(setting)}: '{text}'"
-    match = _PATTERN.match(text)
-    if match is None:
-        raise _not_a_condition(where, examples)
-    scope, name, operator, bound = match.groups()
+    examples = _examples(setting, "output.cosine>=0.99", "metric>=0.95")
+    scope, name, operator, bound = _parts(text, where, examples)
     if scope not in names and not name:
         raise _without_scope(where, scope, f"{operator}{bound}", setting)
     _check_known(where, "scope", scope, tuple(names))
     if scope == "metric" and name:
-        raise MetricError(
-            f"{where}: 'metric' has no parts", examples, code="QD-METRIC-CONDITION-SYNTAX"
-        )
+        raise _syntax(f"{where}: 'metric' has no parts", examples)
     if scope == "layer" and name in set(GATED["layer"]).difference(names["layer"]):
         raise MetricError(
             f"{where}: {name} is measured by compare only",
@@ -124,11 +119,20 @@ def parse_value_condition(text: str, names: Sequence[str]) -> Condition:
         MetricError: the text is not such a condition, or names an unknown value.
     """
     where = f"{option('fail_on')}: '{text}'"
+    examples = _examples("fail_on", f"{names[0]}>=0.8")
+    name, part, operator, bound = _parts(text, where, examples)
+    if part:
+        raise _syntax(f"{where} is not a condition", examples)
+    _check_known(where, "value", name, names)
+    return Condition(text, "", name, operator, _bound(bound, where))
+
+
+def _parts(text: str, where: str, examples: str) -> tuple[str, str | None, str, str]:
+    """The scope, the name, the operator and the bound of a condition."""
     match = _PATTERN.match(text)
-    if match is None or match[2]:
-        raise _not_a_condition(where, _examples("fail_on", f"{names[0]}>=0.8"))
-    _check_known(where, "value", match[1], names)
-    return Condition(text, "", match[1], match[3], _bound(match[4], where))
+    if match is None:
+        raise _syntax(f"{where} is not a condition", examples)
+    return match[1], match[2], match[3], match[4]
 
 
 def check_condition(
@@ -145,9 +149,8 @@ def check_condition(
     if any(math.isnan(v) for v in measured):
         return Checked(condition.expression, math.nan, False)
     worst = min(measured) if condition.operator.startswith(">") else max(measured)
-    passed = _COMPARE[condition.operator](worst, condition.bound)
     at = places[values.index(worst)] if places else ""
-    return Checked(condition.expression, worst, passed, at=at)
+    return Checked(condition.expression, worst, condition.holds_for(worst), at=at)
 
 
 def _examples(setting: str, *conditions: str) -> str:
@@ -167,22 +170,15 @@ def _without_scope(where: str, word: str, rest: str, setting: str) -> MetricErro
     return MetricError(f"{where}: unknown figure '{word}'", hint, code=code)
 
 
-def _not_a_condition(where: str, examples: str) -> MetricError:
-    return MetricError(f"{where} is not a condition", examples, code="QD-METRIC-CONDITION-SYNTAX")
+def _syntax(what: str, hint: str) -> MetricError:
+    return MetricError(what, hint, code="QD-METRIC-CONDITION-SYNTAX")
 
 
 def _bound(text: str, where: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if math.isnan(number):
-        raise MetricError(
-            f"{where}: '{text}' is not a number",
-            "Compare with a number, such as 0.99.",
-            code="QD-METRIC-CONDITION-SYNTAX",
-        )
-    return number
+    with contextlib.suppress(ValueError):
+        if not math.isnan(number := float(text)):
+            return number
+    raise _syntax(f"{where}: '{text}' is not a number", "Compare with a number, such as 0.99.")
 
 
 def _check_known(where: str, what: str, name: str, known: Sequence[str], of: str = "") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from qdebug.result import MaybeText
 from qdebug.results.attribution import KERNEL
-from qdebug.results.words import in_decibels, score
+from qdebug.results.words import in_decibels, interval, score
 from qdebug.wording import counted, option
 
 if TYPE_CHECKING:
@@ -60,32 +60,30 @@ def stages_of(result: CompareResult) -> tuple[Stage, ...]:
     return _framework(result), _quantization(result), _kernels(result), _task(result)
 
 
+def _not_run(name: str, between: str, why: str, next_step: str) -> Stage:
+    return Stage(name, between, StageState.NOT_RUN, None, why, next_step)
+
+
 def _framework(result: CompareResult) -> Stage:
     between, found = "framework → ONNX", result.framework
     if found is None:
         asked = option("framework", "DATA")
-        return Stage(
-            FRAMEWORK, between, StageState.NOT_RUN, None, "its outputs are not given", asked
-        )
-    worst = found.worst
-    limit = f"rounding explains {in_decibels(found.limit_db)}"
-    told = f"SQNR {in_decibels(worst.sqnr_db)} ({limit})"
-    if found.agrees is None:
-        told += ", too much to tell a wrong export from a right one"
-    if found.agrees is False and found.first_differing:
-        told += f", first at {found.first_differing}"
-    state = _gated(result, FRAMEWORK, holds=found.agrees)
-    return Stage(FRAMEWORK, between, state, worst.sqnr_db, told)
+        return _not_run(FRAMEWORK, between, "its outputs are not given", asked)
+    sqnr, limit = found.worst.sqnr_db, in_decibels(found.limit_db)
+    doubt = ", too much to tell a wrong export from a right one" if found.agrees is None else ""
+    wrong = found.agrees is False and found.first_differing
+    where = f", first at {found.first_differing}" if wrong else ""
+    told = f"SQNR {in_decibels(sqnr)} (rounding explains {limit}){doubt}{where}"
+    return Stage(FRAMEWORK, between, _gated(result, FRAMEWORK, holds=found.agrees), sqnr, told)
 
 
 def _quantization(result: CompareResult) -> Stage:
     between = f"ONNX → {result.precision.upper()} (simulated)"
     engine = result.engine.execution if result.engine else None
+    parts = (x for output in result.outputs for x in output.part_sqnrs_db)
+    sqnr = min(parts, key=_badness, default=math.nan)
     if engine is not None:
         sqnr = engine.worst_quantization_db
-    else:
-        parts = (x for output in result.outputs for x in output.part_sqnrs_db)
-        sqnr = min(parts, key=_badness, default=math.nan)
     # The outputs of an engine have the error of both steps: they tell neither by itself.
     scopes = ("layer", "tensor") if engine else ("output", "part", "layer", "tensor")
     state = _gated(result, QUANTIZATION, *scopes)
@@ -93,37 +91,36 @@ def _quantization(result: CompareResult) -> Stage:
 
 
 def _kernels(result: CompareResult) -> Stage:
-    engine = result.engine
+    engine, failure = result.engine, result.engine_failure
     between = f"{result.precision.upper()} → engine (kernels)"
     if engine is None or engine.execution is None:
-        if (failure := result.engine_failure) is not None:
+        if failure is not None:
             told = f"the engine failed: {failure.message}"
-            return Stage(KERNELS, between, StageState.NOT_RUN, None, told, failure.hint)
+            return _not_run(KERNELS, between, told, failure.hint)
         why = engine.not_executed_because if engine else "no engine was built"
-        asked = option("backend", "openvino")
-        return Stage(KERNELS, between, StageState.NOT_RUN, None, why, asked)
+        return _not_run(KERNELS, between, why, option("backend", "openvino"))
     sqnr = engine.execution.worst_kernel_db
     holds = engine.passed and all(o.label != KERNEL for o in engine.execution.outputs)
-    told = f"SQNR {in_decibels(sqnr)}{_worst_of(result)} on {engine.library}"
-    if engine.audit and not engine.passed:
-        told += f"; {counted(engine.audit.mismatches, 'layer')} not built as planned"
+    wrong = counted(engine.audit.mismatches, "layer") if engine.audit and not engine.passed else ""
+    unlike = f"; {wrong} not built as planned" if wrong else ""
+    told = f"SQNR {in_decibels(sqnr)}{_worst_of(result)} on {engine.library}{unlike}"
     return Stage(KERNELS, between, _gated(result, KERNELS, holds=holds), sqnr, told)
 
 
 def _task(result: CompareResult) -> Stage:
-    between, metric = "the task's score", result.metric
+    between, metric, failure = "the task's score", result.metric, result.metric_failure
     if metric is None:
-        if (failure := result.metric_failure) is not None:
-            return Stage(TASK, between, StageState.NOT_RUN, None, failure.message, failure.hint)
-        asked = option("metric", "NAME")
-        return Stage(TASK, between, StageState.NOT_RUN, None, "no metric is given", asked)
-    ends = [f"{score(metric.reference)} in FP32", f"{score(metric.candidate)} now"]
-    if result.framework is not None and result.framework.score is not None:
-        ends.insert(0, f"{score(result.framework.score)} in the framework")
-    told = f"{metric.name} {', '.join(ends)}"
-    if metric.uncertainty is not None:
-        low, high = metric.uncertainty.interval
-        told += f" (95% {score(low)} to {score(high)})"
+        if failure is not None:
+            return _not_run(TASK, between, failure.message, failure.hint)
+        return _not_run(TASK, between, "no metric is given", option("metric", "NAME"))
+    before = result.framework.score if result.framework is not None else None
+    ends = (
+        "" if before is None else f"{score(before)} in the framework",
+        f"{score(metric.reference)} in FP32",
+        f"{score(metric.candidate)} now",
+    )
+    within = interval(metric.uncertainty.interval if metric.uncertainty else None)
+    told = f"{metric.name} {', '.join(filter(None, ends))}{within}"
     return Stage(TASK, between, _gated(result, "", "metric"), None, told)
 
 
@@ -143,12 +140,10 @@ def _gated(
 ) -> StageState:
     """Whether a step holds: by the conditions of the gate about it, else by what was found."""
     about = [
-        c
+        c.passed
         for c in result.conditions
         if c.figure.split(".")[0] in scopes or c.figure.startswith(f"stage.{stage}.")
     ]
-    if about:
-        return StageState.PASSED if all(c.passed for c in about) else StageState.FAILED
-    if holds is None:
+    if not about and holds is None:
         return StageState.MEASURED
-    return StageState.PASSED if holds else StageState.FAILED
+    return StageState.PASSED if (all(about) if about else holds) else StageState.FAILED
