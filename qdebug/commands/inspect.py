@@ -7,8 +7,7 @@ from pathlib import Path
 
 from qdebug.backends.tensorrt.serialized import read_engine
 from qdebug.config.inspect import InspectSettings
-from qdebug.engine_info.audit import Audit
-from qdebug.engine_info.breakdown import by_precision
+from qdebug.engine_info.audit import Audit, audit_plan
 from qdebug.engine_info.diff import diff
 from qdebug.engine_info.files.onnx_file import info_of_graph, with_nodes
 from qdebug.engine_info.files.opening import (
@@ -19,8 +18,7 @@ from qdebug.engine_info.files.opening import (
 )
 from qdebug.engine_info.files.timing import with_times
 from qdebug.engine_info.layers import EngineInfo, InfoSource
-from qdebug.engine_info.plan_audit import audit_plan
-from qdebug.engine_info.summary import GATE_NAMES, gate_values, summarize
+from qdebug.engine_info.summary import GATE_NAMES, by_precision, gate_values, summarize
 from qdebug.errors import UsageError, given_by
 from qdebug.execute.model_pair import bind_user_plan, check_not_quantized
 from qdebug.inmemory import InMemory

@@ -22,13 +22,11 @@ from qdebug.display.blocks import (
 )
 from qdebug.display.engine import audit_blocks, doubt
 from qdebug.display.tables import csv_text
-from qdebug.engine_info.breakdown import Group
 from qdebug.engine_info.diff import Change, Diff, MatchedBy, Side
 from qdebug.engine_info.layers import EngineLayer, EventKind, InfoSource, Role
 from qdebug.engine_info.lints import Lint
 from qdebug.engine_info.measurements import ExecutionTimes
-from qdebug.engine_info.roofline import Bound
-from qdebug.engine_info.summary import Summary
+from qdebug.engine_info.summary import Bound, Group, Summary
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED, EngineTensor
 from qdebug.network.macs import OTHER_WORK, listed_work
 from qdebug.results.inspect import EngineDiff, InspectResult

@@ -8,8 +8,8 @@ from difflib import SequenceMatcher
 from enum import StrEnum
 from typing import Annotated
 
-from qdebug.engine_info.breakdown import known_sum
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, Role
+from qdebug.engine_info.tensors import known_sum
 from qdebug.result import Json, MaybeText
 
 _TIME_CHANGE = 0.1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, OnnxNode, Role
@@ -26,18 +27,15 @@ class Edge:
 
 def product_edges(info: EngineInfo) -> tuple[Edge, ...]:
     """All such pairs, in execution order of the reader."""
-    writers: dict[str, list[int]] = {}
-    nearest: list[tuple[int, ...]] = []
-    edges = []
-    for i, layer in enumerate(info.layers):
-        sources = [w for tensor in layer.inputs for w in writers.get(tensor.name, ())]
-        behind = tuple(dict.fromkeys(p for w in sources for p in nearest[w]))
+    behind: dict[str, dict[int, EngineLayer]] = defaultdict(dict)
+    edges: list[Edge] = []
+    for layer in info.layers:
+        products = {k: x for tensor in layer.inputs for k, x in behind[tensor.name].items()}
         if layer.role is Role.MATRIX:
-            edges += [Edge(info.layers[p], layer) for p in behind]
-        nearest.append((i,) if layer.role is Role.MATRIX else behind)
-        for tensor in layer.outputs:
-            # Several layers may fill one tensor (a Concat that costs nothing).
-            writers.setdefault(tensor.name, []).append(i)
+            edges += [Edge(writer, layer) for writer in products.values()]
+            products = {id(layer): layer}
+        for tensor in layer.outputs:  # several layers may fill one
+            behind[tensor.name] |= products
     return tuple(edges)
 
 
@@ -45,16 +43,15 @@ def left_high(edges: Sequence[Edge]) -> tuple[EngineLayer, ...]:
     """Products in floating point that read from quantized ones and feed quantized ones, all of
     whose neighbours are quantized."""
     layers = {x.name: x for edge in edges for x in (edge.writer, edge.reader)}
-    before: dict[str, set[str]] = {}
-    after: dict[str, set[str]] = {}
+    before, after = defaultdict(set), defaultdict(set)
     for edge in edges:
-        before.setdefault(edge.reader.name, set()).add(edge.writer.precision)
-        after.setdefault(edge.writer.name, set()).add(edge.reader.precision)
+        before[edge.reader.name].add(edge.writer.precision)
+        after[edge.writer.name].add(edge.reader.precision)
     return tuple(
         layer
         for name, layer in layers.items()
         if layer.precision in FLOATS
-        and all(found.get(name) and found[name] <= {*QUANTIZED} for found in (before, after))
+        and all(found[name] and found[name] <= {*QUANTIZED} for found in (before, after))
     )
 
 
@@ -67,27 +64,24 @@ def unread_dequantizers(info: EngineInfo) -> Mapping[str, EngineLayer]:
     its own pair the residual is read in INT8 by the product's kernel. Else they are the layers that
     quantize and whose results, through what only moves them, nothing but dequantizing layers read.
     """
-    if not info.op_types:
-        return _unread_layers(info)
-    found = {}
-    for name, layers in info.of_node.items():
-        if (
-            info.op_types.get(name) == "DequantizeLinear"
+    if info.op_types:
+        return {
+            name: layers[-1]
+            for name, layers in info.of_node.items()
+            if info.op_types.get(name) == "DequantizeLinear"
             and not any(x.precision in ("", *QUANTIZED) for x in layers)
             and not _is_residual(info.by_name[name], info)
-        ):
-            found[name] = layers[-1]
-    return found
+        }
+    quantizers = (x for x in info.layers if x.origin == "QDQ" and x.quantizes)
+    return {layer.name: layer for layer in quantizers if _only_dequantized(layer, info)}
 
 
 def _is_residual(node: OnnxNode, info: EngineInfo) -> bool:
     """Whether all that reads a DequantizeLinear are Adds whose other operand is a product's."""
-    readers = [n for n in info.nodes if set(n.inputs) & set(node.outputs)]
+    readers = info.readers_of(node)
     return bool(readers) and all(
         reader.op_type == "Add"
-        and any(
-            _from_product(tensor, info) for tensor in reader.inputs if tensor not in node.outputs
-        )
+        and any(_from_product(tensor, info) for tensor in {*reader.inputs} - {*node.outputs})
         for reader in readers
     )
 
@@ -100,35 +94,17 @@ def _from_product(tensor: str, info: EngineInfo) -> bool:
     return maker is not None and maker.op_type in QUANTIZABLE_OPS
 
 
-def _unread_layers(info: EngineInfo) -> Mapping[str, EngineLayer]:
-    readers: dict[str, list[EngineLayer]] = {}
-    for layer in info.layers:
-        for tensor in layer.inputs:
-            readers.setdefault(tensor.name, []).append(layer)
+def _only_dequantized(layer: EngineLayer, info: EngineInfo) -> bool:
+    """Whether all that reads what a layer writes dequantizes it, or moves it to what does."""
     io = {tensor.name for tensor in info.io}
-    return {
-        layer.name: layer
-        for layer in info.layers
-        if layer.origin == "QDQ" and _quantizes(layer) and _only_dequantized(layer, readers, io)
-    }
-
-
-def _quantizes(layer: EngineLayer) -> bool:
-    reads, writes = ({t.dtype for t in ts} for ts in (layer.inputs, layer.outputs))
-    return bool(reads) and reads <= {*FLOATS} and bool(writes) and writes <= {*QUANTIZED}
-
-
-def _only_dequantized(
-    layer: EngineLayer, readers: Mapping[str, Sequence[EngineLayer]], io: Collection[str]
-) -> bool:
-    for tensor in layer.outputs:
-        found = readers.get(tensor.name, ())
-        if not found or tensor.name in io:
-            return False
-        for reader in found:
-            moves = reader.role is Role.REFORMAT and not reader.changes_type
-            if moves and _only_dequantized(reader, readers, io):
-                continue
-            if not (reader.role is Role.REFORMAT and reader.changes_type):
-                return False
-    return bool(layer.outputs)
+    read = {t.name: info.layers_reading.get(t.name, ()) for t in layer.outputs}
+    return (
+        bool(read)
+        and all(readers and tensor not in io for tensor, readers in read.items())
+        and all(
+            reader.role is Role.REFORMAT
+            and (reader.changes_type or _only_dequantized(reader, info))
+            for readers in read.values()
+            for reader in readers
+        )
+    )

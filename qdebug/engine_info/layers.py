@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from qdebug.engine_info.compiled import (
     MOVING_WORDS,
@@ -16,7 +16,14 @@ from qdebug.engine_info.compiled import (
     operations,
 )
 from qdebug.engine_info.measurements import Device, ExecutionTimes
-from qdebug.engine_info.tensors import QUANTIZED, EngineTensor, dtype_of_kernel, total_bytes, widest
+from qdebug.engine_info.tensors import (
+    FLOATS,
+    QUANTIZED,
+    EngineTensor,
+    dtype_of_kernel,
+    total_bytes,
+    widest,
+)
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.result import Hidden, Json, MaybeText, in_json
 
@@ -31,6 +38,7 @@ _MATRIX_NAME = re.compile(r"_(gemm|mha|fmha|fc|bmm|conv)(_|$)")
 _MOVING_OR_CAST = MOVING_WORDS | {"Cast"}
 
 
+T = TypeVar("T")
 HELPER_OPS = frozenset({"Constant", "Cast", "QuantizeLinear", "DequantizeLinear"})
 """Operators that come and go with the precision."""
 
@@ -152,6 +160,12 @@ class EngineLayer:
         reads, writes = ({t.dtype for t in ts if t.dtype} for ts in (self.inputs, self.outputs))
         return bool(reads and writes) and reads != writes
 
+    @property
+    def quantizes(self) -> bool:
+        """Whether it reads floating point and writes quantized values."""
+        reads, writes = ({t.dtype for t in ts} for ts in (self.inputs, self.outputs))
+        return bool(reads and writes) and reads <= {*FLOATS} and writes <= {*QUANTIZED}
+
     @cached_property
     def own_names(self) -> frozenset[str]:
         """The names that the layer's name is made of: "a + b" and "a+b_myl0_3" have a and b."""
@@ -211,7 +225,8 @@ class EngineLayer:
         found = ""
         for tensors in (self.inputs, self.outputs, self.constants):
             found = found or widest(tensors)
-        return found or _integer(self.inputs) or _integer(self.constants)
+        integers = (t.dtype for t in (*self.inputs, *self.constants) if t.dtype)
+        return found or next(integers, "")
 
 
 @dataclass(frozen=True)
@@ -349,19 +364,39 @@ class EngineInfo:
         """The operator of each node of the model, where the file names them."""
         return {node.name: node.op_type for node in self.nodes}
 
+    def of_role(self, role: Role) -> tuple[EngineLayer, ...]:
+        """The layers that are there for one purpose."""
+        return tuple(layer for layer in self.layers if layer.role is role)
+
     @cached_property
     def makers(self) -> Mapping[str, OnnxNode]:
         """The node of the model that computes each tensor, where the file names it."""
         return {t: node for node in self.nodes for t in node.outputs}
 
     @cached_property
-    def of_node(self) -> Mapping[str, tuple[EngineLayer, ...]]:
+    def readers(self) -> Mapping[str, Sequence[OnnxNode]]:
+        """The nodes of the model that read each tensor, where the file names them."""
+        return _by((t, node) for node in self.nodes for t in dict.fromkeys(node.inputs))
+
+    def readers_of(self, node: OnnxNode) -> Sequence[OnnxNode]:
+        """The nodes of the model that read what a node writes."""
+        return [reader for tensor in node.outputs for reader in self.readers.get(tensor, ())]
+
+    @cached_property
+    def layers_writing(self) -> Mapping[str, Sequence[EngineLayer]]:
+        """The layers that write each tensor: several may, where a Concat costs nothing."""
+        return _by((t.name, layer) for layer in self.layers for t in layer.outputs)
+
+    @cached_property
+    def layers_reading(self) -> Mapping[str, Sequence[EngineLayer]]:
+        """The layers that read each tensor."""
+        named = ((x, dict.fromkeys(t.name for t in x.inputs)) for x in self.layers)
+        return _by((tensor, layer) for layer, tensors in named for tensor in tensors)
+
+    @cached_property
+    def of_node(self) -> Mapping[str, Sequence[EngineLayer]]:
         """The layers that compute (a part of) each ONNX node, in execution order."""
-        found: dict[str, list[EngineLayer]] = {}
-        for layer in self.layers:
-            for node in dict.fromkeys(layer.onnx_nodes):
-                found.setdefault(node, []).append(layer)
-        return {node: tuple(layers) for node, layers in found.items()}
+        return _by((node, x) for x in self.layers for node in dict.fromkeys(x.onnx_nodes))
 
     @cached_property
     def by_name(self) -> Mapping[str, OnnxNode]:
@@ -377,12 +412,11 @@ class EngineInfo:
     def hidden(self) -> tuple[EngineLayer, ...]:
         """The opaque layers that may hold a product: all, unless the nodes are known and others
         compute all their products."""
-        found = tuple(layer for layer in self.layers if layer.role is Role.OPAQUE)
         told = self.products and all(
             any(layer.role is not Role.OPAQUE for layer in self.of_node.get(product, ()))
             for product in self.products
         )
-        return () if told else found
+        return () if told else self.of_role(Role.OPAQUE)
 
     def layer_of(self, node: str) -> EngineLayer | None:
         """The layer that does the work of `node`: among those that name it, the matrix product that
@@ -394,5 +428,8 @@ class EngineInfo:
         return next(iter([*named, *matrix, *computing, *layers]), None)
 
 
-def _integer(tensors: Sequence[EngineTensor]) -> str:
-    return next((t.dtype for t in tensors if t.dtype), "")
+def _by(pairs: Iterable[tuple[str, T]]) -> Mapping[str, Sequence[T]]:
+    found: dict[str, list[T]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

@@ -4,7 +4,6 @@ and what to do."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from qdebug.engine_info.layers import (
     BuildEvent,
@@ -73,7 +72,8 @@ def explain_mismatch(
             f"Pin it to {plain}: it runs so anyway, and its Q/DQ only cost accuracy.",
         )
     operands = {t.dtype for t in (*layer.inputs, *layer.outputs)}
-    if want.value in operands or not any(_casts(node, info)):
+    around = [*(info.makers.get(t) for t in node.inputs), *info.readers_of(node)]
+    if want.value in operands or not any(n is not None and n.op_type == "Cast" for n in around):
         return "", ""
     others = [n for n in layer.onnx_nodes if n != node.name and _computes(n, info)]
     shared = f", in one kernel with {_named(others)}" if others else ""
@@ -110,7 +110,7 @@ def summed_in_fp32(
     if node is None or node.op_type != "MatMul" or want is not Precision.FP32:
         return False
     reads = [info.makers.get(t) for t in node.inputs]
-    readers = [n for n in info.nodes if set(n.inputs) & set(node.outputs)]
+    readers = info.readers_of(node)
     around = [*reads, *readers] if reads and readers else [None]
     casts = all(n is not None and n.op_type == "Cast" for n in around)
     alone = not any(n != node.name and _computes(n, info) for n in layer.onnx_nodes)
@@ -132,17 +132,8 @@ def _dequantized(node: OnnxNode, info: EngineInfo) -> bool:
 
 def _quantizes_result(node: OnnxNode, info: EngineInfo) -> bool:
     """Whether all that read what a node writes are QuantizeLinear."""
-    readers = [n for n in info.nodes if set(n.inputs) & set(node.outputs)]
+    readers = info.readers_of(node)
     return bool(readers) and all(r.op_type == "QuantizeLinear" for r in readers)
-
-
-def _casts(node: OnnxNode, info: EngineInfo) -> Iterator[OnnxNode]:
-    """The Casts that `node` reads or that read it."""
-    for other in info.nodes:
-        if other.op_type == "Cast" and (
-            set(other.outputs) & set(node.inputs) or set(other.inputs) & set(node.outputs)
-        ):
-            yield other
 
 
 def _computes(name: str, info: EngineInfo) -> bool:

@@ -56,6 +56,12 @@ def size_of(dims: Sequence[int] | None) -> float | None:
     return float(math.prod(dims))
 
 
+def known_sum(values: Iterable[float | None]) -> float | None:
+    """The sum of the values that are known; None where none is."""
+    found = [v for v in values if v is not None]
+    return sum(found) if found else None
+
+
 def total_bytes(tensors: Iterable[EngineTensor]) -> float | None:
     """The size of several tensors; None where one is unknown, or there are none."""
     found = [t.bytes for t in tensors]

@@ -7,13 +7,22 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from qdebug.engine_info.audit import Audit
-from qdebug.engine_info.breakdown import Group, by_precision, by_tactic, by_type
 from qdebug.engine_info.diff import Diff
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.lints import Lint, lint
 from qdebug.engine_info.measurements import Device
-from qdebug.engine_info.roofline import Bound, bounds
-from qdebug.engine_info.summary import Share, Summary, gate_values, unknown_products
+from qdebug.engine_info.summary import (
+    Bound,
+    Group,
+    Share,
+    Summary,
+    bounds,
+    by_precision,
+    by_tactic,
+    by_type,
+    gate_values,
+    unknown_products,
+)
 from qdebug.result import FailedStage, Hidden, Inline, Json, MaybeText, Result, in_json
 from qdebug.results.compare import GateVerdict
 from qdebug.results.conditions import Checked, Condition, check_condition

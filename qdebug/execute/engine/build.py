@@ -11,9 +11,9 @@ from qdebug.backends.host import as_runtime
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.backends.registry import spec_of
 from qdebug.config.engine import EngineSettings
+from qdebug.engine_info.audit import audit_plan
 from qdebug.engine_info.files.onnx_file import with_nodes
 from qdebug.engine_info.layers import EngineInfo
-from qdebug.engine_info.plan_audit import audit_plan
 from qdebug.errors import UsageError
 from qdebug.execute.engine.request import build_request
 from qdebug.formats.registry import FORMAT_OF

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdebug.engine_info.breakdown import by_precision, by_tactic, by_type
 from qdebug.engine_info.files.onnx_file import info_of_graph
 from qdebug.engine_info.flow import unread_dequantizers
 from qdebug.engine_info.layers import (
@@ -24,8 +23,14 @@ from qdebug.engine_info.layers import (
 )
 from qdebug.engine_info.lints import LINTS, Lint, lint
 from qdebug.engine_info.measurements import Device
-from qdebug.engine_info.roofline import bounds
-from qdebug.engine_info.summary import gate_values, summarize
+from qdebug.engine_info.summary import (
+    bounds,
+    by_precision,
+    by_tactic,
+    by_type,
+    gate_values,
+    summarize,
+)
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.engine_info.work import WEIGHTS, with_macs
 from qdebug.network.graph import Graph
