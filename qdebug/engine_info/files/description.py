@@ -2,78 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from qdebug.engine_info.layers import EngineInfo, Role
+from qdebug.engine_info.layers import EngineInfo
 from qdebug.plan.description import DescribedNode, DescribedTensor, Description
 
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_LEFT_OUT = _QDQ | {"Constant"}
-
-Shapes = Mapping[str, tuple[int, ...] | None]
 
 
 def describe_engine(info: EngineInfo) -> Description:
-    """The model that was built, where the file names its nodes; else the engine's own layers, as
-    the nodes of a network."""
-    return _of_nodes(info) if info.nodes else _of_layers(info)
-
-
-def _of_nodes(info: EngineInfo) -> Description:
-    """Without Q/DQ pairs and constants."""
-    rounded = {n.outputs[0]: n.inputs[0] for n in info.nodes if n.op_type in _QDQ and n.inputs}
+    """The model that was built, where the file names its nodes, without Q/DQ pairs and constants;
+    else the engine's own layers, as the nodes of a network. They read only what one of them
+    computes or what is an input: the rest are constants, of which an engine's file tells nothing.
+    """
+    pairs = {n.outputs[0]: n.inputs[0] for n in info.nodes if n.op_type in _QDQ and n.inputs}
 
     def source(tensor: str) -> str:
-        while tensor in rounded:
-            tensor = rounded[tensor]
+        while tensor in pairs:
+            tensor = pairs[tensor]
         return tensor
 
-    shown = [node for node in info.nodes if node.op_type not in _LEFT_OUT]
     nodes = [
         DescribedNode(n.name, n.op_type, tuple(map(source, n.inputs)), n.outputs, None, "")
-        for n in shown
-    ]
-    shapes = {t: s for n in shown for t, s in zip(n.outputs, n.output_shapes, strict=False)}
-    return _joined(nodes, [source(tensor.name) for tensor in info.io], shapes)
-
-
-def _of_layers(info: EngineInfo) -> Description:
-    shown = [layer for layer in info.layers if layer.role is not Role.CONTROL]
-    nodes = [
+        for n in info.nodes
+        if n.op_type not in _QDQ and n.op_type != "Constant"
+    ] or [
         DescribedNode(
-            layer.name,
-            layer.layer_type or layer.role,
-            tuple(t.name for t in layer.inputs),
-            tuple(t.name for t in layer.outputs),
+            x.name,
+            x.layer_type or x.role,
+            tuple(t.name for t in x.inputs),
+            tuple(t.name for t in x.outputs),
             None,
-            layer.name,
+            x.name,
         )
-        for layer in shown
+        for x in info.working
     ]
-    shapes = {t.name: t.dims for layer in shown for t in layer.outputs}
-    made = set(shapes)
-    read = dict.fromkeys(t for node in nodes for t in node.inputs)
-    # A file without bindings: what no layer computes comes from outside.
-    io = [t.name for t in info.io] or [t for t in read if t not in made]
-    return _joined(nodes, io, shapes)
-
-
-def _joined(nodes: Sequence[DescribedNode], io: Sequence[str], shapes: Shapes) -> Description:
-    """The network of `nodes`, which read only what one of them computes or what is in `io`: the
-    rest are constants, of which an engine's file tells nothing."""
     made = {tensor for node in nodes for tensor in node.outputs}
+    shapes = {t.name: t.dims for x in info.working for t in x.outputs if not info.nodes}
+    shapes |= {t: s for n in info.nodes for t, s in zip(n.outputs, n.output_shapes, strict=False)}
+    # A file without bindings: what no layer computes comes from outside.
+    read = [] if info.nodes else [t for node in nodes for t in node.inputs if t not in made]
+    io = [source(tensor.name) for tensor in info.io] or read
     inputs = tuple(dict.fromkeys(t for t in io if t not in made))
     known = made.union(inputs)
-    kept = tuple(
-        DescribedNode(
-            node.name,
-            node.op,
-            tuple(dict.fromkeys(t for t in node.inputs if t in known)),
-            node.outputs,
-            None,
-            node.layer,
-        )
-        for node in nodes
+    kept = (
+        replace(n, inputs=tuple(t for t in dict.fromkeys(n.inputs) if t in known)) for n in nodes
     )
-    tensors = tuple(DescribedTensor(tensor, shape) for tensor, shape in shapes.items())
-    return Description(kept, inputs, tuple(t for t in io if t in made), tensors)
+    tensors = (DescribedTensor(t, shape) for t, shape in shapes.items() if t in made)
+    return Description(tuple(kept), inputs, tuple(t for t in io if t in made), tuple(tensors))

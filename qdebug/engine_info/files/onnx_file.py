@@ -38,6 +38,7 @@ _DTYPES = {
     onnx.TensorProto.INT64: "int64",
     onnx.TensorProto.BOOL: "bool",
 }
+_QDQ = ("QuantizeLinear", "DequantizeLinear")
 _SHOWN_OPS = QUANTIZABLE_OPS | {"LSTM", "GRU", "RNN", "If", "Loop", "Scan"}
 _NAMED_AXIS = re.compile(r"(?!unk__|DynamicDimension|p2o\W)(?!\w*(?:_dim_|__d)\d)[A-Za-z_]\w{0,19}")
 """Exporters name the others, as unk__214, DynamicDimension.1 and Concatoutput0_dim_1."""
@@ -54,42 +55,72 @@ def info_of_graph(graph: Graph) -> EngineInfo:
     if has_qoperators(graph):
         explicit = to_qdq(graph).proto
         graph = Graph.inferred(explicit)
-    layers = [
-        _layer(graph, layer)
-        for layer in find_layers(graph)
-        if layer.op_type not in ("QuantizeLinear", "DequantizeLinear")
-    ]
+    layers = [_layer(graph, x) for x in find_layers(graph) if x.op_type not in _QDQ]
     read = {name for layer in layers for name in layer.onnx_nodes}
     layers += [  # a pair that nothing computing reads is still work
-        _unread(graph, node)
+        EngineLayer(
+            name=node.name,
+            layer_type=node.op_type,
+            inputs=(_tensor(graph, node.inputs[0]),),
+            outputs=(_tensor(graph, node.outputs[0]),),
+            onnx_nodes=(node.name,),
+            origin="QDQ",
+        )
         for node in graph.nodes
         if node.op_type == "DequantizeLinear" and node.name not in read
     ]
-    specs = [*(spec.name for spec in graph.inputs), *graph.outputs]
-    io = tuple(_tensor(graph, name) for name in specs)
-    return EngineInfo(
+    inputs = [spec.name for spec in graph.inputs]
+    info = EngineInfo(
         tuple(layers),
         InfoSource.ONNX,
-        io,
-        nodes=nodes_of_graph(graph),
+        tuple(_tensor(graph, name) for name in (*inputs, *graph.outputs)),
         notes=_notes(graph),
-        model_inputs=tuple(_described(graph, spec.name) for spec in graph.inputs),
+        model_inputs=tuple(_described(graph, name) for name in inputs),
         model_outputs=tuple(_described(graph, name) for name in graph.outputs),
-        unequal_scales=_unequal_scales(graph),
     )
+    return with_nodes(info, graph)
+
+
+def with_nodes(info: EngineInfo, graph: Graph) -> EngineInfo:
+    """`info` with the nodes of the model it was built from, if its source does not name them, and
+    the scales that its Concats join."""
+    shapes = shapes_per_sample(graph)
+    nodes = info.nodes or tuple(_node(graph, node, shapes) for node in graph.nodes)
+    return replace(info, nodes=nodes, unequal_scales=_unequal_scales(graph))
+
+
+def dtype_of(kind: int | None) -> str:
+    """An onnx.TensorProto type as in `EngineTensor.dtype`; "" for one that has no name there."""
+    return _DTYPES.get(kind, "") if kind is not None else ""
 
 
 def _described(graph: Graph, name: str) -> ModelTensor:
+    """An input or output, its axes with the names that a person gave them and can be shown."""
     kind = graph.types.get(name)
     dtype = dtype_of(kind) or (onnx.TensorProto.DataType.Name(kind).lower() if kind else "")
-    return ModelTensor(name, dtype, tuple(map(_axis, graph.shapes.get(name, ()))))
+    shape = tuple(
+        size if isinstance(size, int) or (size and _NAMED_AXIS.fullmatch(size)) else "?"
+        for size in graph.shapes.get(name, ())
+    )
+    return ModelTensor(name, dtype, shape)
 
 
-def _axis(size: int | str | None) -> int | str:
-    """The size of an axis, or its name, where a person gave it one that can be shown."""
-    if isinstance(size, int):
-        return size
-    return size if size and _NAMED_AXIS.fullmatch(size) else "?"
+def _node(graph: Graph, node: Node, shapes: Shapes) -> OnnxNode:
+    """A node as a build log would name it."""
+    macs = None
+    if node.op_type in QUANTIZABLE_OPS and not node.domain:
+        left, right = (shapes.get(tensor) for tensor in node.inputs[:2])
+        macs = known_macs(node.op_type, left, right, shapes.get(node.outputs[0]))
+    inputs, outputs = (tuple(filter(None, names)) for names in (node.inputs, node.outputs))
+    return OnnxNode(
+        name=node.name,
+        op_type=node.op_type,
+        inputs=inputs,
+        outputs=outputs,
+        input_shapes=tuple(_tensor(graph, tensor).dims for tensor in inputs),
+        output_shapes=tuple(_tensor(graph, tensor).dims for tensor in outputs),
+        macs=macs,
+    )
 
 
 def _notes(graph: Graph) -> tuple[str, ...]:
@@ -132,37 +163,6 @@ def _inside(nodes: Sequence[onnx.NodeProto]) -> tuple[str, ...]:
     )
 
 
-def nodes_of_graph(graph: Graph) -> tuple[OnnxNode, ...]:
-    """The nodes of a model, as a build log would name them."""
-    shapes = shapes_per_sample(graph)
-    return tuple(
-        OnnxNode(
-            name=node.name,
-            op_type=node.op_type,
-            inputs=tuple(t for t in node.inputs if t),
-            outputs=tuple(t for t in node.outputs if t),
-            input_shapes=_shapes(graph, node.inputs),
-            output_shapes=_shapes(graph, node.outputs),
-            macs=_macs(shapes, node),
-        )
-        for node in graph.nodes
-    )
-
-
-def _macs(shapes: Shapes, node: Node) -> float | None:
-    if node.op_type not in QUANTIZABLE_OPS or node.domain:
-        return None
-    left, right = (shapes.get(tensor) for tensor in node.inputs[:2])
-    return known_macs(node.op_type, left, right, shapes.get(node.outputs[0]))
-
-
-def with_nodes(info: EngineInfo, graph: Graph) -> EngineInfo:
-    """`info` with the nodes of the model it was built from, if its source does not name them, and
-    the scales that its Concats join."""
-    nodes = info.nodes or nodes_of_graph(graph)
-    return replace(info, nodes=nodes, unequal_scales=_unequal_scales(graph))
-
-
 def _unequal_scales(graph: Graph) -> tuple[UnequalScales, ...]:
     """The Concats all of whose inputs are dequantized, by scales that differ."""
     found = []
@@ -181,76 +181,39 @@ def _unequal_scales(graph: Graph) -> tuple[UnequalScales, ...]:
 
 
 def _layer(graph: Graph, layer: Layer) -> EngineLayer:
-    inside = {t for name in layer.nodes for t in graph.by_name[name].outputs}
+    """Nodes that compute as one, which read what is quantized in its codes."""
+    inside = {t for node in layer.nodes for t in graph.by_name[node].outputs}
     inputs: list[EngineTensor] = []
     constants: list[EngineTensor] = []
-    quantizers: list[str] = []
-    for name in layer.nodes:
-        for tensor in graph.by_name[name].reads:
-            if tensor in inside:
-                continue
+    nodes = dict.fromkeys(layer.nodes)
+    for tensor in (t for node in layer.nodes for t in graph.by_name[node].reads):
+        if tensor not in inside:
             source, pair = _source(graph, tensor)
-            quantizers += [node.name for node in pair]
-            found = replace(_tensor(graph, source), name=tensor)
-            (constants if _is_constant(graph, source) else inputs).append(found)
+            nodes |= dict.fromkeys(pair)
+            maker = graph.producers.get(source)
+            quantized = maker is not None and maker.op_type == "QuantizeLinear"
+            held = (maker.inputs[0] if maker and quantized else source) in graph.initializers
+            (constants if held else inputs).append(replace(_tensor(graph, source), name=tensor))
     return EngineLayer(
         name=layer.name,
         layer_type=layer.op_type,
         inputs=tuple(inputs),
         outputs=(_tensor(graph, layer.output),),
         constants=tuple(constants),
-        onnx_nodes=tuple(dict.fromkeys([*layer.nodes, *quantizers])),
+        onnx_nodes=tuple(nodes),
     )
 
 
-def _unread(graph: Graph, node: Node) -> EngineLayer:
-    return EngineLayer(
-        name=node.name,
-        layer_type=node.op_type,
-        inputs=(_tensor(graph, node.inputs[0]),),
-        outputs=(_tensor(graph, node.outputs[0]),),
-        onnx_nodes=(node.name,),
-        origin="QDQ",
-    )
-
-
-def _source(graph: Graph, tensor: str) -> tuple[str, Sequence[Node]]:
+def _source(graph: Graph, tensor: str) -> tuple[str, Sequence[str]]:
     """The quantized tensor behind a Q/DQ pair, and the nodes of the pair; else `tensor` itself."""
     node = graph.producers.get(tensor)
     if node is None or node.op_type != "DequantizeLinear":
         return tensor, ()
     before = graph.producers.get(node.inputs[0])
-    return node.inputs[0], [n for n in (before, node) if n is not None and _is_quantizer(n)]
-
-
-def _is_quantizer(node: Node) -> bool:
-    return node.op_type in ("QuantizeLinear", "DequantizeLinear")
-
-
-def _is_constant(graph: Graph, tensor: str) -> bool:
-    node = graph.producers.get(tensor)
-    if node is not None and node.op_type == "QuantizeLinear":
-        return node.inputs[0] in graph.initializers
-    return tensor in graph.initializers
-
-
-def dtype_of(kind: int | None) -> str:
-    """An onnx.TensorProto type as in `EngineTensor.dtype`; "" for one that has no name there."""
-    return _DTYPES.get(kind, "") if kind is not None else ""
+    return node.inputs[0], [n.name for n in (before, node) if n is not None and n.op_type in _QDQ]
 
 
 def _tensor(graph: Graph, name: str) -> EngineTensor:
-    dtype = dtype_of(graph.types.get(name))
-    shapes = _shapes(graph, (name,))
-    return EngineTensor(name, dtype, dims=shapes[0])
-
-
-def _shapes(graph: Graph, tensors: Sequence[str]) -> tuple[tuple[int, ...] | None, ...]:
-    found = []
-    for tensor in tensors:
-        if tensor:
-            shape = graph.shapes.get(tensor)
-            found.append(
-                None if shape is None else tuple(d if isinstance(d, int) else -1 for d in shape)
-            )
-    return tuple(found)
+    shape = graph.shapes.get(name)
+    dims = None if shape is None else tuple(d if isinstance(d, int) else -1 for d in shape)
+    return EngineTensor(name, dtype_of(graph.types.get(name)), dims=dims)
