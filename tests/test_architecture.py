@@ -261,7 +261,6 @@ OF_THE_PROCESS = {
     "_settled": "backends/tensorrt/execute/tf32.py",
     "_opened": "backends/tensorrt/execute/cuda.py",
     "_jobs": "execute/cluster/worker.py",  # what a worker process has open
-    "_made_last": "execute/cluster/sharing.py",  # what a worker process made last, by content
 }
 """What a module may hold that changes: nothing that one call asks for may reach another by it."""
 

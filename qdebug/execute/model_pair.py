@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from onnx import TensorProto
@@ -34,7 +33,6 @@ from qdebug.plan.lower import check_ranges, required_opset
 from qdebug.plan.pair import ModelPair, planned_pair, quantized_pair
 from qdebug.plan.plan import (
     BoundPlan,
-    Correction,
     Granularity,
     PrecisionPlan,
     TensorRange,
@@ -50,7 +48,6 @@ from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.qoperator import accuracy_level, has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
 from qdebug.plan.select import nearest, select_layers
-from qdebug.run.executor import Executor
 from qdebug.types import Precision, ProgressCallback, ignore_progress
 from qdebug.wording import counted, option
 
@@ -543,21 +540,6 @@ def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
     with _of_file(path):
         check_ranges(_bind(PrecisionPlan(Precision.INT8).with_ranges(found, ""), model))
     return found
-
-
-def share_pair(
-    executor: Executor, pair: ModelPair, corrections: Mapping[str, Correction] | None = None
-) -> None:
-    """From now on others make the pair of a plan by lowering it once more, with these
-    `corrections`, where their files are those of the command; a quantized model's graphs travel."""
-    if pair.plan is not None:
-        executor.share(pair, partial(_lowered_again, pair.model, pair.plan, corrections or {}))
-
-
-def _lowered_again(
-    model: Model, plan: PrecisionPlan, corrections: Mapping[str, Correction]
-) -> ModelPair:
-    return planned_pair(model, replace(_bind(plan, model), corrections=corrections))
 
 
 @contextmanager

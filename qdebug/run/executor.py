@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
-from qdebug.network.prepare import Model
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.wording import counted
 
@@ -45,14 +44,6 @@ class Executor(Protocol):
     def workers(self) -> int:
         """How many other processes there are now, at least 1; 0 where this process does all."""
 
-    def shards(self, executions: int, *, few: bool = False) -> list[Shard]:
-        """How to divide a pass over so many executions.
-
-        Args:
-            few: the sum over all shards does not depend on how many there are, and each result is
-                large: as few as keep the workers busy.
-        """
-
     def map(
         self,
         work: Work[PartT, ResultT],
@@ -70,22 +61,11 @@ class Executor(Protocol):
             ClusterError: workers fail, or see other files than this process.
         """
 
-    def share(self, what: object, remade: Callable[[], object]) -> None:
-        """From now on other processes make `what`, where work holds it, by calling `remade`: a
-        `functools.partial` of a function of qdebug."""
-
-    def share_model(self, model: Model, spec: str, opset: int) -> None:
-        """The same of the user's model: from the file `spec`, converted to at least `opset`."""
-
 
 class ThisProcess:
     """Executes each part when its result is asked for. See Executor."""
 
     workers = 0
-
-    def shards(self, executions: int, *, few: bool = False) -> list[Shard]:
-        """See Executor: all executions are one shard, within which several are in flight."""
-        return [Shard(0, executions)]
 
     def map(
         self,
@@ -98,12 +78,6 @@ class ThisProcess:
             run = work(stack)
             for part in parts:
                 yield run(part)
-
-    def share(self, what: object, remade: Callable[[], object]) -> None:
-        """See Executor: there is nobody to share with."""
-
-    def share_model(self, model: Model, spec: str, opset: int) -> None:
-        """See Executor: there is nobody to share with."""
 
 
 THIS_PROCESS = ThisProcess()

@@ -16,7 +16,7 @@ from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison, ErrorTot
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.plan.pair import ModelPair
-from qdebug.run.executor import Work, part_of
+from qdebug.run.executor import Shard, Work, part_of, shards_of
 from qdebug.types import Tensors
 
 
@@ -102,7 +102,8 @@ def begin_pinned(
     Raises:
         QdebugError, OutOfTimeError: as Executor.map, when asked for a result.
     """
-    shards = context.executor.shards(len(task.subset.batches))
+    count = len(task.subset.batches)
+    shards = shards_of(count) if context.executor.workers else [Shard(0, count)]
     shares = [part_of(task.subset, shard).batches for shard in shards]
     parts = [
         PinnedPart(frozenset(names), {b: task.known.get(b) for b in share})

@@ -37,7 +37,6 @@ from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.groups import grouping_of
 from qdebug.network.samples.subset import open_subsets
-from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.result import ModelRef
@@ -116,7 +115,6 @@ def _calibrate(
     others = calibration.samples if settings.held_out else None
     judged = context, graph, judging.samples, metric, others
     suspicious = suspicions(*judged, says_chance=True)
-    executor.share_model(pair.model, settings.model, required_opset(pair.plan))
     needed = pair.needed
     given = _Given.read(settings.from_cache, pair.model) if settings.from_cache else None
     gathered = gather_ranges(context, graph, calibration, tensors=needed)

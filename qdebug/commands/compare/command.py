@@ -75,7 +75,6 @@ from qdebug.execute.model_pair import (
     is_in_fp16,
     load_model,
     plan_from,
-    share_pair,
 )
 from qdebug.formats.registry import SCALED, WEIGHT_ONLY
 from qdebug.metrics.effect import EffectMode
@@ -87,7 +86,6 @@ from qdebug.network.samples.groups import Grouping, grouping_of
 from qdebug.network.samples.subset import SampleSubset, whole
 from qdebug.outputfiles import write_text
 from qdebug.plan.description import describe
-from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.result import ModelRef, ReadData, to_json
@@ -238,7 +236,7 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
     samples = _samples(settings, model, gate)
     grouping = grouping_of(samples)  # Fails before any work.
     writer = _open_writer(stack, settings, keep, samples.count)
-    context = _context(stack, settings, model, required_opset(plan), progress)
+    context = _context(stack, settings, progress)
     check_objects(context, model.graph, whole(samples), gate.metric)
     built = build_pair(spec, context, plan, model, samples, saves_plan=bool(settings.save_plan))
     pair = built.pair
@@ -268,7 +266,6 @@ def _measured(prepared: _Prepared) -> Compared:
     """
     settings, context, pair = prepared.settings, prepared.context, prepared.built.pair
     samples, subset, budget = prepared.samples, prepared.subset, settings.memory_budget
-    share_pair(context.executor, pair)
     found = compare_pair(
         context,
         pair,
@@ -325,16 +322,9 @@ def _kept(prepared: _Prepared) -> tuple[Kept, str]:
     return decided(asked, sizes, count, runs, may_round=not half, histograms=histograms)
 
 
-def _context(
-    stack: ExitStack,
-    settings: CompareSettings,
-    model: Model,
-    opset: int,
-    progress: ProgressCallback,
-) -> Context:
-    """Where the work on `model` is done, which was opened at `opset`. Raises as `open_executor`."""
+def _context(stack: ExitStack, settings: CompareSettings, progress: ProgressCallback) -> Context:
+    """Where the work is done. Raises as `open_executor`."""
     executor = open_executor(stack, settings)
-    executor.share_model(model, settings.model, opset)
     kernels = Fp16Kernels(settings.fp16_kernels)
     sessions = session_settings(settings)
     return simulation_context(

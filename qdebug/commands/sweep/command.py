@@ -111,8 +111,6 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     batch_size = samples.batch_size if runs else settings.batch_size
     kernels = Fp16Kernels(settings.fp16_kernels)
     executor = open_executor(stack, settings, gpus=True)
-    for opset, model in models.known.items():
-        executor.share_model(model, settings.model, opset)
     context = simulation_context(
         parallel, progress, sessions, batch_size, kernels, executor, cached=settings.cache
     )

@@ -76,7 +76,6 @@ from qdebug.execute.model_pair import (
     load_model,
     plan_from,
     plan_ranges,
-    share_pair,
 )
 from qdebug.metrics.tasks.base import is_share
 from qdebug.metrics.uncertainty import Interval
@@ -85,7 +84,6 @@ from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.subset import SampleSubset, open_subsets
 from qdebug.network.samplespec import given_specs
 from qdebug.plan.cost import Costs
-from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.plan import bind_plan
 from qdebug.result import ModelRef
@@ -184,7 +182,6 @@ def prepare(settings: BisectSettings, progress: ProgressCallback, stack: ExitSta
     if target.of_outputs:
         refuse_without_arrays(model, "a set of layers")
     executor: Executor = open_executor(stack, settings, gpus=spec_of(settings.backend).builds)
-    executor.share_model(model, settings.model, required_opset(plan, raised))
     kernels_of_fp16 = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
         parallelism(),
@@ -225,7 +222,6 @@ def search_from(
     started = time.monotonic() if started is None else started
     ends_at = started + (how.time_limit or math.inf)
     pair = setup.pair
-    share_pair(setup.context.executor, pair, setup.planned.bound.corrections)
     if setup.engine is not None:
         check_parsed(setup.engine, pair, setup.searched.samples)
     if ratings is None:

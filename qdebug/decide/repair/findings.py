@@ -8,7 +8,6 @@ from contextlib import suppress
 from qdebug.decide.bisect.choices import Ratings, rated
 from qdebug.decide.remedies.quantized import Quantized
 from qdebug.execute.context import Context
-from qdebug.execute.model_pair import share_pair
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.plan.pair import planned_pair
 from qdebug.run.timelimit import OutOfTimeError, check_time
@@ -50,6 +49,5 @@ def ratings_of(
     with suppress(OutOfTimeError):
         check_time(ends_at)
         pair = planned_pair(start.model, start.bound)
-        share_pair(context.executor, pair, start.bound.corrections)
         return rated(context, pair, fitting, memory_budget, ends_at)
     return Ratings()

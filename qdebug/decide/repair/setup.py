@@ -48,7 +48,6 @@ from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples.subset import SampleSubset, halves, open_subsets
 from qdebug.network.samplespec import given_specs
 from qdebug.network.weights import model_digest
-from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import option
@@ -149,8 +148,6 @@ def prepare(
     target = target and replace(target, metric=metric)
     fitting, choosing, proving = _samples(settings, reference, metric)
     executor = open_executor(stack, settings)
-    if reference is given:
-        executor.share_model(reference, settings.model, required_opset(plan, raised))
     kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
         parallelism(),

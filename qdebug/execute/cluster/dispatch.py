@@ -16,8 +16,7 @@ from qdebug import __version__
 from qdebug.errors import ClusterError, ClusterStartError, QdebugError
 from qdebug.execute.cluster import worker
 from qdebug.execute.cluster.sharing import Sharing
-from qdebug.network.prepare import Model
-from qdebug.run.executor import Shard, Work, cut_evenly, shards_of
+from qdebug.run.executor import Work
 from qdebug.wording import option
 
 if TYPE_CHECKING:
@@ -29,9 +28,6 @@ ResultT = TypeVar("ResultT")
 _AHEAD = 4
 """Parts that are given away before the first of them has been taken, for each worker: as many keep
 all busy, and their results bound the memory."""
-_LONG, _MANY = 32, 256
-"""Executions in a shard of a pass whose results are large, and how many such shards there are at
-most, unless there are many workers."""
 
 
 class DaskExecutor:
@@ -60,21 +56,6 @@ class DaskExecutor:
         except (OSError, KeyError, ValueError):  # whatever a client without a scheduler does
             _fail_without_scheduler()
         return [at for at, found in known.items() if found["status"] == "running"]
-
-    def shards(self, executions: int, *, few: bool = False) -> list[Shard]:
-        """See Executor."""
-        if not few:
-            return shards_of(executions)
-        count = max(self.workers * _AHEAD, min(_MANY, executions // _LONG))
-        return cut_evenly(executions, min(executions, count))
-
-    def share(self, what: object, remade: Callable[[], object]) -> None:
-        """See Executor."""
-        self._sharing.share(what, remade)
-
-    def share_model(self, model: Model, spec: str, opset: int) -> None:
-        """See Sharing.share_model."""
-        self._sharing.share_model(model, spec, opset)
 
     def map(
         self,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
+from typing import NoReturn
 
 from qdebug.errors import ClusterError
 
@@ -51,16 +52,7 @@ class SharedFile:
             there = self.main or _files_in(folder) == self.names
             digest = _known_digest(self.folder, self.names, _stamps(folder, self.names))
         except OSError as error:
-            temporary = (
-                "Set TMPDIR to a folder that the command and its workers see."
-                if self.made
-                else "Put it on a drive that all machines see at the same path."
-            )
-            raise ClusterError(
-                f"{_here()} does not see {self.path}: {error.strerror}",
-                temporary,
-                code="QD-CLUSTER-FILE-NOT-SEEN",
-            ) from error
+            fail_not_seen(self.path, error, made=self.made)
         if not there or digest != self.digest:
             raise ClusterError(
                 f"{_here()} sees other content in {self.path} than the command",
@@ -83,6 +75,24 @@ def shared_file(path: str | Path, beside: Sequence[str] = (), *, made: bool = Fa
         return SharedFile(str(path), names, "", _digest(path, names), made)
     names = path.name, *beside
     return SharedFile(str(path.parent), names, path.name, _digest(path.parent, names), made)
+
+
+def fail_not_seen(path: str, error: OSError, *, made: bool) -> NoReturn:
+    """A worker does not see a file.
+
+    Args:
+        made: see SharedFile.
+
+    Raises:
+        ClusterError: always.
+    """
+    raise ClusterError(
+        f"{_here()} does not see {path}: {error.strerror}",
+        "Set TMPDIR to a folder that the command and its workers see."
+        if made
+        else "Put it on a drive that all machines see at the same path.",
+        code="QD-CLUSTER-FILE-NOT-SEEN",
+    ) from error
 
 
 def _here() -> str:

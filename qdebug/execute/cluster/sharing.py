@@ -1,40 +1,36 @@
-"""How work travels: what is large, or open, goes by what it was made from, and is made once more
-where it is needed."""
+"""How work travels: samples and metrics go by what they were read from, and are read once more
+where they are needed; models without their large weights, which lie in files."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
 
 from qdebug.backends.options import SessionSettings
 from qdebug.backends.sizing import Parallelism
-from qdebug.execute.cluster.files import SharedFile, shared_file
+from qdebug.execute.cluster.files import SharedFile, fail_not_seen, shared_file
 from qdebug.execute.context import Context, simulation_context
 from qdebug.inmemory import InMemory, path_in
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.network.graph import Graph
-from qdebug.network.inline import Taken
-from qdebug.network.inputshapes import InputShapes
-from qdebug.network.load import external_files, read_model
-from qdebug.network.prepare import Model, prepare_model, with_taken
 from qdebug.network.samples import Samples
 from qdebug.network.samples.readers.python import split_spec
 from qdebug.network.samplespec import SampleSpec
-from qdebug.network.weights import write_temporary
+from qdebug.network.weights import place_of
 from qdebug.outputfiles import kept_in
+from qdebug.run.runner import Job
 from qdebug.types import Array, Fp16Kernels, TensorSpec, ignore_progress
 
 
@@ -44,15 +40,8 @@ class Sharing:
     def __init__(self, folder: Path) -> None:
         """`folder` is for files that the command makes for workers."""
         self._folder = folder
-        self._known: dict[int, tuple[object, tuple[Any, ...]]] = {}
+        self._job: tuple[str, bytes] = "", b""
         self._samples: dict[tuple[object, int], tuple[object, SharedFile]] = {}
-
-    def share(self, what: object, remade: Callable[[], object]) -> None:
-        """See Executor."""
-        data = self.dumps(remade)
-        key = hashlib.sha256(data).hexdigest()
-        # The object is kept, so that no other one gets its number.
-        self._known[id(what)] = what, (_remade, (type(what).__name__, key, data))
 
     def dumps(self, what: object) -> bytes:
         """What `pickle.loads` makes `what` of, on a worker.
@@ -64,9 +53,9 @@ class Sharing:
 
     def _reduced(self, what: Any) -> tuple[Any, ...] | None:
         """What is called to make it, and with what; None for what pickle knows itself."""
-        if (known := self._known.get(id(what))) is not None:
-            return known[1]
         kind = type(what)
+        if kind is Job:
+            return _made_job, (self._dumped_job(what),)
         if kind is Context:
             operators = tuple(map(shared_file, what.sessions.operators))
             budget = what.sessions.memory_budget
@@ -88,34 +77,17 @@ class Sharing:
             source, _, function = (what.decode or "").rpartition(":")
             decoder = (shared_file(source), function) if source else what.decode
             return _loaded_metric, (name, file, decoder, what.facts)
-        if kind is Model:
-            self._share_made(what)
-            return self._reduced(what)
         if kind is Graph:
-            self.share(what, partial(_read_graph, self._model_file(what.proto)))
-            return self._reduced(what)
+            return Graph, (what.proto,)
+        if kind is onnx.ModelProto:
+            return _seen_model, (what.SerializeToString(), gettempdir())
         return None
 
-    def share_model(self, model: Model, spec: str, opset: int) -> None:
-        """A model of the user's, from `spec`, converted to at least `opset`."""
-        if isinstance(spec, InMemory):
-            file = self._model_file(spec.value)
-        else:
-            file = shared_file(spec, _external_data(Path(spec)))
-        self.share(model, partial(_prepared, file, opset, model.taken, model.shapes))
-        self.share(model.graph, partial(_graph_of, model))
-
-    def _share_made(self, model: Model) -> None:
-        """A model that the command made: it is ready as it is."""
-        file = self._model_file(model.graph.proto)
-        self.share(model, partial(_made, file, dict(model.origins), model.quantized))
-        self.share(model.graph, partial(_graph_of, model))
-
-    def _model_file(self, proto: onnx.ModelProto) -> SharedFile:
-        folder = self._folder / f"model-{len(self._known)}"
-        folder.mkdir()
-        path, *others = write_temporary(proto, folder / "model.onnx")
-        return shared_file(path, [other.name for other in others], made=True)
+    def _dumped_job(self, job: Job) -> bytes:
+        """A job, which is pickled once for all of its parts: they follow each other."""
+        if self._job[0] != job.key:
+            self._job = job.key, _pickled(job, lambda x: None if x is job else self._reduced(x))
+        return self._job[1]
 
     def _sample_file(self, samples: Samples) -> SharedFile:
         """The file or folder that samples are in. Those of a script or in memory are written to
@@ -159,17 +131,25 @@ def _pickled(what: object, reduced: Callable[[Any], tuple[Any, ...] | None]) -> 
     return file.getvalue()
 
 
-_made_last: dict[str, tuple[str, object]] = {}
-"""What a worker made last, by kind: the works of a command follow each other, and most are about
-one model."""
+@lru_cache(maxsize=2)
+def _made_job(data: bytes) -> object:
+    return pickle.loads(data)
 
 
-def _remade(kind: str, key: str, data: bytes) -> object:
-    known = _made_last.get(kind)
-    if known is None or known[0] != key:
-        _made_last.pop(kind, None)  # two at a time may be too large
-        known = _made_last[kind] = (key, pickle.loads(data)())
-    return known[1]
+def _seen_model(data: bytes, temporary: str) -> onnx.ModelProto:
+    """A model, the large weights of which are in files.
+
+    Raises:
+        ClusterError: this process does not see them.
+    """
+    proto = onnx.ModelProto.FromString(data)
+    places = (place_of(tensor) for tensor in proto.graph.initializer)
+    for path in {place.path for place in places if place}:
+        try:
+            path.stat()
+        except OSError as error:
+            fail_not_seen(str(path), error, made=path.is_relative_to(temporary))
+    return proto
 
 
 def _context(
@@ -200,33 +180,6 @@ def _loaded_metric(
     if isinstance(decoder, tuple):
         decoder = f"{decoder[0].checked()}:{decoder[1]}"
     return load_metric(f"{file.checked()}:{name}" if file else name, decoder, facts)
-
-
-def _prepared(file: SharedFile, opset: int, taken: Taken, shapes: InputShapes) -> Model:
-    return with_taken(prepare_model(read_model(file.checked()), opset, shapes), taken)
-
-
-def _made(file: SharedFile, origins: Mapping[str, tuple[str, ...]], quantized: bool) -> Model:
-    read = read_model(file.checked())
-    return Model(read, Graph(read.proto), origins, quantized)
-
-
-def _read_graph(file: SharedFile) -> Graph:
-    return Graph(read_model(file.checked()).proto)
-
-
-def _graph_of(model: Model) -> Graph:
-    return model.graph
-
-
-def _external_data(path: Path) -> list[str]:
-    """The files beside a model that hold its weights; it was read before, so it is valid."""
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(path.read_bytes())
-    except (DecodeError, UnicodeDecodeError):
-        return []
-    return external_files(proto)
 
 
 def _write_each(samples: Samples, folder: Path) -> None:
