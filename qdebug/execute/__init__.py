@@ -1,4 +1,4 @@
-"""Running a model pair over samples: evaluator, lockstep, ranges, engines, worker processes.
+"""Running a model pair over samples: variants of plans, ranges, engines, worker processes.
 
 What runs a single model is in `backends`; what the figures mean is in `analyse`.
 """

@@ -8,8 +8,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,11 @@ from qdebug.memo import Memo
 from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.network.samples.subset import SampleSubset, spread, whole
 from qdebug.network.samplespec import SampleSpec
-from qdebug.run.reducers import Errors, Outputs
+from qdebug.run.reducers import AsExecuted, Errors, Outputs
 from qdebug.run.runner import Data, Runner, jobs_of
 from qdebug.run.timelimit import OutOfTimeError
 from qdebug.run.variant import Variant, as_it_is
-from qdebug.types import Feeds, TensorSpec
+from qdebug.types import Feeds, Progress, TensorSpec
 
 X = np.random.default_rng(0).normal(size=(37, 4)).astype(np.float32)
 
@@ -251,6 +253,21 @@ def test_a_failure_is_a_result_where_it_is_attempted(tmp_path: Path) -> None:
     assert figures({"v2": found["v2"]})
     with pytest.raises(ModelError, match="no such layer"):
         runner.run(variants, reducers)
+
+
+def test_batches_are_given_one_by_one_until_enough_are_seen(tmp_path: Path) -> None:
+    backend, told = Counting(), list[Progress]()
+    variants = {REFERENCE: as_it_is(product(0.5), backend)}
+    runner = Runner(samples(tmp_path), workers=2, progress=told.append)
+    with closing(runner.by_batch(variants, AsExecuted((REFERENCE,)), "run")) as batches:
+        seen = list(islice(batches, 3))
+    assert [one.batch.index for one in seen] == [0, 1, 2]
+    assert all(one.reference["y"].shape[0] == one.batch.count for one in seen)
+    assert backend.runs < 8 and backend.open_now == 0
+    assert [x.done for x in told] == [seen[0].batch.count, sum(x.batch.count for x in seen[:2])]
+    variants[REFERENCE] = Variant(_fails, SimulationBackend(1))
+    with pytest.raises(ModelError, match="no such layer"):
+        next(runner.by_batch(variants, AsExecuted((REFERENCE,))))
 
 
 def test_an_error_of_a_reducer_is_raised(tmp_path: Path) -> None:
