@@ -31,7 +31,6 @@ from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
 from qdebug.plan.rewrite.tail import tail_of
 from qdebug.results.compare import Cause, LayerResult, TensorResult
 from qdebug.results.summary import MOST_LEADERS
-from qdebug.run.reducers import AsExecuted
 from qdebug.run.variant import FedByReference, Variant, as_it_is
 from qdebug.types import Array, Fp16Kernels, Precision
 
@@ -168,7 +167,7 @@ def _isolated(
     alone = replace(context, parallel=replace(context.parallel, workers=1))
     runner = runner_of(alone, SampleSubset(samples, tuple(batches)))
     seen = values = 0
-    with closing(runner.by_batch(everything, AsExecuted(tuple(everything)))) as done:
+    with closing(runner.batches(everything)) as done:
         for executed in done:
             truth = {**executed.feeds, **executed.reference}
             results = {name: executed.of(name) for name in variants}

@@ -21,7 +21,6 @@ from qdebug.metrics.tasks.worst_group import metric_of
 from qdebug.network.graph import Graph
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.run.outputs import joined
-from qdebug.run.reducers import Outputs
 from qdebug.run.variant import as_it_is
 from qdebug.types import Array
 from qdebug.wording import counted, option
@@ -42,10 +41,11 @@ def check_objects(
         return
     seen = _Seen(metric)
     variants = {REFERENCE: as_it_is(graph.proto, context.backend)}
-    outputs = Outputs(REFERENCE, tuple(graph.outputs))
-    with closing(runner_of(context, subset).by_batch(variants, outputs)) as batches:
-        if any(seen.object_in(joined(by_batch)) for by_batch in batches):
-            return
+    with closing(runner_of(context, subset).batches(variants)) as batches:
+        for executed in batches:
+            outputs = {t: executed.reference[t] for t in graph.outputs if t in executed.reference}
+            if seen.object_in(joined({executed.batch: outputs})):
+                return
     raise seen.nothing(subset.count)
 
 

@@ -113,20 +113,3 @@ class Outputs:
     ) -> dict[Batch, Tensors]:
         """See Reducer."""
         return before | after
-
-
-@dataclass(frozen=True)
-class AsExecuted:
-    """Batches as some variants executed them, for `Runner.by_batch`: they are not merged. See
-    Reducer."""
-
-    reads: tuple[str, ...]
-    key: None = None
-
-    def reduce(self, executed: ExecutedBatch) -> ExecutedBatch:
-        """See Reducer."""
-        return executed
-
-    def merge(self, before: ExecutedBatch, after: ExecutedBatch) -> ExecutedBatch:
-        """See Reducer."""
-        raise NotImplementedError

@@ -32,7 +32,7 @@ from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.run.executor import THIS_PROCESS, Executor, Shard, shards_of, workers_note
 from qdebug.run.timelimit import OutOfTimeError, check_time
-from qdebug.run.variant import Reducer, ResultT, Variant
+from qdebug.run.variant import Reducer, Variant
 from qdebug.types import Feeds, Progress, ProgressCallback, Tensors, ignore_progress
 
 Results = dict[str, Any]
@@ -168,16 +168,16 @@ class Runner:
                     self._memo.put(key, result)
                 yield name, result
 
-    def by_batch(
-        self, variants: Mapping[str, Variant], reducer: Reducer[ResultT], stage: str = ""
-    ) -> Generator[ResultT, None, None]:
-        """What a reducer gives for each batch, in order, as soon as it is there; closing it ends
-        the run, which is in this process.
+    def batches(
+        self, variants: Mapping[str, Variant], stage: str = ""
+    ) -> Generator[ExecutedBatch, None, None]:
+        """Each batch after all variants, in order, as soon as it is there, for what needs no sums
+        or ends before the last one; closing it ends the run, which is in this process.
 
         Raises:
             QdebugError: see `each`.
         """
-        (job,) = jobs_of(variants, {"": reducer})
+        job = Job(variants, {"": _AsExecuted(tuple(variants))})
         parts = (Part(job, Shard(k, k + 1)) for k in range(len(self.subset.batches)))
         done = 0
         with closing(self._here(parts, stage)) as results:
@@ -289,6 +289,22 @@ class Runner:
         if wait([future], timeout=left).not_done:
             raise OutOfTimeError(stage)
         return future.result()
+
+
+@dataclass(frozen=True)
+class _AsExecuted:
+    """Gives batches as they are. See Reducer."""
+
+    reads: tuple[str, ...]
+    key: None = None
+
+    def reduce(self, executed: ExecutedBatch) -> ExecutedBatch:
+        """See Reducer."""
+        return executed
+
+    def merge(self, before: ExecutedBatch, after: ExecutedBatch) -> ExecutedBatch:
+        """See Reducer: there is one at a time."""
+        return after
 
 
 class _PartRunner:

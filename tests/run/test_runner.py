@@ -27,7 +27,7 @@ from qdebug.memo import Memo
 from qdebug.metrics.accumulate import REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.network.samples.subset import SampleSubset, spread, whole
 from qdebug.network.samplespec import SampleSpec
-from qdebug.run.reducers import AsExecuted, Errors, Outputs
+from qdebug.run.reducers import Errors, Outputs
 from qdebug.run.runner import Data, Runner, jobs_of
 from qdebug.run.timelimit import OutOfTimeError
 from qdebug.run.variant import Variant, as_it_is
@@ -259,7 +259,7 @@ def test_batches_are_given_one_by_one_until_enough_are_seen(tmp_path: Path) -> N
     backend, told = Counting(), list[Progress]()
     variants = {REFERENCE: as_it_is(product(0.5), backend)}
     runner = Runner(samples(tmp_path), workers=2, progress=told.append)
-    with closing(runner.by_batch(variants, AsExecuted((REFERENCE,)), "run")) as batches:
+    with closing(runner.batches(variants, "run")) as batches:
         seen = list(islice(batches, 3))
     assert [one.batch.index for one in seen] == [0, 1, 2]
     assert all(one.reference["y"].shape[0] == one.batch.count for one in seen)
@@ -267,7 +267,7 @@ def test_batches_are_given_one_by_one_until_enough_are_seen(tmp_path: Path) -> N
     assert [x.done for x in told] == [seen[0].batch.count, sum(x.batch.count for x in seen[:2])]
     variants[REFERENCE] = Variant(_fails, SimulationBackend(1))
     with pytest.raises(ModelError, match="no such layer"):
-        next(runner.by_batch(variants, AsExecuted((REFERENCE,))))
+        next(runner.batches(variants))
 
 
 def test_an_error_of_a_reducer_is_raised(tmp_path: Path) -> None:

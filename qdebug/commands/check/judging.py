@@ -25,7 +25,6 @@ from qdebug.network.samples import Batch, Samples
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.results.check import ValueRange
 from qdebug.run.outputs import joined
-from qdebug.run.reducers import AsExecuted
 from qdebug.run.variant import as_it_is
 from qdebug.types import Array, Feeds, Tensors
 
@@ -61,7 +60,7 @@ def execute(
         QdebugError: it does not run, or samples cannot be read.
     """
     model = replace(as_it_is(graph.proto, context.backend), feeds=change)
-    ran = runner_of(context, subset).by_batch({REFERENCE: model}, AsExecuted((REFERENCE,)))
+    ran = runner_of(context, subset).batches({REFERENCE: model})
     outputs, fed = dict[Batch, Tensors](), list[Feeds]()
     with closing(ran) as batches:
         for one in batches:

@@ -40,7 +40,6 @@ from qdebug.network.samples.matching import quoted
 from qdebug.network.samples.subset import whole
 from qdebug.results.framework import FrameworkResult, FrameworkTensor
 from qdebug.run.outputs import MetricEvaluator, joined
-from qdebug.run.reducers import AsExecuted
 from qdebug.run.variant import as_it_is
 from qdebug.types import Array, Skipped, Tensors
 from qdebug.wording import option
@@ -81,8 +80,7 @@ def framework_result(
     comparison, totals = Comparison(tensors=wanted), ErrorTotals()
     sides: dict[str, dict[Batch, Tensors]] = {REFERENCE: {}, CANDIDATE: {}}
     runner = runner_of(replace(context, parallel=Parallelism(1, 1)), subset)
-    ran = runner.by_batch(variants, AsExecuted((CANDIDATE,)), "framework")
-    with closing(ran) as batches:
+    with closing(runner.batches(variants, "framework")) as batches:
         for one in batches:
             theirs = _read(arrays, matches.tensors, one)
             both = replace(one, runs={**one.runs, REFERENCE: theirs})

@@ -20,7 +20,6 @@ from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import first, whole
 from qdebug.plan.quantize import Grid
 from qdebug.plan.rewrite.restore import Absorbed, guessed, suspects
-from qdebug.run.reducers import AsExecuted
 from qdebug.run.variant import as_it_is
 from qdebug.wording import option
 
@@ -60,7 +59,7 @@ def _negative_shares(
     below, count = Counter[str](), Counter[str]()
     runner = runner_of(context, first(whole(samples), _MOST_SAMPLES))
     variants = {CANDIDATE: as_it_is(model.graph.proto, context.simulation, {t: t for t in grids})}
-    for executed in runner.by_batch(variants, AsExecuted((CANDIDATE,))):
+    for executed in runner.batches(variants):
         found = executed.of(CANDIDATE)
         for tensor in found.keys() & grids.keys():
             smallest = -float(grids[tensor].scale) / 2
