@@ -138,7 +138,8 @@ def _with_constant_codes(graph: Graph) -> Graph:
         assert values is not None
         grid = dynamic_grid(values)
         zero = grid.zero_point.astype(np.uint8)
-        made_of = UINT8.encode(values, grid.scale, None, zero), grid.scale, zero
+        codes = UINT8.encode(values, grid.scale, None, zero)
+        made_of: list[Array] = [codes, np.asarray(grid.scale), zero]
         for name, value in zip(node.outputs, made_of, strict=True):
             proto.graph.initializer.append(tensor_of(value, name))
     return Graph(proto)
