@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.backends.stream import map_in_order
 from qdebug.decide.remedies.remedy import Study
+from qdebug.metrics.accumulate import REFERENCE, ExecutedBatch
 from qdebug.network.graph import Graph
-from qdebug.network.samples import Batch
+from qdebug.run.runner import Runner
+from qdebug.run.variant import as_it_is
 from qdebug.types import Array
 
 Float64 = npt.NDArray[np.float64]
@@ -40,30 +40,40 @@ class ChannelRange:
 
 
 def channel_ranges(study: Study, graph: Graph, axes: Mapping[str, int]) -> dict[str, ChannelRange]:
-    """The ranges of tensors of a network in FP32, over all samples, batch by batch.
+    """The ranges of tensors of a network in FP32, over all samples.
 
     Args:
         axes: by tensor, the axis of its channels, counted from the end.
     """
-    samples, batches = study.samples.samples, study.samples.batches
     inputs = {spec.name for spec in graph.inputs}
-    captured = [t for t in axes if t not in inputs]
-    found: dict[str, ChannelRange] = {}
-    with closing(study.backend.open(graph.proto, captured)) as session:
+    capture = {tensor: tensor for tensor in axes if tensor not in inputs}
+    runner = Runner(study.samples, workers=study.workers, ends_at=study.ends_at)
+    variants = {REFERENCE: as_it_is(graph.proto, study.backend, capture)}
+    _, found = runner.run(variants, {REFERENCE: _ChannelRanges(axes)})[REFERENCE]
+    return dict(found)
 
-        def one(batch: Batch) -> dict[str, ChannelRange]:
-            feeds = samples.feeds(batch.start, batch.count)
-            tensors = {**feeds, **session.run(feeds)}
-            return {t: _reduced(tensors[t], axis, batch.count) for t, axis in axes.items()}
 
-        total = 0
-        for batch, new in zip(batches, map_in_order(one, batches, study.workers), strict=True):
-            weight = batch.count / (total + batch.count)
-            total += batch.count
-            for tensor, one_batch in new.items():
-                known = found.get(tensor)
-                found[tensor] = one_batch if known is None else _merged(known, one_batch, weight)
-    return found
+Ranges = tuple[int, Mapping[str, ChannelRange]]
+
+
+@dataclass(frozen=True)
+class _ChannelRanges:
+    """How many samples, and the ranges of the channels of tensors. See Reducer."""
+
+    axes: Mapping[str, int]
+    reads: tuple[str, ...] = (REFERENCE,)
+    key: None = None
+
+    def reduce(self, executed: ExecutedBatch) -> Ranges:
+        """See Reducer."""
+        tensors, count = {**executed.feeds, **executed.reference}, executed.batch.count
+        return count, {t: _reduced(tensors[t], axis, count) for t, axis in self.axes.items()}
+
+    def merge(self, before: Ranges, after: Ranges) -> Ranges:
+        """See Reducer."""
+        (known, ranges), (new, others) = before, after
+        share = new / (known + new)
+        return known + new, {t: _merged(ranges[t], others[t], share) for t in ranges}
 
 
 def _merged(known: ChannelRange, new: ChannelRange, weight: float) -> ChannelRange:
