@@ -303,22 +303,11 @@ def on_disk(proto: onnx.ModelProto) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="qdebug-") as folder:
         path = Path(folder) / "model.onnx"
-        write_temporary(proto, path)
+        with kept_in(path.parent, _weights(size_with_data(proto))):
+            for file, data in model_files(proto, path).items():
+                with file.open("wb") as stream:
+                    _ = stream.write(data) if isinstance(data, bytes) else data(stream)
         yield path
-
-
-def write_temporary(proto: onnx.ModelProto, path: Path) -> list[Path]:
-    """Write a model to a folder of this process; its files.
-
-    Raises:
-        StoreError: the disk refuses.
-    """
-    files = model_files(proto, path)
-    with kept_in(path.parent, _weights(size_with_data(proto))):
-        for file, data in files.items():
-            with file.open("wb") as stream:
-                _ = stream.write(data) if isinstance(data, bytes) else data(stream)
-    return list(files)
 
 
 def _light(tensor: TensorProto) -> TensorProto:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import onnx
 import pytest
 from patience import PATIENCE_S
 
@@ -28,6 +29,7 @@ from qdebug.execute.cluster import dispatch, files, machines
 from qdebug.execute.cluster.dispatch import DaskExecutor
 from qdebug.execute.cluster.files import SharedFile, shared_file
 from qdebug.execute.cluster.machines import open_executor
+from qdebug.network.weights import Place, declare
 from qdebug.run.executor import THIS_PROCESS, shards_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
@@ -158,6 +160,23 @@ def test_files_that_workers_do_not_see_are_named(
         list(executor.map(partial(reading, file=replace(file, made=True)), [0]))
     assert caught.value.code == code
     assert str(path) in caught.value.message and "tcp://127.0.0.1" in caught.value.message
+
+
+def names_of(stack: ExitStack, model: onnx.ModelProto) -> Callable[[int], str]:
+    return lambda _: model.graph.initializer[0].name
+
+
+def test_weights_that_workers_do_not_see_are_named(executor: DaskExecutor, tmp_path: Path) -> None:
+    path, model = tmp_path / "weights.bin", onnx.ModelProto()
+    path.write_bytes(bytes(4))
+    place = Place(path, 0, 4, "0")
+    model.graph.initializer.append(declare("w", onnx.TensorProto.FLOAT, (1,), place))
+    assert list(executor.map(partial(names_of, model=model), [0])) == ["w"]
+    path.unlink()
+    model.graph.name = "not equal to what workers have open"
+    with pytest.raises(ClusterError) as caught:
+        list(executor.map(partial(names_of, model=model), [0]))
+    assert caught.value.code == "QD-CLUSTER-FILE-NOT-SEEN" and str(path) in caught.value.message
 
 
 def test_a_file_more_in_a_folder_makes_it_another_one(tmp_path: Path) -> None:
