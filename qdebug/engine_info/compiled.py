@@ -32,6 +32,7 @@ MOVING_WORDS = frozenset(
 )
 """Operations that pass values on unchanged."""
 
+_ROUNDED = ["Roun", "Cast"]
 _CUT = "Etc"
 """The last word of a name that was too long."""
 
@@ -118,19 +119,16 @@ class CompiledKernel:
         """The type of a product whose data went through the operations `before` it."""
         stored = {t.dtype for t in (*self.inputs, *self.constants) if t.dtype in QUANTIZED}
         done = _without_moves(before)
-        if done[-2:] == ("Roun", "Cast"):
-            return self._if_partner_is_quantized(done) if len(stored) < 2 else ""
+        if done[-2:] == ("Roun", "Cast"):  # INT8, if it can be multiplied with something quantized
+            both = sum(pair == ("Roun", "Cast") for pair in pairwise(done)) > 1
+            partner = self._quantized_weights or self._quantized_inputs or both
+            return "int8" if partner and len(stored) < 2 else ""
         left = self._quantized_inputs + self._quantized_weights - _dequantized(done)
         if left <= 0:
             return self._floating(done)
         # What is cast right before may have been rounded by another kernel, or be the weights.
         told = left > 1 and done[-1:] != ("Cast",) and len(stored) == 1
         return stored.pop() if told else ""
-
-    def _if_partner_is_quantized(self, done: tuple[str, ...]) -> str:
-        """INT8 when there is something quantized that the data may be multiplied with."""
-        both = sum(pair == ("Roun", "Cast") for pair in pairwise(done)) > 1
-        return "int8" if self._quantized_weights or self._quantized_inputs or both else ""
 
     def _floating(self, done: tuple[str, ...]) -> str:
         """The type of the weights, or else of the data, of a product in floating point."""
@@ -148,16 +146,13 @@ class CompiledKernel:
     def _left_quantized(self) -> bool:
         """Whether something quantized may be multiplied as it is: what is rounded and cast is
         neither cast back nor written, or more is read than is cast back."""
-        words = [w for w in self.words if w not in MOVING_WORDS]
-        for i, pair in enumerate(pairwise(words)):
-            after = words[i + 2] if i + 2 < len(words) else "Cast"
-            if pair == ("Roun", "Cast") and after not in ("Cast", _CUT) and not self._writes:
-                return True
+        words = [*(w for w in self.words if w not in MOVING_WORDS), "Cast"]
+        after = {
+            c for *pair, c in zip(words, words[1:], words[2:], strict=False) if pair == _ROUNDED
+        }
+        if after - {"Cast", _CUT} and not any(t.dtype in QUANTIZED for t in self.outputs):
+            return True
         return self._quantized_inputs + self._quantized_weights > self.words.count("Cast")
-
-    @cached_property
-    def _writes(self) -> bool:
-        return any(t.dtype in QUANTIZED for t in self.outputs)
 
     def _by_size(self, dims: Sequence[int]) -> str:
         """The type of the constants that have the size of the weights, whatever their layout."""
@@ -174,15 +169,13 @@ class CompiledKernel:
             return ""
         stages = list(_stages(self.words))
         used = {k for k, stage in enumerate(stages) if {"Mul", "Sum"} & {*stage}}
-        kinds = [*reads] + [*self._between(reads | writes)] * (casts == 2) + [*writes]
+        # A type between that only the constants show.
+        between = {t.dtype for t in self.constants if t.dtype in FLOATS} - reads - writes
+        middle = [next(iter(between)) if len(between) == 1 else ""] * (casts == 2)
+        kinds = [*reads, *middle, *writes]
         changes = all(a != b for a, b in pairwise(kinds))
         found = kinds[used.pop()] if len(used) == 1 and len(kinds) == casts + 1 and changes else ""
         return found if self._matrices <= {found} else ""
-
-    def _between(self, around: set[str]) -> list[str]:
-        """The type that only the constants show."""
-        other = {t.dtype for t in self.constants if t.dtype in FLOATS} - around
-        return [other.pop() if len(other) == 1 else ""]
 
 
 def operations(name: str) -> tuple[str, ...]:

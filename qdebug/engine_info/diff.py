@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
@@ -104,36 +104,44 @@ def diff(before: EngineInfo, after: EngineInfo) -> Diff:
     first, second = _sides(before), _sides(after)
     if _same_names(before, after, first, second):
         common = first.keys() & second.keys()
-        nodes = [*first, *(n for n in second if n not in first)]
-        listed = [(n, _kinds(first.get(n), second.get(n), common)) for n in nodes]
-        changes = [Change(n, k, first.get(n), second.get(n)) for n, k in listed if k]
-        return Diff(tuple(changes), len(nodes), MatchedBy.NAMES, work)
-    pairs = _alike(before, after)
-    fewer = min(len(_computing(before)), len(_computing(after)))
-    if not pairs or len(pairs) < fewer * _MOST:
-        return Diff((), 0, MatchedBy.TOTALS, work)
-    return Diff(
-        tuple(change for pair in pairs for change in _changed(*pair)),
-        len(pairs),
-        MatchedBy.STRUCTURE,
-        work,
+        nodes = {**first, **second}
+        listed = (_change(n, first.get(n), second.get(n), common) for n in nodes)
+        return Diff(tuple(filter(None, listed)), len(nodes), MatchedBy.NAMES, work)
+    one, other = (
+        [x for x in info.layers if x.role in (Role.MATRIX, Role.OTHER, Role.OPAQUE)]
+        for info in (before, after)
     )
+    likeness = [*map(_likeness, one)], [*map(_likeness, other)]
+    blocks = SequenceMatcher(None, *likeness, autojunk=False).get_matching_blocks()
+    pairs = [(one[b.a + k], other[b.b + k]) for b in blocks for k in range(b.size)]
+    if not pairs or len(pairs) < min(len(one), len(other)) * _MOST:
+        return Diff((), 0, MatchedBy.TOTALS, work)
+    listed = (
+        _change(
+            next(iter(x.onnx_nodes), x.name),
+            _side(x, x.onnx_nodes[1:]),
+            _side(y, y.onnx_nodes[1:]),
+            (),
+        )
+        for x, y in pairs
+    )
+    return Diff(tuple(filter(None, listed)), len(pairs), MatchedBy.STRUCTURE, work)
 
 
 def _work(before: EngineInfo, after: EngineInfo) -> tuple[WorkChange, ...]:
     found = []
     for role in (Role.MATRIX, Role.OTHER, Role.REFORMAT, Role.OPAQUE):
-        one, other = (
-            [x for x in info.layers if x.role is role and not x.takes_no_time]
+        sides = [
+            (info, [x for x in info.of_role(role) if not x.takes_no_time])
             for info in (before, after)
-        )
-        if one or other:
-            ms = (known_sum(x.time_ms for x in layers) for layers in (one, other))
-            measured = [
-                0.0 if value is None and not layers and info.measured else value
-                for value, layers, info in zip(ms, (one, other), (before, after), strict=True)
-            ]
-            found.append(WorkChange(role, len(one), len(other), *measured))
+        ]
+        counts = [len(layers) for _, layers in sides]
+        measured = [
+            0.0 if not layers and info.measured else known_sum(x.time_ms for x in layers)
+            for info, layers in sides
+        ]
+        if any(counts):
+            found.append(WorkChange(role, *counts, *measured))
     return tuple(found)
 
 
@@ -145,35 +153,15 @@ def _same_names(
     common = first.keys() & second.keys()
     if not common or len(common) < min(len(first), len(second)) * _MOST:
         return False
-    shapes = [(_shape(before, node), _shape(after, node)) for node in common]
+    shapes = [[_sample(info.layer_of(node)) for info in (before, after)] for node in common]
     told = [a == b for a, b in shapes if a and b]
     return sum(told) >= len(told) * _MOST
 
 
-def _shape(info: EngineInfo, node: str) -> tuple[int, ...]:
-    layer = info.layer_of(node)
-    return _sample(layer) if layer else ()
-
-
-def _sample(layer: EngineLayer) -> tuple[int, ...]:
+def _sample(layer: EngineLayer | None) -> tuple[int, ...]:
     """The shape of a layer's result without its batch and axes of one element."""
-    dims = layer.outputs[0].dims if layer.outputs else None
+    dims = layer.outputs[0].dims if layer and layer.outputs else None
     return tuple(d for d in (dims or ())[1:] if d != 1)
-
-
-def _computing(info: EngineInfo) -> list[EngineLayer]:
-    return [x for x in info.layers if x.role in (Role.MATRIX, Role.OTHER, Role.OPAQUE)]
-
-
-def _alike(before: EngineInfo, after: EngineInfo) -> list[tuple[EngineLayer, EngineLayer]]:
-    """Layers of the same work in the same order."""
-    one, other = _computing(before), _computing(after)
-    found = SequenceMatcher(None, [*map(_likeness, one)], [*map(_likeness, other)], autojunk=False)
-    return [
-        (one[block.a + k], other[block.b + k])
-        for block in found.get_matching_blocks()
-        for k in range(block.size)
-    ]
 
 
 def _likeness(layer: EngineLayer) -> tuple[object, ...]:
@@ -182,42 +170,33 @@ def _likeness(layer: EngineLayer) -> tuple[object, ...]:
     return (layer.role, _sample(layer), layer.macs and round(layer.macs / batch))
 
 
-def _changed(one: EngineLayer, other: EngineLayer) -> Sequence[Change]:
-    before, after = (
-        Side(x.name, x.precision, x.onnx_nodes[1:], x.tactic, x.time_ms) for x in (one, other)
-    )
-    kinds = _kinds(before, after, frozenset())
-    name = one.onnx_nodes[0] if one.onnx_nodes else one.name
-    return (Change(name, kinds, before, after),) if kinds else ()
-
-
 def _sides(info: EngineInfo) -> Mapping[str, Side]:
-    sides = {}
-    for node in info.of_node:
-        layer = info.layer_of(node)
-        if layer is not None and info.computes(node):
-            others = tuple(n for n in layer.onnx_nodes if n != node and info.computes(n))
-            sides[node] = Side(layer.name, layer.precision, others, layer.tactic, layer.time_ms)
-    return sides
+    computing = {node for node in info.of_node if info.computes(node)}
+    main = ((node, info.layer_of(node)) for node in info.of_node if node in computing)
+    return {
+        node: _side(layer, tuple(n for n in layer.onnx_nodes if n != node and n in computing))
+        for node, layer in main
+        if layer
+    }
 
 
-def _kinds(one: Side | None, other: Side | None, common: Collection[str]) -> tuple[str, ...]:
-    if one is None:
-        return ("only-after",)
-    if other is None:
-        return ("only-before",)
-    kinds = []
-    if one.precision != other.precision:
-        kinds.append("precision")
-    if {*one.companions} & {*common} != {*other.companions} & {*common}:
-        kinds.append("fusion")
-    tactics = one.tactic, other.tactic
+def _side(layer: EngineLayer, companions: tuple[str, ...]) -> Side:
+    return Side(layer.name, layer.precision, companions, layer.tactic, layer.time_ms)
+
+
+def _change(
+    node: str, one: Side | None, other: Side | None, common: Collection[str]
+) -> Change | None:
+    """How a node's work differs; None where it does not."""
+    if one is None or other is None:
+        return Change(node, ("only-after" if one is None else "only-before",), one, other)
+    fused = [{*side.companions} & {*common} for side in (one, other)]
+    kinds = {"precision": one.precision != other.precision, "fusion": fused[0] != fused[1]}
     # Another precision is another kernel: that goes without saying.
-    if not kinds and all(tactics) and tactics[0] != tactics[1]:
-        kinds.append("tactic")
-    times = one.time_ms, other.time_ms
-    if times[0] is not None and times[1] is not None:
-        slower, faster = max(times[0], times[1]), min(times[0], times[1])
-        if slower > faster * (1 + _TIME_CHANGE):
-            kinds.append("time")
-    return tuple(kinds)
+    named = bool(one.tactic and other.tactic) and not any(kinds.values())
+    kinds["tactic"] = named and one.tactic != other.tactic
+    if one.time_ms is not None and other.time_ms is not None:
+        faster, slower = sorted((one.time_ms, other.time_ms))
+        kinds["time"] = slower > faster * (1 + _TIME_CHANGE)
+    changed = tuple(kind for kind, holds in kinds.items() if holds)
+    return Change(node, changed, one, other) if changed else None

@@ -112,23 +112,18 @@ class EngineLayer:
     @in_json
     def role(self) -> Role:
         """What the layer is there for."""
-        kind = self.layer_type.lower()
+        kind, name, words = self.layer_type.lower(), self.name, self.fused_words
         operands = self.inputs or self.outputs or self.constants
-        if kind in _CONTROL_TYPES or (self.name.startswith("__mye") and not operands):
-            return Role.CONTROL
-        if kind in _OPAQUE_TYPES or self.name.startswith("{ForeignNode["):
-            return Role.OPAQUE
-        if kind in _MOVING_TYPES or self.name.startswith("Reformatting CopyNode"):
-            return Role.REFORMAT
-        if _MATRIX_TYPE.search(self.layer_type):
-            return Role.MATRIX
-        if self.name.startswith("_"):  # a name that TensorRT's compiler made
-            words = self.fused_words
-            if PRODUCT_WORDS.intersection(words) or _MATRIX_NAME.search(self.name):
-                return Role.MATRIX
-            if words and _MOVING_OR_CAST.issuperset(words):
-                return Role.REFORMAT
-        return Role.OTHER
+        made = name.startswith("_")  # by TensorRT's compiler
+        rules: tuple[tuple[object, Role], ...] = (
+            (kind in _CONTROL_TYPES or (name.startswith("__mye") and not operands), Role.CONTROL),
+            (kind in _OPAQUE_TYPES or name.startswith("{ForeignNode["), Role.OPAQUE),
+            (kind in _MOVING_TYPES or name.startswith("Reformatting CopyNode"), Role.REFORMAT),
+            (_MATRIX_TYPE.search(kind), Role.MATRIX),
+            (made and (PRODUCT_WORDS & {*words} or _MATRIX_NAME.search(name)), Role.MATRIX),
+            (made and words and _MOVING_OR_CAST.issuperset(words), Role.REFORMAT),
+        )
+        return next((role for holds, role in rules if holds), Role.OTHER)
 
     @cached_property
     @in_json
@@ -222,9 +217,7 @@ class EngineLayer:
         return dtype_of_kernel(self.tactic) or held or ("" if mixed or weights else self._widest())
 
     def _widest(self) -> str:
-        found = ""
-        for tensors in (self.inputs, self.outputs, self.constants):
-            found = found or widest(tensors)
+        found = widest(self.inputs) or widest(self.outputs) or widest(self.constants)
         integers = (t.dtype for t in (*self.inputs, *self.constants) if t.dtype)
         return found or next(integers, "")
 
@@ -377,6 +370,10 @@ class EngineInfo:
     def readers(self) -> Mapping[str, Sequence[OnnxNode]]:
         """The nodes of the model that read each tensor, where the file names them."""
         return _by((t, node) for node in self.nodes for t in dict.fromkeys(node.inputs))
+
+    def makers_of(self, node: OnnxNode) -> Sequence[OnnxNode]:
+        """The nodes of the model that compute what a node reads."""
+        return [self.makers[tensor] for tensor in node.inputs if tensor in self.makers]
 
     def readers_of(self, node: OnnxNode) -> Sequence[OnnxNode]:
         """The nodes of the model that read what a node writes."""

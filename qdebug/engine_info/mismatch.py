@@ -60,7 +60,8 @@ def explain_mismatch(
                 "Deploy with TensorRT or its execution providers, which have, or run FP16 on "
                 "CUDA's. No need to pin it.",
             )
-        if info.source is InfoSource.RUNTIME and not _quantizes_result(node, info):
+        readers = {reader.op_type for reader in info.readers_of(node)}
+        if info.source is InfoSource.RUNTIME and readers != {"QuantizeLinear"}:
             return (
                 "its operands are quantized, but no QuantizeLinear reads its result directly: ONNX "
                 "Runtime, for one, multiplies in INT8 only between Q/DQ pairs on both sides",
@@ -72,11 +73,12 @@ def explain_mismatch(
             f"Pin it to {plain}: it runs so anyway, and its Q/DQ only cost accuracy.",
         )
     operands = {t.dtype for t in (*layer.inputs, *layer.outputs)}
-    around = [*(info.makers.get(t) for t in node.inputs), *info.readers_of(node)]
-    if want.value in operands or not any(n is not None and n.op_type == "Cast" for n in around):
+    around = {n.op_type for n in (*info.makers_of(node), *info.readers_of(node))}
+    if want.value in operands or "Cast" not in around:
         return "", ""
     others = [n for n in layer.onnx_nodes if n != node.name and _computes(n, info)]
-    shared = f", in one kernel with {_named(others)}" if others else ""
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    shared = f", in one kernel with '{others[0]}'{more}" if others else ""
     note = f"the library folded the casts around it: it reads and writes {built}{shared}"
     feeder = _feeder(node, info)
     pin = f"Pin '{feeder}', which feeds it, to {want} too, or use" if feeder else "Use"
@@ -89,10 +91,9 @@ def quantizes_dynamically(node: OnnxNode | None, want: Precision, info: EngineIn
     the operator itself ONNX Runtime runs in INT8."""
     if node is None or want is not Precision.INT8 or not info.provider.startswith("CPU"):
         return False
-    makers = [info.makers.get(t) for t in node.inputs[:2]]
-    dequantizers = [m for m in makers if m is not None and m.op_type == "DequantizeLinear"]
-    quantizers = [info.makers.get(d.inputs[0]) for d in dequantizers if d.inputs]
-    return any(q is not None and q.op_type == "DynamicQuantizeLinear" for q in quantizers)
+    dequantizers = [m for m in info.makers_of(node) if m.op_type == "DequantizeLinear"]
+    quantizers = {q.op_type for d in dequantizers for q in info.makers_of(d)}
+    return "DynamicQuantizeLinear" in quantizers
 
 
 def _about(event: BuildEvent, node: str) -> bool:
@@ -109,10 +110,9 @@ def summed_in_fp32(
     1.6.1 on an H100, where 1536 terms gave the exact result rounded to FP16 once."""
     if node is None or node.op_type != "MatMul" or want is not Precision.FP32:
         return False
-    reads = [info.makers.get(t) for t in node.inputs]
-    readers = info.readers_of(node)
-    around = [*reads, *readers] if reads and readers else [None]
-    casts = all(n is not None and n.op_type == "Cast" for n in around)
+    makers, readers = info.makers_of(node), info.readers_of(node)
+    known = len(makers) == len(node.inputs) and bool(readers)
+    casts = known and {n.op_type for n in (*makers, *readers)} == {"Cast"}
     alone = not any(n != node.name and _computes(n, info) for n in layer.onnx_nodes)
     return layer.precision == "fp16" and casts and alone
 
@@ -130,12 +130,6 @@ def _dequantized(node: OnnxNode, info: EngineInfo) -> bool:
     )
 
 
-def _quantizes_result(node: OnnxNode, info: EngineInfo) -> bool:
-    """Whether all that read what a node writes are QuantizeLinear."""
-    readers = info.readers_of(node)
-    return bool(readers) and all(r.op_type == "QuantizeLinear" for r in readers)
-
-
 def _computes(name: str, info: EngineInfo) -> bool:
     return info.op_types.get(name, "Cast") not in _CONVERTING | MOVING_OPS
 
@@ -149,8 +143,3 @@ def _feeder(node: OnnxNode, info: EngineInfo) -> str:
         if found is not None and found.op_type not in QUANTIZABLE_OPS and found.inputs:
             return found.name
     return ""
-
-
-def _named(nodes: list[str]) -> str:
-    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
-    return f"'{nodes[0]}'{more}"

@@ -72,11 +72,8 @@ def canonical_dtype(text: str) -> str:
     """TensorRT's word for an element type ("Half", "kHALF", "Row major linear FP16 format") as in
     `EngineTensor.dtype`; "" when the text names none."""
     words = re.findall(r"[a-z]+\d*(?:e\d+m\d+)?", text.lower().replace("float32", "fp32"))
-    for word in words:
-        name = _DTYPES.get(word.removeprefix("k") if word not in _DTYPES else word)
-        if name:
-            return name
-    return ""
+    names = (_DTYPES.get(word) or _DTYPES.get(word.removeprefix("k")) for word in words)
+    return next(filter(None, names), "")
 
 
 def dtype_in(text: str) -> str:

@@ -225,12 +225,9 @@ def _model(path: Path) -> ModelFile:
         damaged = error.code in _NO_MODEL or path.suffix in _NO_SOURCES
         if path.suffix == ".onnx" or not damaged:
             raise
-        why = f"{path} is neither an engine nor a model, nor does it describe one"
-        if path.suffix in ENGINE_SUFFIXES:
-            why = (
-                f"{path} is named like a serialized engine, and does not begin like one of TensorRT"
-            )
-        _not_taken(why)
+        engine = "is named like a serialized engine, and does not begin like one of TensorRT"
+        other = "is neither an engine nor a model, nor does it describe one"
+        _not_taken(f"{path} {engine if path.suffix in ENGINE_SUFFIXES else other}")
 
 
 def _document(text: str, path: Path) -> Any:

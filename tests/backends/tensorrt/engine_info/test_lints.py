@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qdebug.engine_info.files.layer_info import WEIGHTS, with_macs
 from qdebug.engine_info.files.onnx_file import info_of_graph
 from qdebug.engine_info.flow import unread_dequantizers
 from qdebug.engine_info.layers import (
@@ -32,7 +33,6 @@ from qdebug.engine_info.summary import (
     summarize,
 )
 from qdebug.engine_info.tensors import EngineTensor
-from qdebug.engine_info.work import WEIGHTS, with_macs
 from qdebug.network.graph import Graph
 
 SHAPE = (1, 32, 8, 8)
