@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -61,29 +62,36 @@ def execute(
     """
     model = replace(as_it_is(graph.proto, context.backend), feeds=change)
     ran = runner_of(context, subset).batches({REFERENCE: model})
-    outputs, fed = dict[Batch, Tensors](), list[Feeds]()
-    with closing(ran) as batches:
-        for one in batches:
-            outputs[one.batch] = {t: one.reference[t] for t in graph.outputs if t in one.reference}
-            fed.append(change(one) if change else one.feeds)
-    labels = {
-        name: array[np.array(subset.indices)] for name, array in subset.samples.extras.items()
-    }
-    return Executed(joined(outputs), labels, ranges_of(fed))
+    outputs = dict[Batch, Tensors]()
+
+    def fed() -> Iterator[Feeds]:
+        with closing(ran) as batches:
+            for one in batches:
+                found = one.reference
+                outputs[one.batch] = {t: found[t].copy() for t in graph.outputs if t in found}
+                yield change(one) if change else one.feeds
+
+    ranges = ranges_of(fed())
+    rows, extras = np.array(subset.indices), subset.samples.extras
+    labels = {name: array[rows] for name, array in extras.items()}
+    return Executed(joined(outputs), labels, ranges)
 
 
 def ranges_of(feeds: Iterable[Feeds], setting: str = "inputs") -> tuple[ValueRange, ...]:
     """The values of each input, over some executions."""
-    parts: dict[str, list[Array]] = {}
+    sums: dict[str, Array] = {}
     for one in feeds:
         for name, array in one.items():
-            parts.setdefault(name, []).append(array.ravel())
+            if array.size:
+                x = array.astype(np.float64).ravel()
+                low, high, *known = sums.get(name, (math.inf, -math.inf, 0, 0, 0))
+                added = np.add(known, (x.size, x.sum(), x @ x))
+                sums[name] = np.array([min(low, x.min()), max(high, x.max()), *added])
     found = []
-    for name, arrays in parts.items():
-        values = np.concatenate(arrays).astype(np.float64)
-        if values.size:
-            figures = (values.min(), values.max(), values.mean(), values.std())
-            found.append(ValueRange(setting, name, *map(float, figures)))
+    for name, (low, high, count, total, squares) in sums.items():
+        mean = total / count
+        std = math.sqrt(max(0.0, squares / count - mean**2)) if low < high else 0.0
+        found.append(ValueRange(setting, name, float(low), float(high), float(mean), std))
     return tuple(found)
 
 
