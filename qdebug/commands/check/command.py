@@ -40,7 +40,7 @@ from qdebug.network.samples.found_preprocessing import (
     read_metadata,
 )
 from qdebug.network.samples.subset import finely, spread, whole
-from qdebug.network.samplespec import SampleSpec, given_specs
+from qdebug.network.samplespec import given_specs
 from qdebug.result import ModelRef
 from qdebug.results.check import CheckResult, Finding, Severity
 from qdebug.results.framework import FrameworkResult
@@ -80,8 +80,11 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
         findings += [*tried.findings, *found]
         compared = settings.compared.open(sample_inputs(model.graph))
         shapes = shapes_of_first(model.graph, whole(compared))
-        framework = _framework(settings, model, settings.compared, progress)
-        findings += [] if framework is None else [_of_export(framework)]
+        if settings.framework is not None:
+            context = simulation_context(parallelism(), progress, sessions)
+            some = compared.first(settings.samples)
+            framework = framework_result(settings.framework, context, model.graph, some, None)
+            findings.append(_of_export(framework))
     work = unquantized_work(model.graph, shapes)
     findings += unquantized_findings(work)
     findings.sort(key=lambda finding: _ORDER[finding.severity])
@@ -104,37 +107,28 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
     )
 
 
-def _framework(
-    settings: CheckSettings, model: Model, compared: SampleSpec, progress: ProgressCallback
-) -> FrameworkResult | None:
-    """The training framework against the model, on the first samples; None where its outputs are
-    not given."""
-    if settings.framework is None:
-        return None
-    samples = compared.open(sample_inputs(model.graph)).first(settings.samples)
-    context = simulation_context(parallelism(), progress, session_settings(settings))
-    return framework_result(settings.framework, context, model.graph, samples, None)
-
-
 def _of_export(found: FrameworkResult) -> Finding:
     """What the framework's outputs say of the model."""
-    sqnr, on = in_decibels(found.worst.sqnr_db), f"on {counted(found.samples, 'sample')}"
-    if found.agrees:
-        message = f"the model computes what the framework does, to rounding: {sqnr} {on}"
-        return Finding("note", "export", message)
-    if found.agrees is None:
-        message = (
-            f"whether the export is right cannot be told: '{found.worst.tensor}' is {sqnr} from "
-            f"the framework's {on}, and rounding alone explains {in_decibels(found.limit_db)}"
-        )
-        return Finding("warning", "export", message)
-    message = (
-        f"'{found.worst.tensor}' is {sqnr} from the framework's {on}, and rounding explains "
-        f"{in_decibels(found.limit_db)}"
+    severity, message = _EXPORT[found.agrees]
+    told = message.format(
+        sqnr=in_decibels(found.worst.sqnr_db),
+        on=f"on {counted(found.samples, 'sample')}",
+        limit=in_decibels(found.limit_db),
+        tensor=found.worst.tensor,
+        first=f", first in '{found.first_differing}'" if found.first_differing else "",
     )
-    if found.first_differing:
-        message += f", first in '{found.first_differing}'"
-    return Finding("error", "export", message)
+    return Finding(severity, "export", told)
+
+
+_APART = "'{tensor}' is {sqnr} from the framework's {on}, and rounding"
+_EXPORT: Mapping[bool | None, tuple[Severity, str]] = {
+    True: ("note", "the model computes what the framework does, to rounding: {sqnr} {on}"),
+    None: (
+        "warning",
+        f"whether the export is right cannot be told: {_APART} alone explains {{limit}}",
+    ),
+    False: ("error", f"{_APART} explains {{limit}}{{first}}"),
+}
 
 
 def _macs(settings: CheckSettings, model: Model) -> float | None:

@@ -85,7 +85,7 @@ def ranges_of(feeds: Iterable[Feeds], setting: str = "inputs") -> tuple[ValueRan
             if array.size:
                 x = array.astype(np.float64).ravel()
                 low, high, *known = sums.get(name, (math.inf, -math.inf, 0, 0, 0))
-                added = np.add(known, (x.size, x.sum(), x @ x))
+                added = np.add(known, [float(x.size), float(x.sum()), float(x @ x)])
                 sums[name] = np.array([min(low, x.min()), max(high, x.max()), *added])
     found = []
     for name, (low, high, count, total, squares) in sums.items():
