@@ -45,33 +45,36 @@ def explain_mismatch(
             "Ask for another block size, or do without: it saves no memory here.",
         )
     if want in SCALED:
-        plain = "fp32" if built == "tf32" else built
-        if not _dequantized(node, info):
-            return (
+        readers = {reader.op_type for reader in info.readers_of(node)}
+        rules = (
+            (
+                not _dequantized(node, info),
                 "what it multiplies is not quantized in the model that was built",
                 "Build the engine from the model that the plan was exported to.",
-            )
-        said = next((e.text for e in info.events if _about(e, node.name)), "")
-        told = f"the builder said: {said}" if said else "no reason is in the file"
-        if info.provider.startswith("CUDA"):
-            return (
+            ),
+            (
+                info.provider.startswith("CUDA"),
                 "CUDA's execution provider has no kernels for Q/DQ: it computes what they say in "
                 "floating point",
                 "Deploy with TensorRT or its execution providers, which have, or run FP16 on "
                 "CUDA's. No need to pin it.",
-            )
-        readers = {reader.op_type for reader in info.readers_of(node)}
-        if info.source is InfoSource.RUNTIME and readers != {"QuantizeLinear"}:
-            return (
+            ),
+            (
+                info.source is InfoSource.RUNTIME and readers != {"QuantizeLinear"},
                 "its operands are quantized, but no QuantizeLinear reads its result directly: ONNX "
                 "Runtime, for one, multiplies in INT8 only between Q/DQ pairs on both sides",
                 "Quantize what it writes too, as quantize_static of ONNX Runtime does, or run the "
                 "plan on TensorRT, whose INT8 kernels write floating point. No need to pin it.",
-            )
-        return (
-            f"{told}; its operands are quantized in the model",
-            f"Pin it to {plain}: it runs so anyway, and its Q/DQ only cost accuracy.",
+            ),
         )
+        said = next(
+            (f"the builder said: {e.text}" for e in info.events if _about(e, node.name)), ""
+        )
+        told = f"{said or 'no reason is in the file'}; its operands are quantized in the model"
+        plain = "fp32" if built == "tf32" else built
+        pin = f"Pin it to {plain}: it runs so anyway, and its Q/DQ only cost accuracy."
+        known = ((reason, advice) for holds, reason, advice in rules if holds)
+        return next(known, (told, pin))
     operands = {t.dtype for t in (*layer.inputs, *layer.outputs)}
     around = {n.op_type for n in (*info.makers_of(node), *info.readers_of(node))}
     if want.value in operands or "Cast" not in around:

@@ -58,7 +58,7 @@ def read_profile(document: Any, name: str) -> tuple[LayerTime, ...]:
     for entry in document[counted:]:
         total = entry.get("timeMs")
         averaged = total / runs if _is_number(total) else None
-        value = entry.get("averageMs", averaged)
+        value = averaged if entry.get("averageMs") is None else entry["averageMs"]
         if not _is_number(value) or value < 0:
             damaged(f"{name}: layer '{entry['name']}' has no time (averageMs or timeMs)")
         times.append(LayerTime(str(entry["name"]), float(value)))
