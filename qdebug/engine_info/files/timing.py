@@ -56,9 +56,9 @@ def read_profile(document: Any, name: str) -> tuple[LayerTime, ...]:
     runs = max(document[0]["count"], 1) if counted else 1
     times = []
     for entry in document[counted:]:
-        total = entry.get("timeMs")
-        averaged = total / runs if _is_number(total) else None
-        value = averaged if entry.get("averageMs") is None else entry["averageMs"]
+        value: Any = entry.get("averageMs")
+        if value is None and _is_number(entry.get("timeMs")):
+            value = entry["timeMs"] / runs
         if not _is_number(value) or value < 0:
             damaged(f"{name}: layer '{entry['name']}' has no time (averageMs or timeMs)")
         times.append(LayerTime(str(entry["name"]), float(value)))
