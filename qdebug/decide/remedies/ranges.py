@@ -71,8 +71,9 @@ class _Outputs:
 
     def __init__(self, study: Study, start: Quantized) -> None:
         graph, self._backend = start.graph, study.simulation
+        size = study.samples.batches[0].count
         runner = Runner(
-            spread(study.samples, _SAMPLES),
+            spread(study.samples, _SAMPLES // size * size),
             workers=study.workers,
             ends_at=study.ends_at,
             memo=study.memo,
