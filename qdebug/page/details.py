@@ -1,13 +1,14 @@
 """What the activations that a run keeps show of each tensor, in a form that fits into a page.
 
-One pass over the samples of a tensor, one sample in memory at a time.
+Two passes over the samples of a tensor, for the extent of its values and then for all else, one
+sample in memory at a time.
 """
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,7 +19,7 @@ from qdebug.calibrators.coverage import share_above
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.page.data import Channels, Histogram, Picture, Scatter, TensorDetails
 from qdebug.plan.description import DescribedGrid
-from qdebug.results.ranges import even_bins
+from qdebug.results.ranges import even_bins, with_width
 from qdebug.store.reader import RunReader
 from qdebug.types import Array
 
@@ -26,11 +27,9 @@ BINS = 96
 POINTS = 500
 MOST_CHANNELS = 512
 CELLS = 64
-_FINE = 1 << 13
 _SEED = 0
 _LARGEST_DRAW = 10**8
 """Of how many values numpy draws; of more, the shares are taken."""
-_LARGEST_EXPONENT = 1023
 
 Floats = npt.NDArray[np.float64]
 
@@ -90,11 +89,11 @@ class KeptTensors:
         kept = self._kept(tensor)
         if not kept:
             return self._from_calibration(tensor)
-        gathered = _Gathered(self._grids.get(tensor), self._axes.get(tensor))
-        for number in kept:
-            pair = self._pair(tensor, number)
-            if pair is not None:
-                gathered.add(pair)
+        ends = [ends for pair in self._pairs(tensor, kept) if (ends := _extent(pair)) is not None]
+        extent = (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None
+        gathered = _Gathered(self._grids.get(tensor), self._axes.get(tensor), extent)
+        for pair in self._pairs(tensor, kept):
+            gathered.add(pair)
         pictured = gathered.worst if sample is None else sample
         shown = None if pictured is None else self._pair(tensor, pictured)
         return TensorDetails(
@@ -112,6 +111,9 @@ class KeptTensors:
             return ()
         both = set(self._reader.samples_of("candidate", tensor))
         return tuple(s for s in self._reader.samples_of("reference", tensor) if s in both)
+
+    def _pairs(self, tensor: str, samples: Sequence[int]) -> Iterator[Pair]:
+        return filter(None, (self._pair(tensor, sample) for sample in samples))
 
     def _pair(self, tensor: str, sample: int) -> Pair | None:
         """None for a tensor that is not of floating point, or of two shapes."""
@@ -175,11 +177,14 @@ def _with_grid(found: Histogram, grid: DescribedGrid, clipped: float | None) -> 
 class _Gathered:
     """What one pass over the kept samples of a tensor gathers."""
 
-    def __init__(self, grid: DescribedGrid | None, axis: int | None) -> None:
+    def __init__(
+        self, grid: DescribedGrid | None, axis: int | None, extent: tuple[float, float] | None
+    ) -> None:
+        self._range = None if extent is None else with_width(*extent)
         self._random = np.random.default_rng(_SEED)
         self._grid = grid
         self._beyond = 0
-        self._counts = {role: FineCounts() for role in ("reference", "candidate")}
+        self._counts = np.zeros((2, BINS), np.int64)
         self._points: npt.NDArray[np.float64] = np.zeros((0, 2))
         self._seen = 0
         self._channels = _ChannelTotals(axis)
@@ -187,8 +192,8 @@ class _Gathered:
         self.worst: int | None = None
 
     def add(self, pair: Pair) -> None:
-        self._counts["reference"].add(pair.reference)
-        self._counts["candidate"].add(pair.candidate)
+        for counts, values in zip(self._counts, (pair.reference, pair.candidate), strict=True):
+            counts += np.histogram(values, BINS, self._range or (0.0, 1.0))[0]
         self._draw(pair)
         self._channels.add(pair)
         if self._grid is not None:
@@ -216,8 +221,11 @@ class _Gathered:
         self._seen = total
 
     def histogram(self) -> Histogram | None:
-        found = common_histogram(self._counts["reference"], self._counts["candidate"])
-        if found is None or self._grid is None:
+        if self._range is None:
+            return None
+        reference, candidate = (tuple(counts.tolist()) for counts in self._counts)
+        found = Histogram(*self._range, reference, candidate)
+        if self._grid is None:
             return found
         return _with_grid(found, self._grid, self._beyond / self._seen)
 
@@ -230,67 +238,6 @@ class _Gathered:
             return None
         ordered = finite[np.lexsort((finite[:, 1], finite[:, 0]))]
         return Scatter(_short(ordered[:, 0]), _short(ordered[:, 1]))
-
-
-class FineCounts:
-    """Counts in many bins of one width, symmetric around 0; they widen as larger values come."""
-
-    def __init__(self) -> None:
-        self.limit = 0.0
-        """The magnitude that the bins reach: a power of two."""
-        self.counts = np.zeros(2 * _FINE, np.int64)
-        self.low, self.high = math.inf, -math.inf
-
-    def add(self, values: Floats) -> None:
-        """Count the finite values."""
-        finite = values[np.isfinite(values)]
-        if not finite.size:
-            return
-        low, high = float(finite.min()), float(finite.max())
-        self.low, self.high = min(self.low, low), max(self.high, high)
-        largest = max(abs(low), abs(high))
-        if largest > self.limit:
-            self.widen(2.0 ** min(math.ceil(math.log2(largest)), _LARGEST_EXPONENT))
-        if self.limit == 0:  # all values are 0
-            self.counts[_FINE] += finite.size
-            return
-        place = np.floor(finite / self.limit * _FINE).astype(np.int64) + _FINE
-        np.clip(place, 0, 2 * _FINE - 1, out=place)
-        self.counts += np.bincount(place.ravel(), minlength=2 * _FINE)
-
-    def widen(self, limit: float) -> None:
-        """Let the bins reach `limit`, a power of two that is not smaller."""
-        while 0 < self.limit < limit and self.counts.any():
-            merged = self.counts.reshape(-1, 2).sum(axis=1)
-            self.counts = np.pad(merged, _FINE // 2)
-            self.limit *= 2
-        self.limit = limit
-
-
-def common_histogram(reference: FineCounts, candidate: FineCounts) -> Histogram | None:
-    """Both in at most BINS bins over the range of both; None where no value is finite."""
-    low, high = min(reference.low, candidate.low), max(reference.high, candidate.high)
-    if low > high:
-        return None
-    limit = max(reference.limit, candidate.limit)
-    for one in (reference, candidate):
-        one.widen(limit)
-    used = np.flatnonzero(reference.counts + candidate.counts)
-    first, last = int(used[0]), int(used[-1])
-    each = -(-(last - first + 1) // BINS)
-    bins = -(-(last - first + 1) // each)
-    width = (limit or 1.0) / _FINE
-
-    def merged(counts: npt.NDArray[np.int64]) -> tuple[int, ...]:
-        part = np.zeros(bins * each, np.int64)
-        found = counts[first : first + bins * each]
-        part[: len(found)] = found
-        return tuple(part.reshape(bins, each).sum(axis=1).tolist())
-
-    start = (first - _FINE) * width
-    return Histogram(
-        start, start + bins * each * width, merged(reference.counts), merged(candidate.counts)
-    )
 
 
 def channel_axis(rank: int, axis: int | None) -> int | None:
@@ -306,44 +253,39 @@ class _ChannelTotals:
 
     def __init__(self, axis: int | None) -> None:
         self._wanted = axis
-        self._axis: int | None = None
-        self._totals: list[Floats] | None = None
-        self._mixed = False
+        self._axes: set[tuple[int | None, int]] = set()
+        self._amax: Floats = np.zeros(0)
+        self._sums: Floats = np.zeros((2, 0))
+        """Of the signal and of the noise."""
 
     def add(self, pair: Pair) -> None:
-        self._axis = axis = channel_axis(pair.reference.ndim, self._wanted)
-        if axis is None:
-            self._mixed = True
+        axis = channel_axis(pair.reference.ndim, self._wanted)
+        self._axes.add((axis, 0 if axis is None else pair.reference.shape[axis]))
+        if axis is None or len(self._axes) > 1:
             return
         others = tuple(k for k in range(pair.reference.ndim) if k != axis)
         with np.errstate(invalid="ignore", over="ignore"):
-            found = [
-                np.abs(pair.reference).max(axis=others),
-                np.square(pair.reference).sum(axis=others),
-                np.square(pair.reference - pair.candidate).sum(axis=others),
-            ]
-        if self._totals is None:
-            self._totals = found
-        elif self._totals[0].shape != found[0].shape:
-            self._mixed = True
-        else:
-            self._totals = [
-                np.maximum(self._totals[0], found[0]),
-                self._totals[1] + found[1],
-                self._totals[2] + found[2],
-            ]
+            amax = np.abs(pair.reference).max(axis=others)
+            signal, error = pair.reference, pair.reference - pair.candidate
+            sums = np.stack([np.square(x).sum(axis=others) for x in (signal, error)])
+        first = not self._amax.size
+        self._amax = amax if first else np.maximum(self._amax, amax)
+        self._sums = sums if first else self._sums + sums
 
     def worst(self) -> Channels | None:
         """The channels in their order; of many those of the lowest SQNR."""
-        if self._totals is None or self._mixed or self._axis is None:
+        if len(self._axes) != 1:
             return None
-        amax, signal, noise = self._totals
+        ((axis, _),) = self._axes
+        if axis is None:
+            return None
+        amax, (signal, noise) = self._amax, self._sums
         with np.errstate(divide="ignore", invalid="ignore"):
             sqnr = 10 * np.log10(signal / noise)
         order = np.argsort(np.where(np.isnan(sqnr), -np.inf, sqnr), kind="stable")[:MOST_CHANNELS]
         chosen = np.sort(order)
         return Channels(
-            axis=self._axis,
+            axis=axis,
             count=len(amax),
             index=tuple(chosen.tolist()),
             amax=_short_or_null(amax[chosen]),
@@ -414,8 +356,8 @@ def _drawn(planes: Pair, shape: tuple[int, ...], channel: int | None) -> Picture
         difference = np.abs(planes.reference - planes.candidate)
         cells = [averaged(x) for x in (planes.reference, planes.candidate, difference)]
     reference, candidate, error = cells
-    low, high = _extent([reference, candidate])
-    largest = _extent([error])[1]
+    low, high = _extent(Pair(planes.sample, reference, candidate)) or (0.0, 0.0)
+    _, largest = _extent(Pair(planes.sample, error, error)) or (0.0, 0.0)
     colours, height, width = reference.shape
     return Picture(
         sample=planes.sample,
@@ -446,9 +388,10 @@ def averaged(planes: Floats) -> Floats:
     return planes
 
 
-def _extent(arrays: Sequence[Floats]) -> tuple[float, float]:
-    finite = np.concatenate([x[np.isfinite(x)] for x in arrays])
-    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+def _extent(pair: Pair) -> tuple[float, float] | None:
+    """The smallest and the largest finite value of both; None without any."""
+    finite = np.concatenate([x[np.isfinite(x)] for x in (pair.reference, pair.candidate)])
+    return (float(finite.min()), float(finite.max())) if finite.size else None
 
 
 def _bytes(planes: Floats, low: float, high: float, odd: int) -> str:

@@ -323,12 +323,23 @@ class EvenBins:
     counts: npt.NDArray[np.int64] = field(repr=False)
 
 
+def with_width(low: float, high: float) -> tuple[float, float]:
+    """The ends of an axis that bins of one width divide: `low` and `high`; where these are one
+    value, or nearly, with some room around it."""
+    low, high = max(low, -_FARTHEST), min(high, _FARTHEST)
+    size = max(abs(low), abs(high), _NEAREST)
+    room = 0.0 if high - low > _NARROWEST * size else 0.5 * (size if size > _NEAREST else 1.0)
+    return low - room, high + room
+
+
+_FARTHEST, _NEAREST, _NARROWEST = 2.0**1022, 2.0**-1000, 2.0**-40
+"""Bins beyond these have no width that float64 can tell."""
+
+
 def even_bins(histogram: TensorHistogram, bins: int) -> EvenBins:
     """The signed histogram from low to high in `bins` bins of one width, zeros included; each of
     the histogram's own bins, which are far narrower, is counted at its mean."""
-    low, high = (histogram.low, histogram.high) if histogram.count else (0.0, 1.0)
-    if low == high:
-        low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
+    low, high = with_width(histogram.low, histogram.high) if histogram.count else (0.0, 1.0)
     edges = np.linspace(low, high, bins + 1)
     top = histogram.top or SMALLEST_TOP
     values, weights = [np.zeros(1)], [np.array([histogram.zeros])]
