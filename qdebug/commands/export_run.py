@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qdebug.display.exports import rendered
+from qdebug.display.tables import rendered
 from qdebug.errors import UsageError
 from qdebug.outputfiles import check_distinct, check_new, write_all
 from qdebug.plan.export import ExportResult

@@ -14,7 +14,7 @@ RUN_TARGETS: Mapping[str, str] = {
     "csv": "tables of the layers and tensors of a run",
     "parquet": "the same as Parquet; needs pyarrow",
 }
-"""What a run file is written as for other tools, in order; see `display.exports`."""
+"""What a run file is written as for other tools, in order; see `display.tables`."""
 
 _HELP = {name: target.help for name, target in EXPORT_TARGETS.items()}
 _HELP |= RUN_TARGETS

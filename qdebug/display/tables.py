@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qdebug.errors import required
@@ -32,9 +32,9 @@ def _scalar(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
-def render_csv(result: CompareResult) -> dict[str, bytes]:
-    """A file for each table. A value that is not known is empty."""
-    return {f".{name}.csv": csv_text(rows).encode() for name, rows in tables(result).items()}
+def _as_csv(rows: Sequence[Row]) -> bytes:
+    """A value that is not known is empty."""
+    return csv_text(rows).encode()
 
 
 def csv_text(rows: Sequence[Row]) -> str:
@@ -47,8 +47,8 @@ def csv_text(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def render_parquet(result: CompareResult) -> dict[str, bytes]:
-    """A file for each table.
+def _as_parquet(rows: Sequence[Row]) -> bytes:
+    """The bytes of a file.
 
     Raises:
         UsageError: pyarrow is not installed (QD-USAGE-PARQUET).
@@ -57,9 +57,23 @@ def render_parquet(result: CompareResult) -> dict[str, bytes]:
         required(name, "Parquet", code="QD-USAGE-PARQUET")
         for name in ("pyarrow", "pyarrow.parquet")
     )
-    found = {}
-    for name, rows in tables(result).items():
-        file = io.BytesIO()
-        parquet.write_table(arrow.Table.from_pylist(rows), file)
-        found[f".{name}.parquet"] = file.getvalue()
-    return found
+    file = io.BytesIO()
+    parquet.write_table(arrow.Table.from_pylist(rows), file)
+    return file.getvalue()
+
+
+_WRITERS: Mapping[str, Callable[[Sequence[Row]], bytes]] = {
+    "csv": _as_csv,
+    "parquet": _as_parquet,
+}
+"""What writes a table, by the targets of `config.export.RUN_TARGETS`."""
+
+
+def rendered(target: str, result: CompareResult) -> dict[str, bytes]:
+    """A file for each table, by the end of its name.
+
+    Raises:
+        UsageError: a package that `target` needs is not installed.
+    """
+    write = _WRITERS[target]
+    return {f".{name}.{target}": write(rows) for name, rows in tables(result).items()}

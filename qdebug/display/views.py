@@ -6,6 +6,7 @@ The modules that make the views are imported when something is shown: this one i
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
 from typing import Any
 
 from qdebug.result import Result
@@ -16,30 +17,12 @@ class ResultViews:
 
     def html(self, result: Result) -> str:
         """See results.Views."""
-        from qdebug.display import (
-            bisect,
-            calibrate,
-            check,
-            compare,
-            doctor,
-            export,
-            init,
-            inspect,
-            ranges,
-            repair,
-            report,
-            sweep,
-        )
         from qdebug.display.blocks import read_data
         from qdebug.display.html import to_html
 
-        modules: tuple[Any, ...] = (
-            *(bisect, calibrate, check, compare, doctor, export, init),
-            *(inspect, ranges, repair, report, sweep),
-        )
-        shown_by = {module.__name__.rpartition(".")[2]: module for module in modules}
         command = result.SCHEMA.removeprefix("qdebug.").partition("/")[0]
-        return to_html([*read_data(result), *shown_by[command].view(result)])
+        view = resolve_name(f"qdebug.display.{command}:view")
+        return to_html([*read_data(result), *view(result)])
 
     def summary(self, result: Any) -> str:
         """See results.Views."""
@@ -49,12 +32,9 @@ class ResultViews:
 
     def plan_text(self, result: Any) -> str:
         """See results.Views."""
-        from qdebug.decide.bisect.result import BisectResult
-        from qdebug.display import bisect, repair
-
-        if isinstance(result, BisectResult):
-            return bisect.plan_text(result)
-        return repair.plan_text(result)
+        command = result.SCHEMA.removeprefix("qdebug.").partition("/")[0]
+        text: str = resolve_name(f"qdebug.display.{command}:plan_text")(result)
+        return text
 
 
 Result.VIEWS = ResultViews()

@@ -8,7 +8,7 @@ from typing import Any
 
 from qdebug.display.summary import sentence
 from qdebug.results.compare import CompareResult
-from qdebug.results.words import in_decibels
+from qdebug.results.words import in_decibels, number
 from qdebug.wording import counted
 
 Json = Mapping[str, Any]
@@ -49,19 +49,15 @@ def _calibrate(result: Json) -> str:
 
 
 def _bisect(result: Json) -> str:
-    pinned = counted(result["pinned"], "layer")
-    target = result.get("target_text") or result["target"]
-    if result["passed"]:
-        return f"{_name(result)}: target met with {pinned} pinned ({target})"
-    return f"{_name(result)}: target not met, {pinned} pinned ({target})"
+    pinned, target = counted(result["pinned"], "layer"), result.get("target_text")
+    met = f"met with {pinned} pinned" if result["passed"] else f"not met, {pinned} pinned"
+    return f"{_name(result)}: target {met} ({target or result['target']})"
 
 
 def _repair(result: Json) -> str:
-    proof = result["proof"]
-    before, after = (in_decibels(proof[key]["sqnr_db"]) for key in ("start", "repaired"))
-    text = f"{_name(result)}: SQNR {before} before, {after} repaired"
-    pinned = counted(result["pinned"], "layer")
-    return f"{text}, {pinned} pinned" if result["pinned"] else text
+    before, after = (in_decibels(result["proof"][k]["sqnr_db"]) for k in ("start", "repaired"))
+    pinned = f", {counted(result['pinned'], 'layer')} pinned" if result["pinned"] else ""
+    return f"{_name(result)}: SQNR {before} before, {after} repaired{pinned}"
 
 
 def _sweep(result: Json) -> str:
@@ -79,22 +75,21 @@ def _ranges(result: Json) -> str:
 
 
 def _inspect(result: Json) -> str:
-    shares = [
+    shares = (
         f"{s['products']} {s['precision'] or 'of unknown precision'}" for s in result["products"]
-    ]
+    )
     total = result["values"].get("total_ms")
-    parts = [
+    parts = ", ".join(
         f"{100 * g['share']:.0f} % in {g['name'].upper() or 'unknown'}"
         for g in result.get("by_precision", ())
         if g["ms"]
-    ]
-    time = f" in {total:.3g} ms ({', '.join(parts)})" if total and parts else ""
+    )
+    time = f" in {number(total, 3)} ms ({parts})" if total and parts else ""
     worst = [x for x in result.get("lints", ())[:1] if x["ms"] and time]
-    most = "".join(f"; {x['title']} take {x['ms']:.3g} ms" for x in worst)
-    layers = counted(result["layers"], "layer")
+    most = "".join(f"; {x['title']} take {number(x['ms'], 3)} ms" for x in worst)
     return (
-        f"{result['file']} ({result['source']}): {layers}{time}, matrix products "
-        f"{', '.join(shares) or 'none'}{most}"
+        f"{result['file']} ({result['source']}): {counted(result['layers'], 'layer')}{time}, "
+        f"matrix products {', '.join(shares) or 'none'}{most}"
     )
 
 
