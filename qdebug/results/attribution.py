@@ -125,9 +125,8 @@ def simulation_agreement(items: Sequence[Attribution]) -> SimulationAgreement:
 
 
 def _same(one: float, other: float) -> bool:
-    if math.isnan(one) or math.isnan(other):
-        return math.isnan(one) and math.isnan(other)
-    return one == other or abs(one - other) <= TOLERANCE_DB
+    both_broken = math.isnan(one) and math.isnan(other)
+    return both_broken or one == other or abs(one - other) <= TOLERANCE_DB
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:

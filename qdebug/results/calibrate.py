@@ -103,9 +103,7 @@ class RangeDifference:
     def factor(self) -> float:
         """By how much they differ, at least 1; inf where only one of them is 0."""
         low, high = sorted((self.given, self.fresh))
-        if low == high:
-            return 1.0
-        return high / low if low > 0 else float("inf")
+        return 1.0 if low == high else high / low if low > 0 else float("inf")
 
 
 @dataclass(frozen=True)
@@ -321,7 +319,7 @@ class CalibrateResult(Result):
                 "method": name,
                 **{m.name: m.worst(method.trial.outputs) for m in OUTPUT_METRICS},
                 "metric": method.trial.metric,
-                "mean_clipped_fraction": _mean(method.clipped),
+                "mean_clipped_fraction": float(np.mean(method.clipped)) if method.clipped else None,
                 "max_clipped_fraction": max(method.clipped, default=None),
                 "best": name == self.best,
             }
@@ -335,7 +333,3 @@ class CalibrateResult(Result):
             return f"{tried}, no output to compare them by"
         sqnr = f"{self.chosen.trial.sqnr_db:.1f} dB at the outputs"
         return f"{tried}, best {self.best} ({sqnr}, by {self.best_by})"
-
-
-def _mean(values: list[float]) -> float | None:
-    return float(np.mean(values)) if values else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -117,9 +118,7 @@ class CheckResult(Result):
 
     def headline(self) -> str:
         """The verdict in a sentence."""
-        count = {
-            kind: sum(f.severity == kind for f in self.findings) for kind in ("error", "warning")
-        }
-        if not any(count.values()):
-            return f"{self.model.name}: nothing suspicious"
-        return f"{self.model.name}: {count['error']} wrong, {count['warning']} suspicious"
+        count = Counter(finding.severity for finding in self.findings)
+        told = f"{count['error']} wrong, {count['warning']} suspicious"
+        found = count["error"] + count["warning"]
+        return f"{self.model.name}: {told if found else 'nothing suspicious'}"

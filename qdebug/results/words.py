@@ -141,10 +141,8 @@ of their own: `change` of a metric, `gain` in dB."""
 def figure(value: float | None, unit: str = "", digits: int = 4) -> str:
     """A value of this unit (see `measure.metrics.Metric` and `_WRITERS`); one without a unit has
     `digits` significant digits. "–" for None."""
-    if unit == "dB":
-        return decibel(value)
-    if unit == "share":
-        return share(value)
+    if unit in ("dB", "share"):
+        return decibel(value) if unit == "dB" else share(value)
     if unit in _WRITERS and value is not None and math.isfinite(value):
         return _WRITERS[unit](value)
     return number(value, digits)
