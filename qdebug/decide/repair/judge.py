@@ -134,8 +134,7 @@ class Judge:
 
     def _evaluated(self, network: Quantized | onnx.ModelProto) -> Evaluated | QdebugError:
         variants = {CANDIDATE: self._variant(network)}
-        found = dict(self._evaluator.each(variants, "evaluate", attempt=True))
-        return found[CANDIDATE]
+        return dict(self._evaluator.each(variants, "evaluate", attempt=True))[CANDIDATE]
 
     def _variant(self, network: Quantized | onnx.ModelProto) -> Variant:
         if isinstance(network, Quantized):
