@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from qdebug.decide.search.level import Chosen, Level
+from qdebug.decide.search.minimal import minimal_part
 from qdebug.decide.search.pareto import Point, pareto
 from qdebug.decide.search.problem import Evaluate, Measurement, Pinned, Pins, SearchProblem
 from qdebug.formats.registry import order_of
@@ -196,7 +197,7 @@ class _Search:
             why = self.known[self.ceiling].failure
             built = f"the model cannot be built or run: {why}" if why else "the target fails"
             return Outcome.IMPOSSIBLE, always, f"with every layer raised {built}"
-        pins = self._lowered(self._needed(self._cheapest(level, floor)))
+        pins = self._lowered(self._cheapest(level, floor))
         seen = self.cheapest_passing()  # the first sets, and those on another level
         if self._problem.cost(seen) < self._problem.cost(pins):
             pins = seen
@@ -240,11 +241,14 @@ class _Search:
         )
 
     def _needed(self, pins: Pins) -> Pins:
-        """Without one pin after the other, the dearest first, until it fails without any."""
-        order = sorted(
-            pins - self._problem.always, key=lambda p: -self._problem.cost(frozenset({p}))
-        )
-        for pin in order:
+        """Without the pins that cost nothing, in groups, as far as it holds; then without one pin
+        after the other, the dearest first, until it fails without any."""
+        cost = {pin: self._problem.cost(frozenset({pin})) for pin in pins - self._problem.always}
+        noise = {item.name: item.noise for item in self._problem.items}
+        free = sorted((p for p in cost if not cost[p]), key=lambda p: (-noise[p[0]], p))
+        others = pins.difference(free)
+        pins = others.union(minimal_part(free, lambda some: self._ask(others.union(some)).passed))
+        for pin in sorted(filter(cost.get, others), key=lambda p: (-cost[p], p)):
             if self._ask(pins - {pin}).passed:
                 return self._needed(pins - {pin})
         return pins
@@ -257,9 +261,9 @@ class _Search:
         for name, precision in sorted(
             pins - self._problem.always, key=lambda p: -costs[p[0]][p[1]]
         ):
-            for lower in sorted(costs[name], key=lambda p: costs[name][p]):
-                if costs[name][lower] >= costs[name][precision]:
-                    break
+            own = costs[name]
+            at_cost = {own[p]: p for p in sorted(own, key=order_of)}  # of most bits
+            for lower in (at_cost[x] for x in sorted(at_cost) if x < own[precision]):
                 changed = pins - {(name, precision)} | {(name, lower)}
                 if self._ask(changed).passed:
                     pins = changed

@@ -7,12 +7,14 @@ go. Neither assumes more than it has asked; where raising a layer can do harm, t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-Holds = Callable[[Sequence[str]], bool]
+ItemT = TypeVar("ItemT")
+Holds = Callable[[Sequence[ItemT]], bool]
 """Whether the target holds with these layers raised. All layers of an order are known to hold."""
 
 
-def shortest_prefix(order: Sequence[str], holds: Holds) -> int:
+def shortest_prefix(order: Sequence[ItemT], holds: Holds[ItemT]) -> int:
     """How many of the first layers hold where one less fails: 1, 2, 4, … of them until they hold,
     then halving between the last two counts."""
     low, high = 0, 1
@@ -28,7 +30,7 @@ def shortest_prefix(order: Sequence[str], holds: Holds) -> int:
     return high
 
 
-def minimal_part(order: Sequence[str], holds: Holds) -> list[str]:
+def minimal_part(order: Sequence[ItemT], holds: Holds[ItemT]) -> list[ItemT]:
     """A part of `order` that holds; each of its layers was needed when it was asked for.
 
     Delta debugging (Zeller & Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002)
@@ -38,7 +40,7 @@ def minimal_part(order: Sequence[str], holds: Holds) -> list[str]:
     one question each, and one among n takes 2·log2(n).
     """
     end, size = len(order), 1
-    needed: list[str] = []
+    needed: list[ItemT] = []
     while end:
         size = min(size, end)
         if holds([*order[: end - size], *needed]):

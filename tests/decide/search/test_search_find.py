@@ -222,3 +222,21 @@ def test_nothing_cheaper_was_seen_to_pass(seed: int) -> None:
     if result.outcome is Outcome.FOUND:
         seen = [e.pins for e in result.history if e.measurement.passed]
         assert result.cost == min(map(of.cost, seen)) and result.minimal
+
+
+def test_pins_that_cost_nothing_are_left_out_in_groups() -> None:
+    """Of 120 layers in FP8, which costs nothing, those of most noise stay: at most 3 evaluations
+    for each pinned layer."""
+    fp8, names = Precision.FP8, [f"n{i}" for i in range(120)]
+    noise = {name: 2.0 ** -(i / 4) for i, name in enumerate(names)}
+    left = {Precision.INT8: 1.0, fp8: 0.2, FP16: 0.01}
+
+    def evaluate(pins: Pins) -> Measurement:
+        at = dict(pins)
+        total = sum(x * left[at.get(n, Precision.INT8)] for n, x in noise.items())
+        return Measurement(total, total <= 0.8, total)
+
+    items = tuple(Item(n, {fp8: 0.0, FP16: 1.0}, x) for n, x in noise.items())
+    result = find(SearchProblem(items, pin_to=PinTo.LADDER), evaluate)
+    assert evaluate(result.pins).passed and 0 < len(result.pins) < 60
+    assert len(result.history) <= 3 * len(result.pins)
