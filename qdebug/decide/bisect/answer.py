@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from qdebug.analyse.diagnose import diagnosed
 from qdebug.decide.bisect.choices import Ratings, Space
-from qdebug.decide.bisect.result import CostSummary, PinnedLayer, saves_little
+from qdebug.decide.bisect.result import CostSummary, PinnedLayer
 from qdebug.decide.search.find import Outcome, SearchResult
 from qdebug.decide.search.problem import Measurement, Pins
 from qdebug.formats.registry import order_of
@@ -21,6 +21,10 @@ from qdebug.wording import option
 
 if TYPE_CHECKING:
     from qdebug.decide.bisect.steps import Setup
+
+_LEAST_SAVED = 0.1
+"""Of the cost. An engine pays for each change of precision, which the cost does not count: of an
+encoder one small operator more took 13 % of the time (docs/validation/repair.md, `split`)."""
 
 
 def plan_with(setup: Setup, pins: Pins) -> PrecisionPlan:
@@ -58,15 +62,14 @@ def hardly_worth(cost: CostSummary, precision: Precision) -> str:
     """That a lower precision saves next to nothing: the answer, or even the network with nothing
     pinned, costs nearly as much as with every layer in the precision with which the target holds.
     "" where it saves more, and where that is not known."""
-    saved, at_most = cost.saved_share, cost.saved_by(cost.base)
-    if saved is None or at_most is None or not cost.hardly_worth:
+    saved, whole = cost.saved_share, cost.alternative
+    if saved is None or saved >= _LEAST_SAVED or not whole:
         return ""
+    at_most = 1 - cost.base / whole
     low, high = precision.upper(), str(cost.alternative_to).upper()
     unit = "time by the profile" if cost.unit == "ms" else cost.unit
     saves = f"{share(saved)} of" if saved > 0 else "nothing of"
-    bare = (
-        f" (with nothing pinned {share(at_most)})" if at_most > 0 and saves_little(at_most) else ""
-    )
+    bare = f" (with nothing pinned {share(at_most)})" if 0 < at_most < _LEAST_SAVED else ""
     return (
         f"{low} is hardly worth it here: with these pins it saves {saves} what every layer in "
         f"{high} costs{bare}, in {unit}, with which the target holds, too. An engine may lose more "

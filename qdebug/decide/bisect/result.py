@@ -75,20 +75,6 @@ class Check:
     reference_interval: Interval | None = None
 
 
-_LEAST_SAVED = 0.1
-"""Of the cost. An engine pays for each change of precision, which the cost does not count: of an
-encoder one small operator more took 13 % of the time (docs/validation/repair.md, `split`)."""
-
-
-def saves_little(share: float) -> bool:
-    """Whether a lower precision is hardly worth it.
-
-    Args:
-        share: what a network with pins saves, of what every layer in the higher precision costs.
-    """
-    return share < _LEAST_SAVED
-
-
 @dataclass(frozen=True)
 class CostSummary:
     """What the answer costs.
@@ -120,16 +106,7 @@ class CostSummary:
     @in_json
     def saved_share(self) -> float | None:
         """What the answer saves, as a part of what `alternative` costs; null without that."""
-        return self.saved_by(self.plan)
-
-    @property
-    def hardly_worth(self) -> bool:
-        """The answer saves next to nothing; False where that is not known."""
-        return self.saved_share is not None and saves_little(self.saved_share)
-
-    def saved_by(self, cost: float) -> float | None:
-        """What a network of this cost saves, as a part of what `alternative` costs."""
-        return 1 - cost / self.alternative if self.alternative else None
+        return 1 - self.plan / self.alternative if self.alternative else None
 
     def way_share(self, cost: float) -> float:
         """`cost` as a part of what everything pinned costs more than nothing pinned."""
