@@ -268,7 +268,11 @@ class _Search:
             if again.achieved is None:
                 self.refuted = []
             else:
-                self.notes.append(_falls(self.result, self.refuted))
+                self.notes.append(
+                    f"The cheapest set found at first ({counted(answer, 'layer')} pinned) does not "
+                    f"meet the target on {' and on '.join(self.refuted)}. The search went on and "
+                    "required it to hold there too, so these were used in the search."
+                )
                 self.result = again
         if self.how.select_point is not None:
             self._select(self.how.select_point)
@@ -372,14 +376,6 @@ class _Search:
             notes.append(f"at most {duration(left)} left")
         most = self.how.max_evaluations or 0
         self.setup.context.progress(Progress("search", len(history), most, ", ".join(notes)))
-
-
-def _falls(search: SearchResult, refuted: Sequence[str]) -> str:
-    return (
-        f"The cheapest set found at first ({counted(search.pins, 'layer')} pinned) does not meet "
-        f"the target on {' and on '.join(refuted)}. The search went on and required it to hold "
-        "there too, so these were used in the search."
-    )
 
 
 def _costs(how: PinSearchSpec, setup: Setup) -> Costs:
