@@ -173,9 +173,11 @@ def _yaml_message(name: str, text: str, problem: yaml.YAMLError) -> str:
 
 
 def _first_problem(root: yaml.Node | None, problems: list[Any]) -> Any:
-    """The first problem; of those that the members of a union have with one value, the one that
-    points deepest into the file."""
-    first = _in_file(root, problems[0]["loc"])
+    """The first problem, one of the file's own schema before all: it is then a file of another
+    kind. Of those that the members of a union have with one value, the one that points deepest into
+    the file."""
+    of_schema = (p for p in problems if p["loc"] == ("schema",))
+    first = _in_file(root, next(of_schema, problems[0])["loc"])
     same = [p for p in problems if _in_file(root, p["loc"])[: len(first)] == first]
     return max(same, key=lambda p: len(_in_file(root, p["loc"])))
 

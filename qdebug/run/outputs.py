@@ -98,8 +98,10 @@ class NeededOutputs:
     @property
     def key(self) -> str | None:
         """See Reducer."""
-        metric = self.metric.key
-        return metric and digest_of("needed", self.variant, self.outputs, metric, self.losses)
+        if self.metric.key is None:
+            return None
+        read = self.metric.key, self.samples.labels_digest
+        return digest_of("needed", self.variant, self.outputs, read, self.losses)
 
     def reduce(self, executed: ExecutedBatch) -> dict[Batch, Tensors]:
         """See Reducer. Where the metric needs hardly less than the outputs, these.

@@ -251,7 +251,7 @@ def test_a_target_is_checked_before_the_run(desk: Any, monkeypatch: pytest.Monke
     def never(*_: object) -> None:
         raise AssertionError("the run was started")
 
-    monkeypatch.setattr("qdebug.commands.compare.command._run", never)
+    monkeypatch.setattr("qdebug.commands.compare.command.compare_pair", never)
     monkeypatch.setattr("qdebug.commands.compare.command.build_pair", never)
     desk.write("plan.yaml", "")
     desk.data("bare.npz", x=np.zeros((2, 3, 8, 8), np.float32))
@@ -540,8 +540,7 @@ def test_an_output_that_is_named_like_another_kind_of_file(desk: Any, flags: lis
 def test_an_output_in_a_folder_that_takes_none(desk: Any) -> None:
     flags = ["compare", "net.onnx", "--inputs", "data.npz", "-o"]
     for path in ("/proc/run.h5", "/proc/new/run.h5"):
-        done = desk.refused(*flags, path, says=["QD-STORE-OUTPUT-PATH", path])
-        assert "mkdir" not in done.err
+        desk.refused(*flags, path, says=["QD-STORE-OUTPUT-PATH", path])
 
 
 def test_a_run_file_in_the_place_of_a_plan(desk: Any) -> None:

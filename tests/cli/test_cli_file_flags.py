@@ -19,9 +19,9 @@ CODES = {
     **dict.fromkeys(
         ("--plan", "--expect", "--calibration", "--from-cache"), ("QD-PLAN-FILE", "QD-PLAN-FILE")
     ),
-    "--profile": ("QD-USAGE-FILE-UNREADABLE", "QD-USAGE-ENGINE-FILE-DAMAGED"),
+    "--profile": ("QD-USAGE-FILE-UNREADABLE", "QD-USAGE-ENGINE-FILE"),
     "--diff": ("QD-USAGE-FILE-UNREADABLE", "QD-USAGE-ENGINE-FILE"),
-    "--reference": ("QD-STORE-NOT-FOUND", "QD-STORE-NOT-A-RUN"),
+    "--reference": ("QD-USAGE-REFERENCE", "QD-USAGE-REFERENCE"),
     "--config": ("QD-USAGE-CONFIG-FILE", "QD-USAGE-CONFIG-FILE"),
 }
 """Of a file that is missing, and of one of another kind."""
@@ -75,7 +75,7 @@ def test_a_kind_of_file_that_belongs_to_another_flag(desk: Any) -> None:
     says = ["QD-PLAN-FILE", "--plan: cache", "--calibration"]
     desk.refused(*COMPARE, "--plan", "cache", says=says)
     desk.write("scales.yaml", "schema: qdebug.scales/1\ntensors: {x: {amax: 1.0}}\n")
-    says = ["QD-PLAN-FILE", "--plan: scales.yaml:1: schema", "--calibration"]
+    says = ["QD-PLAN-FILE", "--plan: scales.yaml:1: schema", "qdebug.scales/1"]
     desk.refused(*COMPARE, "--plan", "scales.yaml", says=says)
     desk.write("other.yaml", "layers: {}\n")
     says = ["QD-PLAN-FILE", "--plan: other.yaml:1: schema", "'schema: qdebug.plan/1'"]

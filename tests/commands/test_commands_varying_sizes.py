@@ -77,8 +77,6 @@ def test_every_command(case: Case, tmp_path: Path) -> None:
         max_evaluations=6,
     )  # fmt: skip
     assert searched.candidates == len(case.int8)
-    again = qdebug.compare(case.proto, inputs=feeds, calib_data=calibration, reference=kept)
-    assert again.outputs[0].metrics == output.metrics
     qdebug.report(kept, output=tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size > 0
 

@@ -350,12 +350,19 @@ class Samples:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over `inputs_digest`, and names, shapes, types and bytes of the extras."""
-        found = hashlib.sha256(self.inputs_digest.encode())
+        """SHA-256 over `inputs_digest` and `labels_digest`; the first alone without labels."""
+        if not self.extras:
+            return self.inputs_digest
+        return hashlib.sha256(f"{self.inputs_digest}{self.labels_digest}".encode()).hexdigest()
+
+    @cached_property
+    def labels_digest(self) -> str:
+        """SHA-256 over names, shapes, types and bytes of the extras."""
+        found = hashlib.sha256()
         for name in sorted(self.extras):
             found.update(repr(name).encode())
             self.extras.add_to(found, name)
-        return found.hexdigest() if self.extras else self.inputs_digest
+        return found.hexdigest()
 
     @property
     def inputs_digest(self) -> str:
