@@ -258,11 +258,10 @@ class Runner:
     ) -> Generator[tuple[Part, Results | QdebugError], None, None]:
         """The same in this process."""
         waiting: deque[tuple[Part, Future[Results | QdebugError]]] = deque()
-        self._parts.begin()
+        self._parts.begin(self._ends_at, stage)
         pool = Threads(self._workers)
         try:
             for part in parts:
-                check_time(self._ends_at, stage)
                 waiting.append((part, pool.submit(self._parts, part)))
                 if len(waiting) > self._workers:
                     yield waiting[0][0], self._result(waiting[0][1], stage)
@@ -318,7 +317,7 @@ class _PartRunner:
         self._shared = _Sessions()
         self._held: dict[tuple[object, ...], dict[int, Tensors]] = {}
         self._room = _HELD_BYTES
-        self._ended = False
+        self._ended, self._limit = False, (math.inf, "")
         self.active = 0
 
     def __call__(self, part: Part) -> Results | QdebugError:
@@ -343,9 +342,9 @@ class _PartRunner:
                 self.active -= 1
         return total
 
-    def begin(self) -> None:
-        """Be ready, also after an interruption."""
-        self._ended = False
+    def begin(self, ends_at: float, stage: str) -> None:
+        """Be ready, also after an interruption, to begin batches until `ends_at`."""
+        self._ended, self._limit = False, (ends_at, stage)
 
     def finish(self, *jobs: str) -> None:
         """Close the sessions of the jobs with these keys."""
@@ -373,6 +372,7 @@ class _PartRunner:
     def _reduced(self, job: Job, sessions: _Sessions, batch: Batch) -> Results:
         runs: dict[str, Tensors] = {}
         executed = ExecutedBatch(batch, self.data.feeds(batch), runs)
+        check_time(*self._limit)
         for name, variant in job.variants.items():
             if self._ended:
                 raise BackendError("the run was interrupted", code="QD-BACKEND-CLOSED")

@@ -161,7 +161,6 @@ KERNELS = {
     "Mish": lambda: of_one("Mish", [64, 96]),
     "Softsign": lambda: of_one("Softsign", [64, 96]),
     "ReduceSumSquare": lambda: of_one("ReduceSumSquare", [64, 96], keepdims=0),
-    "RNN": lambda: of_one("RNN", [3, 4, 16], [1, 24, 16], [1, 24, 24], hidden_size=24),
     "Erf": lambda: of_one("Erf", [64, 96]),
     "Sigmoid": lambda: of_one("Sigmoid", [64, 96]),
     "ReduceMean": lambda: of_one("ReduceMean", [64, 384], keepdims=1),
