@@ -26,16 +26,16 @@ SMALLEST: dict[str, Any] = {
     # executions: few samples each, and nothing kept between them
     "qdebug.backends.sizing:_BATCH_BYTES": 1,
     "qdebug.backends.sizing:_LARGEST_BATCH": 3,
-    "qdebug.execute.evaluator:_FEEDS_BYTES": 0,
-    "qdebug.commands.compare.command:_OUTPUTS_SHARE": 0,
+    "qdebug.run.runner:_HELD_BYTES": 0,
+    "qdebug.analyse.tensor_errors:_RAW_SHARE": 0,
     "qdebug.network.samples.feeds:_CACHED_FEEDS": 1,
     "qdebug.network.samples.readers.npz:CHUNK_BYTES": 64,
     "qdebug.network.samples.readers.polygraphy_json:CHUNK_BYTES": 64,
     # analysis: few layers and samples are looked at closely
     "qdebug.analyse.diagnose:_ENOUGH_VALUES": 1,
     "qdebug.calibrators.gather:ROOM": 1 << 10,
-    "qdebug.metrics.kernel:_BLOCK": 64,
-    "qdebug.metrics.kernel:_LONG": 16,
+    "qdebug.metrics.sums:_RUN": 16,
+    "qdebug.metrics.sums:_TILE": 64,
     "qdebug.decide.remedies.moments:_CHUNK_BYTES": 1 << 10,
     "qdebug.decide.remedies.moments:_BLOCK": 8,
     # files
