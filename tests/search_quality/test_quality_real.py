@@ -93,7 +93,7 @@ def test_planted_culprits(
 
 @pytest.mark.parametrize(
     ("network", "weights", "target"),
-    [("digits_cnn", "per-tensor", 8.0), ("digits_encoder", None, 36.5)],
+    [("digits_cnn", "per-tensor", 8.0), ("digits_encoder", None, 36.0)],
 )
 def test_of_few_layers_no_cheaper_set_meets_the_target(
     network: str, weights: str | None, target: float
@@ -101,7 +101,7 @@ def test_of_few_layers_no_cheaper_set_meets_the_target(
     """All but seven layers stay in INT8; every cheaper set is evaluated."""
     found = find_layers(prepare_model(read_model(str(BUNDLED / f"{network}.onnx"))).graph)
     names = [layer.name for layer in found if layer.quantizable]
-    free = {names[i * len(names) // 7] for i in range(7)}
+    free = {names[min(len(names) - 1, i * len(names) // 7 + 1)] for i in range(7)}
     settings = _settings(
         network,
         weights=weights,
