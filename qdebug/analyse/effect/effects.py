@@ -35,7 +35,7 @@ from qdebug.run.executor import cut_evenly
 
 CURVE_RUNS = 24
 """Sets of several layers that a curve, and the choice of the layers to keep, may run."""
-_LEAST_MACS, _MOST_MACS = 3e10, 2e12
+_LEAST_MACS, _MOST_MACS = 7e10, 2e12
 """The work of all runs together: tiny networks are measured on all samples, large ones in a minute
 or so."""
 _PASSES, _OF_SAMPLES = 24, 16
@@ -44,7 +44,8 @@ _EMULATED = 4.0
 """How much longer FP16 kernels take that are emulated, about: 1.3 to 16 times on the networks of
 docs/validation/public-networks.md."""
 _LEAST_LEADERS, _LEAST_SAMPLES, _ENOUGH_SAMPLES = 8, 4, 128
-_ALONE_SAMPLES, _ALONE_OF_TINY = 2, 8
+_ALONE_SAMPLES = (8, 2, 1)
+"""The most of these that take no more than a third of the work."""
 _SPREAD = 8
 """Data may be sorted: samples are taken from so many places."""
 _FIRST_GROUPS, _HALVED_AT_ONCE = 16, 4
@@ -76,10 +77,10 @@ def amounts(macs: float, layers: int, samples: int) -> Amounts:
     halvings = math.ceil(math.log2(max(1.0, layers / _FIRST_GROUPS)))
     groups = min(layers, _FIRST_GROUPS + 2 * _HALVED_AT_ONCE * (halvings + 1))
     if macs * samples * (2 * layers + CURVE_RUNS) <= _LEAST_MACS:
-        return Amounts(groups, min(samples, _ALONE_OF_TINY), layers, samples)
+        return Amounts(groups, min(samples, _ALONE_SAMPLES[0]), layers, samples)
     most = min(_MOST_MACS, _PASSES * min(samples, _OF_SAMPLES) * macs)
     runs = max(_LEAST_MACS, most) / macs
-    few = min(samples, _ALONE_SAMPLES if _ALONE_SAMPLES * groups <= runs / 3 else 1)
+    few = min(samples, next((k for k in _ALONE_SAMPLES if k * groups <= runs / 3), 1))
     runs -= few * groups
     fitting = int(runs / (_LEAST_LEADERS + CURVE_RUNS))
     many = min(samples, max(_LEAST_SAMPLES, min(_ENOUGH_SAMPLES, fitting)))

@@ -97,9 +97,6 @@ from qdebug.store.writer import RunWriter
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
 
-_OUTPUTS_SHARE = 1 / 8
-"""Of the memory budget, for the FP32 outputs: kept, FP32 need not run once more."""
-
 
 @dataclass(frozen=True)
 class _Prepared:
