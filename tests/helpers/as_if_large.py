@@ -22,7 +22,6 @@ SMALLEST: dict[str, Any] = {
     "qdebug.network.weights:LARGE_BYTES": 129,  # ONNX Runtime reads shapes from the message
     "qdebug.network.load:_BLOCK": 64,
     "qdebug.backends.simulation:MAPPED_ONLY_BYTES": 0,
-    "qdebug.backends.int8_kernels:_LARGEST_ROWS": 0,
     # executions: few samples each, and nothing kept between them
     "qdebug.backends.sizing:_BATCH_BYTES": 1,
     "qdebug.backends.sizing:_LARGEST_BATCH": 3,
