@@ -155,12 +155,12 @@ def test_the_work_is_bounded(layers: int, samples: int, macs: float) -> None:
     """But for the least: every group alone on one sample, eight layers left out on four, and a
     curve on these."""
     found = effect.amounts(macs, layers, samples)
-    assert found.groups <= layers and found.groups <= 64
+    assert found.groups <= layers and found.groups <= 100
     assert 1 <= found.alone_samples <= samples and 1 <= found.samples <= samples
     assert min(layers, 8) <= found.left_out <= layers
     runs = found.groups * found.alone_samples
     runs += (found.left_out + effect.CURVE_RUNS) * found.samples
-    least = 64 + (8 + effect.CURVE_RUNS) * min(samples, 4)
+    least = 100 + (8 + effect.CURVE_RUNS) * min(samples, 4)
     assert runs * macs <= max(7e10 + 8 * layers * macs, 24 * 16 * macs, least * macs)
     if macs == 1e6 and layers < 50:
         assert found.samples == samples and found.left_out == layers

@@ -50,6 +50,7 @@ LEAST_WORK: dict[str, Any] = {
     "qdebug.analyse.effect.effects:_MOST_MACS": 1.0,
     "qdebug.analyse.effect.effects:_LEAST_LEADERS": 1,
     "qdebug.analyse.effect.effects:_LEAST_SAMPLES": 1,
+    "qdebug.analyse.effect.effects:_EACH": 1,
     "qdebug.analyse.effect.effects:_FIRST_GROUPS": 2,
     "qdebug.analyse.effect.effects:_HALVED_AT_ONCE": 1,
     "qdebug.analyse.tensor_errors:_LOCAL_MACS": 1.0,

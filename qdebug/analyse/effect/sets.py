@@ -25,7 +25,9 @@ from qdebug.run.variant import as_it_is
 from qdebug.types import Array
 
 _SURE = 2.0
-"""A loss is followed where it is worse than FP32's by so many standard errors of the mean."""
+_LEAST_LOSS = 0.01
+"""A loss is followed where it is worse than FP32's by so many standard errors of the mean, and by
+so much of itself."""
 
 
 @dataclass(frozen=True)
@@ -167,11 +169,9 @@ class Yardstick:
         if planned.losses is not None and reference.losses is not None:
             lost, scores = planned.losses - reference.losses, (planned.score, reference.score)
             tells = tells_apart(planned.losses, reference.losses, *scores)
-            if (
-                np.isfinite(lost).all()
-                and tells
-                and lost.mean() > _SURE * lost.std() / math.sqrt(len(lost))
-            ):
+            least = _LEAST_LOSS * abs(float(planned.losses.mean()))
+            least = max(least, _SURE * float(lost.std()) / math.sqrt(len(lost)))
+            if np.isfinite(lost).all() and tells and lost.mean() > least:
                 return cls(Figure.LOSS, planned.losses, reference.losses, unseen)
         if not planned.worst.sum() > 0:
             return None
