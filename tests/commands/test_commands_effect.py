@@ -161,7 +161,7 @@ def test_the_work_is_bounded(layers: int, samples: int, macs: float) -> None:
     runs = found.groups * found.alone_samples
     runs += (found.left_out + effect.CURVE_RUNS) * found.samples
     least = 100 + (8 + effect.CURVE_RUNS) * min(samples, 4)
-    assert runs * macs <= max(7e10 + 8 * layers * macs, 24 * 16 * macs, least * macs)
+    assert runs * macs <= max(7e10 + 8 * layers * macs, effect._RUNS * macs, least * macs)
     if macs == 1e6 and layers < 50:
         assert found.samples == samples and found.left_out == layers
 

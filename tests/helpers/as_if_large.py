@@ -45,7 +45,7 @@ SMALLEST: dict[str, Any] = {
 """Limits by module and name; see `as_if_large`."""
 
 LEAST_WORK: dict[str, Any] = {
-    "qdebug.analyse.effect.effects:_PASSES": 1,
+    "qdebug.analyse.effect.effects:_RUNS": 1,
     "qdebug.analyse.effect.effects:_LEAST_MACS": 1.0,
     "qdebug.analyse.effect.effects:_MOST_MACS": 1.0,
     "qdebug.analyse.effect.effects:_LEAST_LEADERS": 1,

@@ -53,7 +53,7 @@ def curved(compared: Compared) -> Compared:
     planned = [x for x in result.layers if x.effect is not None]
     if sets is None or len(planned) < 2 or result.is_as_good_as_fp32:
         return compared
-    yardstick = Yardstick.of(sets, 1 - sets.samples / compared.samples.count)
+    yardstick = Yardstick.of(sets)
     if yardstick is None:
         return compared
     sets.most = len(sets.known) + CURVE_RUNS

@@ -10,9 +10,11 @@ single layers are left (adaptive group testing; Hwang, JASA 67 (1972) 605).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import numpy as np
 
 from qdebug.analyse.compared import Compared
 from qdebug.analyse.effect.sets import Given, Sets, sets_of
@@ -32,19 +34,20 @@ from qdebug.network.samples.subset import SampleSubset, is_whole, spread, whole
 from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import LayerResult
 from qdebug.run.executor import cut_evenly
+from qdebug.types import Array
 
 CURVE_RUNS = 24
 """Sets of several layers that a curve, and the choice of the layers to keep, may run."""
 _LEAST_MACS, _MOST_MACS = 7e10, 2e12
 """The work of all runs together: tiny networks are measured on all samples, large ones in a minute
 or so."""
-_PASSES, _OF_SAMPLES = 24, 16
-"""Between these, so many passes over all samples, of which so many count at the most."""
+_RUNS = 480
+"""Between these, so many runs of one sample."""
 _EMULATED = 4.0
 """How much longer FP16 kernels take that are emulated, about: 1.3 to 16 times on the networks of
 docs/validation/public-networks.md."""
 _LEAST_LEADERS, _LEAST_SAMPLES, _ENOUGH_SAMPLES = 8, 4, 128
-_ALONE_SAMPLES = (8, 2, 1)
+_ALONE_SAMPLES = (8, 4, 2, 1)
 """The most of these that take no more than a third of the work."""
 _SPREAD = 8
 """Data may be sorted: samples are taken from so many places."""
@@ -82,11 +85,10 @@ def amounts(macs: float, layers: int, samples: int) -> Amounts:
     groups = layers if layers <= _EACH else groups
     if macs * samples * (2 * layers + CURVE_RUNS) <= _LEAST_MACS:
         return Amounts(groups, min(samples, _ALONE_SAMPLES[0]), layers, samples)
-    most = min(_MOST_MACS, _PASSES * min(samples, _OF_SAMPLES) * macs)
-    runs = max(_LEAST_MACS, most) / macs
+    runs = max(_LEAST_MACS, min(_MOST_MACS, _RUNS * macs)) / macs
     few = min(samples, next((k for k in _ALONE_SAMPLES if k * groups <= runs / 3), 1))
     runs -= few * groups
-    fitting = int(runs / (_LEAST_LEADERS + CURVE_RUNS))
+    fitting = int(runs / (2 * _LEAST_LEADERS + CURVE_RUNS))
     many = min(samples, max(_LEAST_SAMPLES, min(_ENOUGH_SAMPLES, fitting)))
     leaders = max(_LEAST_LEADERS, int(runs / many) - CURVE_RUNS)
     return Amounts(groups, few, min(layers, leaders), many)
@@ -106,9 +108,8 @@ def noise_alone(context: Context, pair: ModelPair, subset: SampleSubset) -> dict
     if sets is None:
         return {}
     found = amounts(_macs(context, pair, subset), len(sets.candidates.names), subset.count)
-    few = sets.on(_spread(subset, found.alone_samples))
-    shares = ((g, float(one.noise.sum()) / len(g)) for g, one in _alone(few, found.groups).items())
-    return {name: share for group, share in shares for name in group}
+    few = sets.on(*_drawn(subset, found.alone_samples))
+    return _by_layer(_alone(few, found.groups), {})
 
 
 def ranked(compared: Compared, mode: EffectMode) -> Compared:
@@ -131,15 +132,15 @@ def ranked(compared: Compared, mode: EffectMode) -> Compared:
     elif compared.gate.judges_effects:
         found = replace(found, groups=len(names))
     if found.samples < count:
-        sets = sets.on(_spread(subset, found.samples))
+        sets = sets.on(*_drawn(subset, found.samples, compared.measured.noise))
     few = sets
     if found.alone_samples < sets.samples:
-        few = sets.on(_spread(subset, found.alone_samples))
+        few = sets.on(*_drawn(subset, found.alone_samples, compared.measured.noise))
     (whole_alone,) = few([()])
     groups = _alone(few, found.groups)
-    loudest = sorted(groups, key=lambda g: -float(groups[g].noise.sum()) / len(g))
-    leaders = [group[0] for group in [*loudest, *((n,) for n in names)]]
-    leaders = list(dict.fromkeys(leaders))[: found.left_out]
+    alone_noise = _by_layer(groups, own_errors(compared.result.layers))
+    leaders = sorted(alone_noise, key=lambda n: -alone_noise[n])
+    leaders = list(dict.fromkeys([*leaders, *names]))[: found.left_out]
     planned, *left_out = sets([(), *([n] for n in leaders)])
     if planned is None or whole_alone is None:
         return compared.found(effect=None)
@@ -150,7 +151,7 @@ def ranked(compared: Compared, mode: EffectMode) -> Compared:
         {n: one.noise for n, one in pinned.items()},
         {n: one.noise for n, one in alone.items()},
         whole_alone.noise,
-        1 - sets.samples / count,
+        sets.unseen,
     )
     effects, noise = effects_of(runs), float(planned.noise.sum())
     effects = {n: effects[n] for n in sorted(effects, key=lambda n: rank_key(effects[n], noise))}
@@ -204,6 +205,19 @@ def _alone(sets: Sets, most: int) -> dict[Group, Given]:
     return known
 
 
+def _by_layer(groups: Mapping[Group, Given], own: Mapping[str, float]) -> dict[str, float]:
+    """The noise that each layer makes alone: that of a group is divided as the layers' `own` errors
+    are, where these are known, or evenly."""
+    found: dict[str, float] = {}
+    for group, given in groups.items():
+        noise, total = float(given.noise.sum()), sum(own.get(n, 0.0) for n in group)
+        for name in group:
+            is_known = 0 < total < math.inf and noise < math.inf
+            part = own.get(name, 0.0) / total if is_known else 1 / len(group)
+            found[name] = noise * part
+    return found
+
+
 def _known(names: Sequence[NameT], given: Sequence[Given | None]) -> dict[NameT, Given]:
     return {n: one for n, one in zip(names, given, strict=True) if one is not None}
 
@@ -221,11 +235,27 @@ def _macs(context: Context, pair: ModelPair, subset: SampleSubset) -> float:
     return slower * max(1.0, macs_per_sample(pair.layers, subset))
 
 
-def _spread(subset: SampleSubset, count: int) -> SampleSubset:
-    """About so many of the samples, from places that lie far apart."""
+def _drawn(
+    subset: SampleSubset, count: int, noise: Array | None = None
+) -> tuple[SampleSubset, Array | float]:
+    """About so many of the samples and how many of all each stands for: from places that lie far
+    apart, and where their `noise` as planned is known, preferably those with much.
+
+    Source: systematic sampling; Madow, Annals of Mathematical Statistics 20 (1949) 333.
+    """
     if count >= subset.count:
-        return subset
-    if is_whole(subset) and subset.samples.batch_is_free:
-        size = min(subset.samples.batch_size, max(1, count // _SPREAD))
-        subset = whole(subset.samples.with_batch_size(size))
-    return spread(subset, count)
+        return subset, 1.0
+    is_free = is_whole(subset) and subset.samples.batch_is_free
+    if noise is None or not is_free or not 0 < noise.sum() < math.inf:
+        if is_free:
+            size = min(subset.samples.batch_size, max(1, count // _SPREAD))
+            subset = whole(subset.samples.with_batch_size(size))
+        few = spread(subset, count)
+        return few, subset.count / few.count
+    # Half by the part in the noise, half all alike, so that none has a great weight.
+    wanted = count / 2 * (noise / noise.sum() + 1 / len(noise))
+    chances = np.minimum(1.0, wanted)
+    places = np.floor(np.cumsum(chances) + 0.5)
+    drawn = np.flatnonzero(np.diff(places, prepend=0.0))
+    each = whole(subset.samples.with_batch_size(1))
+    return replace(each, batches=tuple(each.batches[k] for k in drawn)), 1 / chances[drawn]

@@ -52,6 +52,7 @@ class Sets:
 
     Attributes:
         samples: how many there are.
+        unseen: the part of all samples that are not among these; the chance not to be among them.
         most: how many sets are run at the most.
         known: what those that were run give; None of those that the runtime does not take.
     """
@@ -63,9 +64,15 @@ class Sets:
         candidates: Candidates,
         subset: SampleSubset,
         metric: TaskMetric | None = None,
+        weights: Array | float = 1.0,
     ) -> None:
-        """Runs nothing yet."""
-        self._made_of = context, pair, metric
+        """Runs nothing yet.
+
+        Args:
+            weights: how many of all samples each of these stands for.
+        """
+        self._made_of, self._weights = (context, pair, metric), weights
+        self.unseen = float(np.mean(1 - 1 / np.asarray(weights)))
         graph, there = pair.reference, {*pair.candidate.outputs}
         self.candidates, self.samples, self.most = candidates, subset.count, math.inf
         self._judge = OutputEvaluator(
@@ -85,10 +92,10 @@ class Sets:
             self._places.append(slice(start, start + count))
         self.known: dict[High, Given | None] = {}
 
-    def on(self, subset: SampleSubset) -> Sets:
-        """The same on other samples."""
+    def on(self, subset: SampleSubset, weights: Array | float = 1.0) -> Sets:
+        """The same on other samples, which stand for so many each."""
         context, pair, metric = self._made_of
-        return Sets(context, pair, self.candidates, subset, metric)
+        return Sets(context, pair, self.candidates, subset, metric, weights)
 
     def __call__(self, sets: Sequence[Collection[str]]) -> list[Given | None]:
         """What each set gives; None of one that the runtime does not take, and beyond `most`.
@@ -114,7 +121,7 @@ class Sets:
         return Given(none, none)
 
     def _given(self, found: Evaluated) -> Given:
-        energies = np.concatenate([*found.energies.values()], axis=2)
+        energies = np.concatenate([*found.energies.values()], axis=2) * self._weights
         each = energies.sum(axis=2)
         with np.errstate(divide="ignore", invalid="ignore"):
             noise = np.where(each[:, 0] == 0, 0.0, each[:, 0] / each[:, 1])
@@ -152,7 +159,7 @@ class Yardstick:
 
     Attributes:
         planned, reference: it by sample, with no layer in FP32 and with all.
-        unseen: the part of all samples that are not among these.
+        unseen: see Sets.
     """
 
     figure: Figure
@@ -161,7 +168,7 @@ class Yardstick:
     unseen: float
 
     @classmethod
-    def of(cls, sets: Sets, unseen: float) -> Yardstick | None:
+    def of(cls, sets: Sets) -> Yardstick | None:
         """The loss, where it is surely worse than FP32's; None where nothing is lost."""
         planned, reference = sets([()])[0], sets.of_reference()
         if planned is None:
@@ -172,10 +179,10 @@ class Yardstick:
             least = _LEAST_LOSS * abs(float(planned.losses.mean()))
             least = max(least, _SURE * float(lost.std()) / math.sqrt(len(lost)))
             if np.isfinite(lost).all() and tells and lost.mean() > least:
-                return cls(Figure.LOSS, planned.losses, reference.losses, unseen)
+                return cls(Figure.LOSS, planned.losses, reference.losses, sets.unseen)
         if not planned.worst.sum() > 0:
             return None
-        return cls(Figure.SQNR, planned.worst, np.zeros_like(planned.worst), unseen)
+        return cls(Figure.SQNR, planned.worst, np.zeros_like(planned.worst), sets.unseen)
 
     def figure_of(self, by_sample: Array) -> float:
         """The mean loss, or the noise."""
