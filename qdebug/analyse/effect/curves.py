@@ -21,7 +21,7 @@ from qdebug.analyse.effect.effects import CURVE_RUNS
 from qdebug.analyse.effect.sets import Sets, Yardstick
 from qdebug.metrics.effect import is_masked
 from qdebug.results.compare import LayerResult
-from qdebug.results.curve import Curve, CurvePoint, Order
+from qdebug.results.curve import Curve, CurvePoint, Figure, Order
 from qdebug.results.summary import HALF, HOLDS, MOST_LEADERS, are_few
 
 _DECIDING = (1, 3, 5, 13)
@@ -36,9 +36,9 @@ _NEXT = 2
 effect and the noisiest alone."""
 _GROWS = 1.6
 """Where no curve gives back most, sets grow by this factor, as the Fibonacci numbers do."""
-_NEARLY = 0.95
-"""Where no set gives back most, fewer layers are named if they give back so much of what more
-do."""
+_WITHIN, _NEARLY = 0.15, 0.95
+"""Where no set gives back most, fewer layers are named if they give back nearly what more do: of
+the loss up to so much less, of the noise so much of it."""
 Restored = Callable[[Sequence[str]], float]
 """The part of what was lost that a set of layers gives back; NaN where it is not known."""
 
@@ -70,7 +70,8 @@ def curved(compared: Compared) -> Compared:
         if rises[Order.TOGETHER] > rises[Order.EFFECT] + _FASTER:
             order, names = Order.TOGETHER, together
     points = _points(names, sets, yardstick)
-    chosen = _chosen(compared, names, restored)
+    within = _WITHIN if yardstick.figure is Figure.LOSS else 1 - _NEARLY
+    chosen = _chosen(compared, names, restored, within)
     choice = Choice(chosen, restored(chosen))
     shown = names[: max((p.layers for p in points if p.rises), default=0)]
     ranked = [*shown, *(n for n in by_effect if n not in shown)]
@@ -124,7 +125,9 @@ def _together(planned: Sequence[LayerResult], sets: Sets, restored: Restored) ->
     return [*names, *(n for n in alone if n not in names)]
 
 
-def _chosen(compared: Compared, names: Sequence[str], restored: Restored) -> tuple[str, ...]:
+def _chosen(
+    compared: Compared, names: Sequence[str], restored: Restored, within: float
+) -> tuple[str, ...]:
     """The smallest set that was found to give back most of what was lost. Where none does, or only
     one that is not small although few layers give back half: these few."""
     tried = [k for k in _SHOWN if k < len(names)]
@@ -132,7 +135,7 @@ def _chosen(compared: Compared, names: Sequence[str], restored: Restored) -> tup
         tried.append(len(names))
     first = {k: restored(names[:k]) for k in tried if k <= MOST_LEADERS}
     most = max((x for x in first.values() if not math.isnan(x)), default=0.0)
-    least = next((k for k, x in first.items() if x >= min(most, _NEARLY * most)), 1)
+    least = next((k for k, x in first.items() if x >= most - within * max(0.0, most)), 1)
     leaders = tuple(names[:least])
     holding = next((k for k in tried if restored(names[:k]) >= HOLDS), None)
     if holding is not None:
