@@ -35,7 +35,13 @@ from qdebug.types import Progress
 DATA = Path(__file__).parents[3] / "calib_data"
 CNN = DATA / "digits_cnn.onnx"
 HELD_OUT = DATA / "digits_holdout.npz"
-COMPARE = {"inputs": HELD_OUT, "samples": 32, "batch_size": 2, "effect": "fast"}
+COMPARE: dict[str, Any] = {
+    "inputs": HELD_OUT,
+    "samples": 32,
+    "batch_size": 2,
+    "effect": "fast",
+    "cache": False,
+}
 BISECT: dict[str, Any] = {
     "inputs": HELD_OUT,
     "samples": 24,  # more executions than shards
