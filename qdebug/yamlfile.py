@@ -13,6 +13,7 @@ from yaml.reader import ReaderError
 
 from qdebug.errors import PlanError, QdebugError, UsageError
 from qdebug.inputfiles import read_text
+from qdebug.wording import option
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
@@ -225,12 +226,26 @@ def _reason(problem: Any) -> str:
 
 
 def _hint(schema: type[BaseModel], problem: Any) -> str:
+    value = str(problem["input"])
+    if problem["loc"] == ("schema",) and value in _TAKEN_BY:
+        return f"It is what {option(_TAKEN_BY[value])} takes, in the commands that have it."
+    if problem["loc"] == ("command",) and value in _COMMANDS:
+        return f"Run it with 'qdebug {value} --config FILE'."
     if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
         known = (field.alias or name for name, field in schema.model_fields.items())
         return f"Known keys: {', '.join(known)}."
     if problem["type"] == "missing" and problem["loc"] == ("schema",):
         return f"The file must start with 'schema: {_expected(schema)[0]}'."
     return ""
+
+
+_TAKEN_BY = {"qdebug.plan/1": "plan", "qdebug.scales/1": "calibration"}
+"""The setting that takes a file, by its schema."""
+_COMMANDS = (
+    *("bisect", "calibrate", "check", "compare", "diff", "export", "init"),
+    *("inspect", "ranges", "repair", "report", "sweep"),
+)
+"""Those that read a configuration."""
 
 
 def _expected(schema: type[BaseModel]) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def test_a_kind_of_file_that_belongs_to_another_flag(desk: Any) -> None:
     says = ["QD-PLAN-FILE", "--plan: cache", "--calibration"]
     desk.refused(*COMPARE, "--plan", "cache", says=says)
     desk.write("scales.yaml", "schema: qdebug.scales/1\ntensors: {x: {amax: 1.0}}\n")
-    says = ["QD-PLAN-FILE", "--plan: scales.yaml:1: schema", "qdebug.scales/1"]
+    says = ["QD-PLAN-FILE", "--plan: scales.yaml:1: schema", "--calibration"]
     desk.refused(*COMPARE, "--plan", "scales.yaml", says=says)
     desk.write("other.yaml", "layers: {}\n")
     says = ["QD-PLAN-FILE", "--plan: other.yaml:1: schema", "'schema: qdebug.plan/1'"]

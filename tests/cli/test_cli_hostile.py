@@ -235,7 +235,7 @@ def test_times_that_are_none(desk: Any, value: str) -> None:
 
 def test_a_plan_in_place_of_a_configuration(desk: Any) -> None:
     assert desk.compare("--save-plan", "plan.yaml").code == 0
-    says = ["QD-USAGE-CONFIG-FILE", "plan.yaml:1: schema", "unknown key"]
+    says = ["QD-USAGE-CONFIG-FILE", "plan.yaml:1", "--plan"]
     desk.refused("compare", "--config", "plan.yaml", says=says)
 
 
@@ -318,7 +318,7 @@ def test_a_number_that_is_no_number_of_a_plan(desk: Any, number: str) -> None:
 @pytest.mark.parametrize("command", ["ranges", "repair", "export"])
 def test_a_configuration_of_another_command(desk: Any, command: str) -> None:
     desk.write("other.yaml", f"command: {command}\n")
-    says = ["QD-USAGE-CONFIG-FILE", "other.yaml:1", f"'{command}'"]
+    says = ["QD-USAGE-CONFIG-FILE", f"qdebug {command} --config"]
     desk.refused("compare", "--config", "other.yaml", says=says)
 
 
