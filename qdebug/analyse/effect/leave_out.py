@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx
 
+from qdebug.backends.base import Session
+from qdebug.backends.int8_kernels import Int8Kernels, has_kernels
 from qdebug.execute.context import Context
-from qdebug.execute.variants import PlannedVariants
 from qdebug.formats.registry import SCALED
-from qdebug.memo import digest_of
 from qdebug.network.graph import reads_of
-from qdebug.network.weights import model_digest
+from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
-from qdebug.plan.plan import bind_plan
+from qdebug.plan.plan import BoundPlan, bind_plan
 from qdebug.plan.quantize import ROUNDING_INSIDE
 from qdebug.plan.rewrite.unround import Unrounded, unrounded
-from qdebug.run.variant import Variant, key_of
 from qdebug.types import Precision
 from qdebug.wording import counted
 
@@ -30,39 +29,63 @@ REST = ""
 
 @dataclass(frozen=True)
 class Candidates:
-    """Variants of a pair's candidate.
+    """Opens candidates; from several threads if need be.
 
     Attributes:
+        context: what executes them.
         names: the layers that may be in FP32 or not, in execution order.
         everything: the candidate without any rounding.
-        variant: the one with these layers in FP32.
+        model: makes the one with these layers in FP32.
         notes: what the reader of a result must know.
+        on_kernels: whether layers that may compute on INT8 kernels: else as they are written down.
     """
 
+    context: Context
     names: tuple[str, ...]
     everything: High
-    variant: Callable[[High], Variant]
+    model: Callable[[High], onnx.ModelProto]
     notes: tuple[str, ...] = ()
+    on_kernels: bool = False
+
+    def open(self, high: High) -> Session:
+        """The candidate with the layers `high` in FP32.
+
+        Raises:
+            ModelError, BackendError: the runtime does not take it.
+        """
+        return self.context.simulation.open(self.model(high), ())
 
 
-def candidates_of(context: Context, pair: ModelPair) -> Candidates | None:
+def candidates_of(
+    context: Context, pair: ModelPair, *, on_kernels: bool = False
+) -> Candidates | None:
     """The candidates of a pair; None where no layer can be left out.
+
+    Args:
+        on_kernels: on ONNX Runtime's INT8 kernels; then None too where there are none, as in models
+            that another tool has quantized. They are two to three times as fast as the model as it
+            is written down, and round sums elsewhere.
 
     Raises:
         PlanError: a rewritten model is not valid.
     """
     if pair.plan is None:
-        return _of_quantized(context, pair)
-    names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
-    if not names:
-        return None
+        return None if on_kernels else _of_quantized(context, pair)
     bound = bind_plan(pair.plan, pair.model, pair.layers)
-    variants = PlannedVariants(bound, context.simulation)
+    names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
+    if not names or (on_kernels and not has_kernels(bound)):
+        return None
+    model = partial(_planned, bound, Int8Kernels() if on_kernels else None)
+    return Candidates(context, tuple(names), frozenset(names), model, on_kernels=on_kernels)
 
-    def variant(high: High) -> Variant:
-        return variants.with_layers(dict.fromkeys(high, Precision.FP32))
 
-    return Candidates(tuple(names), frozenset(names), variant)
+def _planned(bound: BoundPlan, kernels: Int8Kernels | None, high: High) -> onnx.ModelProto:
+    """The planned model with these layers in FP32."""
+    pins = dict.fromkeys(high, Precision.FP32)
+    plan = replace(bound.plan, layers={**bound.plan.layers, **pins})
+    pinned = replace(bound, plan=plan, precisions={**bound.precisions, **pins})
+    graph = lower(pinned).graph
+    return kernels.rewrite(graph) if kernels else graph.proto
 
 
 def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
@@ -77,15 +100,9 @@ def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
     plain = unrounded(pair.reference, pair.candidate, layers)
     if not plain.layers:
         return None
-    how = key_of(context.simulation)
-    both = how and digest_of(*(model_digest(g.proto) for g in (pair.reference, pair.candidate)))
-
-    def variant(high: High) -> Variant:
-        key = both and digest_of("unrounded", both, sorted(high), how)
-        return Variant(partial(_without_rounding, plain, high), context.simulation, key)
-
     everything = frozenset({*plain.layers, REST})
-    return Candidates(plain.layers, everything, variant, _changed_note(plain.changed))
+    notes = _changed_note(plain.changed)
+    return Candidates(context, plain.layers, everything, partial(_without_rounding, plain), notes)
 
 
 def _without_rounding(model: Unrounded, high: High) -> onnx.ModelProto:
