@@ -51,7 +51,6 @@ class Compared:
     """A pair, after the pass over all samples.
 
     Attributes:
-        memory_budget: bytes, for activations.
         measured: what that pass found.
         result: what was measured so far.
         effects: of the layers at the outputs, which took `effects_s` seconds.
@@ -66,7 +65,6 @@ class Compared:
     pair: ModelPair
     samples: Samples
     gate: Gate
-    memory_budget: int
     measured: PairErrors
     result: CompareResult
     effects: Effects | None = None

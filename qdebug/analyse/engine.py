@@ -65,7 +65,7 @@ def with_engine(compared: Compared, engine: Engine, settings: CompareSettings) -
         layers = _explained(pair, result.layers, report)
         notes = capture_note(settings, report.not_executed_because)
         return judged(compared.found(*notes, engine=report, layers=layers))
-    job = EngineJob(engine.runtime, compared.context, compared.subset, compared.memory_budget)
+    job = EngineJob(engine.runtime, compared.context, compared.subset)
     done = execute_engine(job, pair, compared.gate.metric, compared.evidence)
     kernels = kernel_times(engine.info, done.layer_times)
     report = replace(report, execution=replace(done.execution, kernels=kernels))

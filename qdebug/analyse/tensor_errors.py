@@ -98,14 +98,12 @@ def compare_pair(
     subset: SampleSubset,
     metric: TaskMetric | None,
     *,
-    memory_budget: int,
     local_samples: int | None = None,
 ) -> PairErrors:
     """Compare all tensors of a pair over `subset`, in one pass or, where the tensors of the batches
     in flight exceed the budget, in several, over groups of tensors.
 
     Args:
-        memory_budget: bytes, for captured tensors.
         local_samples: about how many samples to measure local errors on; None for as many as their
             work allows.
 
@@ -115,9 +113,9 @@ def compare_pair(
     graph = pair.reference
     tensors = [t for t in pair.tensors if t in graph.producers]
     sizes = tensor_bytes(graph, subset)
-    if sum(sizes.get(t, 0) for t in tensors) * HELD * held_at_once(context) > memory_budget:
+    if sum(sizes.get(t, 0) for t in tensors) * HELD * held_at_once(context) > context.budget.bytes:
         context = one_at_a_time(context)  # takes less, and all in one pass mostly
-    room = memory_budget // (HELD * held_at_once(context))
+    room = context.budget.bytes // (HELD * held_at_once(context))
     flips = FlipCounts.of(context, pair)
     due = _due(pair, subset, local_samples)
     runner = runner_of(context, subset)
@@ -127,7 +125,7 @@ def compare_pair(
         reducers: dict[str, Reducer[Any]] = {"errors": opened.errors, "flips": flips}
         reducers |= {"parts": opened.parts} if opened.parts else {}
         if not found:
-            reducers |= _of_outputs(pair, subset, metric, sizes, memory_budget)
+            reducers |= _of_outputs(pair, subset, metric, sizes, context.budget.bytes)
         results = runner.run(opened.variants, reducers, "compare")
         errors: GroupErrors = results["errors"]
         errors.totals.parts = results.get("parts", {})
@@ -318,7 +316,7 @@ def _of_outputs(
     subset: SampleSubset,
     metric: TaskMetric | None,
     sizes: Mapping[str, int],
-    memory_budget: int,
+    budget_bytes: int,
 ) -> dict[str, Reducer[Any]]:
     """What is kept of the outputs: energies by sample, what the metric needs, and FP32's where they
     fit."""
@@ -329,7 +327,7 @@ def _of_outputs(
     if metric is not None:
         for run in (REFERENCE, CANDIDATE):
             found[run] = Attempted(NeededOutputs(run, outputs, metric, subset.samples))
-    if len(subset.batches) * sum(sizes.get(t, 0) for t in outputs) <= memory_budget * _RAW_SHARE:
+    if len(subset.batches) * sum(sizes.get(t, 0) for t in outputs) <= budget_bytes * _RAW_SHARE:
         found["raw"] = Outputs(REFERENCE, outputs)
     return found
 

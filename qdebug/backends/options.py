@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from qdebug.backends.budget import DEFAULT_BUDGET
 from qdebug.errors import UsageError
 from qdebug.inputfiles import open_file
 from qdebug.network.weights import ROOT
@@ -24,17 +23,15 @@ class SessionSettings:
 
     Attributes:
         operators: libraries of custom operators, each once.
-        memory_budget: bytes, for the activations of all executions in flight.
     """
 
     operators: tuple[Path, ...] = ()
-    memory_budget: int = DEFAULT_BUDGET
 
     @classmethod
-    def of(cls, operators: Sequence[str], memory_budget: int = DEFAULT_BUDGET) -> Self:
-        """As a user asks for it: the paths of libraries, and the budget in bytes."""
+    def of(cls, operators: Sequence[str]) -> Self:
+        """As a user asks for it: the paths of libraries."""
         paths = dict.fromkeys(Path(path).absolute() for path in operators)
-        return cls(tuple(paths), memory_budget)
+        return cls(tuple(paths))
 
     @property
     def operators_digest(self) -> str:

@@ -7,7 +7,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
-from qdebug.backends.sizing import parallelism
 from qdebug.commands.check.suspicions import suspicions
 from qdebug.commands.framework.framework_check import framework_result
 from qdebug.config.bisect import BisectSettings
@@ -16,7 +15,7 @@ from qdebug.decide.bisect.steps import Setup, prepare, search_from
 from qdebug.decide.search.pareto import check_select_point
 from qdebug.display.framework import unlike_export
 from qdebug.errors import ModelError
-from qdebug.execute.context import session_settings, simulation_context, time_limit_told
+from qdebug.execute.context import context_of, session_settings, time_limit_told
 from qdebug.execute.control_flow import open_model
 from qdebug.network.prepare import QDQ_OPSET
 from qdebug.network.sampleaxis import sample_inputs
@@ -63,7 +62,7 @@ def _right_export(settings: BisectSettings, progress: ProgressCallback) -> Frame
     sessions = session_settings(settings)
     model = open_model(settings.model, QDQ_OPSET, [settings.compared], sessions, progress)
     samples = settings.compared.open(sample_inputs(model.graph))
-    context = simulation_context(parallelism(), progress, sessions, settings.batch_size)
+    context = context_of(settings, progress)
     found = framework_result(settings.framework, context, model.graph, samples, None)
     if found.agrees is False:
         raise ModelError(

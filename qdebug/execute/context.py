@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from qdebug.backends.base import Backend
-from qdebug.backends.budget import DEFAULT_BUDGET
+from qdebug.backends.budget import DEFAULT_BUDGET, Budget
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.backends.simulation import SimulationBackend
-from qdebug.backends.sizing import Parallelism, probe
+from qdebug.backends.sizing import Parallelism, parallelism, probe
 from qdebug.errors import UsageError
 from qdebug.memo import Memo
 from qdebug.network.graph import Graph
@@ -25,7 +24,8 @@ from qdebug.wording import option
 
 
 class Executing(Protocol):
-    """The settings of a command that executes models. It may have a `memory_budget` as well."""
+    """The settings of a command that executes models. It may have `memory_budget`, `batch_size`,
+    `fp16_kernels` and `cache` as well; what it has no setting for is as by default."""
 
     @property
     def custom_op_library(self) -> tuple[str, ...]:
@@ -43,8 +43,7 @@ class Context:
         batch_size: None where it may be chosen.
         fp16_kernels: those of `simulation`.
         executor: executes what can be divided.
-        ends_at: on the clock of `time.monotonic`: no batch is begun later, and a pass that is not
-            done raises OutOfTimeError.
+        budget: what the command may take.
         sessions: what holds for every session of ONNX Runtime.
         memo: keeps results on disk; None where the user turns that off.
     """
@@ -56,9 +55,18 @@ class Context:
     batch_size: int | None = None
     fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT
     executor: Executor = THIS_PROCESS
-    ends_at: float = math.inf
+    budget: Budget = field(default_factory=Budget)
     sessions: SessionSettings = DEFAULT_SESSIONS
     memo: Memo | None = None
+
+    @property
+    def ends_at(self) -> float:
+        """See Budget."""
+        return self.budget.ends_at
+
+    def until(self, ends_at: float) -> Context:
+        """The same within another time, on the clock of `time.monotonic`."""
+        return replace(self, budget=self.budget.until(ends_at))
 
 
 def emulates_fp16(context: Context, precisions: Collection[Precision]) -> bool:
@@ -69,8 +77,27 @@ def emulates_fp16(context: Context, precisions: Collection[Precision]) -> bool:
 
 def session_settings(settings: Executing) -> SessionSettings:
     """What the settings of a command ask of every session that it opens."""
-    budget = getattr(settings, "memory_budget", DEFAULT_BUDGET)
-    return SessionSettings.of(settings.custom_op_library, budget)
+    return SessionSettings.of(settings.custom_op_library)
+
+
+def context_of(
+    settings: Executing, progress: ProgressCallback, executor: Executor = THIS_PROCESS
+) -> Context:
+    """The surroundings that the settings of a command ask for; `executor` is `open_executor`'s."""
+
+    def setting(name: str, default: Any) -> Any:
+        return getattr(settings, name, default)
+
+    context = simulation_context(
+        parallelism(),
+        progress,
+        session_settings(settings),
+        setting("batch_size", None),
+        Fp16Kernels(setting("fp16_kernels", Fp16Kernels.TENSORRT)),
+        executor,
+        cached=setting("cache", False),
+    )
+    return replace(context, budget=Budget(setting("memory_budget", DEFAULT_BUDGET)))
 
 
 def simulation_context(
@@ -171,4 +198,4 @@ def one_at_a_time(context: Context) -> Context:
         context.fp16_kernels,
         context.executor,
     )
-    return replace(simulation, ends_at=context.ends_at, memo=context.memo)
+    return replace(simulation, budget=context.budget, memo=context.memo)

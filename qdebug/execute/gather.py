@@ -123,7 +123,7 @@ def gather_ranges(
     wanted = list(dict.fromkeys((*inputs, *graph.activations()) if tensors is None else tensors))
     computed = [tensor for tensor in wanted if tensor in graph.producers]
     subset = sized(context, graph, subset, computed)
-    budget, sizes = context.sessions.memory_budget, tensor_bytes(graph, subset)
+    budget, sizes = context.budget.bytes, tensor_bytes(graph, subset)
     if sum(sizes.get(t, 0) for t in computed) * held_at_once(context) > budget:
         context = one_at_a_time(context)
     runner = runner_of(context, subset)

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from refusals import refused
 
+from qdebug.backends.budget import Budget
 from qdebug.backends.engine import BuiltEngine, CaptureWay
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.sizing import Parallelism
@@ -175,7 +176,8 @@ def test_a_tensor_for_which_there_is_no_room_gets_an_engine_of_its_own(job: Engi
         built.append(rest["outputs"])
         return fake_build(library, proto, settings, **rest)
 
-    found = run(job, build, ways=(CaptureWay.OUTPUTS,), group_bytes=4 * 8 * 4)
+    little = replace(job.context, budget=Budget(4 * 8 * 4))
+    found = run(job, build, ways=(CaptureWay.OUTPUTS,), context=little)
     assert built == [(), ["m"], ["r"]]
     assert [a.tensor for a in found.attributions] == ["m", "r", "y"] and found.skipped == ()
 

@@ -16,8 +16,7 @@ from onnxruntime.quantization.calibrate import (
     create_calibrator,
 )
 
-from qdebug.backends.budget import DEFAULT_BUDGET
-from qdebug.backends.options import SessionSettings
+from qdebug.backends.budget import DEFAULT_BUDGET, Budget
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.sizing import Parallelism
 from qdebug.calibrators.registry import parse_method
@@ -39,7 +38,7 @@ def _gathered(workers: int, budget: int = DEFAULT_BUDGET) -> Gathered:
         Parallelism(workers, 1),
         ignore_progress,
         2,
-        sessions=SessionSettings(memory_budget=budget),
+        budget=Budget(budget),
     )
     return gather_ranges(context, graph, whole(samples))
 

@@ -217,7 +217,7 @@ def curved(compared: Compared) -> Compared:
         return compared
     took_s = max(_ANY_TIME_S, _OF_THEIR_TIME * compared.effects_s)
     ends_at = min(compared.context.ends_at, time.monotonic() + took_s)
-    timed = replace(compared, context=replace(compared.context, ends_at=ends_at))
+    timed = replace(compared, context=compared.context.until(ends_at))
     trials = None
     with ExitStack() as stack:
         with suppress(OutOfTimeError):

@@ -248,7 +248,7 @@ def noise_alone(
     Raises:
         QdebugError: a model does not run.
     """
-    context = replace(context, ends_at=min(context.ends_at, ends_at))
+    context = context.until(min(context.ends_at, ends_at))
     candidates = candidates_of(context, pair)
     if candidates is None:
         return None

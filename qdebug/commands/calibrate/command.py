@@ -11,7 +11,6 @@ import numpy as np
 
 from qdebug.analyse.gate import check_metric, on_model, read_metric
 from qdebug.analyse.objects import check_objects
-from qdebug.backends.sizing import parallelism
 from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import METHODS, Calibrator, parse_method
@@ -29,7 +28,7 @@ from qdebug.commands.check.suspicions import suspicions
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError, given_by
 from qdebug.execute.cluster.machines import open_executor
-from qdebug.execute.context import session_settings, simulation_context
+from qdebug.execute.context import context_of, session_settings
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.execute.model_pair import range_notes, ranges_for
 from qdebug.formats.registry import FORMAT_OF
@@ -47,7 +46,7 @@ from qdebug.results.calibrate import (
     MethodResult,
     ReferenceMetric,
 )
-from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
+from qdebug.types import Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
 
 _TAKEN = (*METHODS, "given")
@@ -99,17 +98,7 @@ def _calibrate(
     )
     check_metric(metric, pair.model, judging.samples)
     grouping = grouping_of(calibration.samples), grouping_of(judging.samples)
-    executor = open_executor(stack, settings)
-    kernels = Fp16Kernels(settings.fp16_kernels)
-    context = simulation_context(
-        parallelism(),
-        progress,
-        sessions,
-        settings.batch_size,
-        kernels,
-        executor,
-        cached=settings.cache,
-    )
+    context = context_of(settings, progress, open_executor(stack, settings))
     graph = pair.model.graph
     check_objects(context, graph, judging, metric)
     others = calibration.samples if settings.held_out else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qdebug.backends.sizing import parallelism
 from qdebug.commands.check.judging import Judged, judge_of
 from qdebug.commands.check.samples import (
     nothing_found,
@@ -24,7 +23,7 @@ from qdebug.commands.framework.framework_check import framework_result
 from qdebug.commands.reading import read_data, require_samples
 from qdebug.config.check import CheckSettings
 from qdebug.errors import MetricError
-from qdebug.execute.context import session_settings, simulation_context
+from qdebug.execute.context import context_of, session_settings
 from qdebug.execute.control_flow import open_model
 from qdebug.network.graph import opset_of
 from qdebug.network.inputshapes import InputShapes, parse_shapes
@@ -81,7 +80,7 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
         compared = settings.compared.open(sample_inputs(model.graph))
         shapes = shapes_of_first(model.graph, whole(compared))
         if settings.framework is not None:
-            context = simulation_context(parallelism(), progress, sessions)
+            context = context_of(settings, progress)
             some = compared.first(settings.samples)
             framework = framework_result(settings.framework, context, model.graph, some, None)
             findings.append(_of_export(framework))
@@ -164,7 +163,7 @@ def _with_samples(
     """What is tried on the samples, what follows from the sets, and on how many samples."""
     assert settings.compared is not None
     compared = settings.compared.open(sample_inputs(model.graph))
-    context = simulation_context(parallelism(), progress, session_settings(settings))
+    context = context_of(settings, progress)
     subset = spread(whole(finely(compared, settings.samples)), settings.samples)
     findings: list[Finding] = []
     judge = Judged("confidence", None, classes)

@@ -58,7 +58,7 @@ def suspicions(
     """
     found: list[Finding] = []
     now = time.monotonic()
-    context = replace(context, ends_at=now + _SHARE * (ends_at - now))
+    context = context.until(now + _SHARE * (ends_at - now))
     try:
         if calibration is not None and not same_samples(calibration, compared):
             shared = shared_samples(compared, calibration, _HASHED)

@@ -49,7 +49,7 @@ from qdebug.analyse.tensor_errors import (
     sized_for,
 )
 from qdebug.backends.engine import EngineRuntime
-from qdebug.backends.sizing import capture_groups, parallelism
+from qdebug.backends.sizing import capture_groups
 from qdebug.commands.check.suspicions import suspicions
 from qdebug.commands.compare.keeping import DEFAULT, Asked, Kept, decided
 from qdebug.commands.compare.remedies import with_remedies
@@ -60,10 +60,10 @@ from qdebug.config.engine import check_engine_flags
 from qdebug.execute.cluster.machines import open_executor
 from qdebug.execute.context import (
     Context,
+    context_of,
     held_at_once,
     runner_of,
     session_settings,
-    simulation_context,
 )
 from qdebug.execute.engine.build import Engine, check_requested, engine_of, fitted, open_runtime
 from qdebug.execute.engine.request import check_model
@@ -236,7 +236,7 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
     samples = _samples(settings, model, gate)
     grouping = grouping_of(samples)  # Fails before any work.
     writer = _open_writer(stack, settings, keep, samples.count)
-    context = _context(stack, settings, progress)
+    context = context_of(settings, progress, open_executor(stack, settings))
     check_objects(context, model.graph, whole(samples), gate.metric)
     built = build_pair(spec, context, plan, model, samples, saves_plan=bool(settings.save_plan))
     pair = built.pair
@@ -265,18 +265,17 @@ def _measured(prepared: _Prepared) -> Compared:
         QdebugError: samples cannot be read, or a model does not run.
     """
     settings, context, pair = prepared.settings, prepared.context, prepared.built.pair
-    samples, subset, budget = prepared.samples, prepared.subset, settings.memory_budget
+    samples, subset = prepared.samples, prepared.subset
     found = compare_pair(
         context,
         pair,
         subset,
         prepared.gate.metric,
-        memory_budget=budget,
         local_samples=settings.local_samples,
     )
     result = _result(settings, pair, samples, found)
     result = replace(result, data=prepared.data)
-    return Compared(context, pair, samples, prepared.gate, budget, found, result)
+    return Compared(context, pair, samples, prepared.gate, found, result)
 
 
 def _with_activations(prepared: _Prepared, writer: RunWriter, compared: Compared) -> Compared:
@@ -286,7 +285,7 @@ def _with_activations(prepared: _Prepared, writer: RunWriter, compared: Compared
         QdebugError: samples cannot be read, or a model does not run.
         StoreError: the file cannot be written.
     """
-    settings, context, pair = prepared.settings, prepared.context, prepared.built.pair
+    context, pair = prepared.context, prepared.built.pair
     subset, samples = prepared.subset, prepared.samples
     kept, note = _kept(prepared)
     writer.choose(kept.keep, kept.dtype)
@@ -299,7 +298,7 @@ def _with_activations(prepared: _Prepared, writer: RunWriter, compared: Compared
     few = SampleSubset(subset.samples, tuple(batches))
     sizes = tensor_bytes(pair.reference, subset)
     tensors = [t for t in pair.tensors if t in pair.reference.producers]
-    room = settings.memory_budget // (HELD * held_at_once(context))
+    room = context.budget.bytes // (HELD * held_at_once(context))
     for group in capture_groups(tensors, sizes, room) if batches else ():
         rows = Rows(frozenset(chosen), frozenset(group))
         variants = reference_and_candidate(context, pair, group)
@@ -320,22 +319,6 @@ def _kept(prepared: _Prepared) -> tuple[Kept, str]:
     sizes = {t: n / subset.samples.batch_size for t, n in per_batch.items()}
     asked, count = Asked(keep, settings.keep_dtype), prepared.samples.count
     return decided(asked, sizes, count, runs, may_round=not half, histograms=histograms)
-
-
-def _context(stack: ExitStack, settings: CompareSettings, progress: ProgressCallback) -> Context:
-    """Where the work is done. Raises as `open_executor`."""
-    executor = open_executor(stack, settings)
-    kernels = Fp16Kernels(settings.fp16_kernels)
-    sessions = session_settings(settings)
-    return simulation_context(
-        parallelism(),
-        progress,
-        sessions,
-        settings.batch_size,
-        kernels,
-        executor,
-        cached=settings.cache,
-    )
 
 
 def _plan_text(pair: ModelPair, model: str) -> str:

@@ -53,7 +53,6 @@ def with_remedies(compared: Compared, calibrates_on: SampleSpec | None, *, metho
         context,
         calibration,
         method=method,
-        memory_bytes=compared.memory_budget,
         effect=lambda: {x.name: x.output_share or 0.0 for x in result.layers},
     )
     leading = [x for x in result.layers if x.precision is not Precision.FP32][:_MOST_LAYERS]

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from qdebug.backends.sizing import parallelism
 from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.commands.reading import read_data
 from qdebug.config.ranges import RangesSettings
 from qdebug.errors import QdebugError, StoreError, UsageError
-from qdebug.execute.context import session_settings, simulation_context
+from qdebug.execute.context import context_of, session_settings
 from qdebug.execute.control_flow import open_model
 from qdebug.execute.gather import Gathered, from_records, gather_ranges
 from qdebug.execute.model_pair import check_not_quantized
@@ -82,9 +81,7 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
     subset = whole(calibration.open(inputs))
     held_out = None if holdout is None else whole(holdout.open(inputs))
     data = read_data(calibration, holdout)
-    context = simulation_context(
-        parallelism(), progress, sessions, settings.batch_size, cached=settings.cache
-    )
+    context = context_of(settings, progress)
     gathered = gather_ranges(context, model.graph, subset)
     seen: Gathered | None = None
     if held_out is not None:

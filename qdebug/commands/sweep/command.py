@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from qdebug.analyse.gate import check_metric, on_model, read_metric, refuse_without_arrays
 from qdebug.analyse.metric_direction import check_direction
 from qdebug.backends.options import SessionSettings
-from qdebug.backends.sizing import parallelism
 from qdebug.calibrators.registry import parse_method
 from qdebug.commands.sweep.axes import (
     BuilderPoint,
@@ -34,7 +33,7 @@ from qdebug.commands.sweep.measured import (
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import QdebugError, given_by
 from qdebug.execute.cluster.machines import open_executor
-from qdebug.execute.context import session_settings, simulation_context
+from qdebug.execute.context import context_of, session_settings
 from qdebug.execute.engine.build import check_requested, shapes_of
 from qdebug.execute.model_pair import (
     bind_user_plan,
@@ -57,7 +56,7 @@ from qdebug.result import ModelRef
 from qdebug.results.calibrate import ReferenceMetric
 from qdebug.results.conditions import Condition
 from qdebug.results.sweep import Failure, OutputErrors, SweepResult, SweepRow
-from qdebug.types import Fp16Kernels, Progress, ProgressCallback, ignore_progress
+from qdebug.types import Progress, ProgressCallback, ignore_progress
 
 
 def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress) -> SweepResult:
@@ -104,16 +103,12 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     check_metric(metric, models.of(plans[0]), samples)
     refuse_without_arrays(models.of(plans[0]), "settings")
     fit = _fitted(points, models.of(plans[0]), samples)
-    parallel = parallelism()
     not_run = [_why_not_run(point) for point in fit]
     runs = "" in not_run
     # Engines take the batches that they were built for, so these are run everywhere.
     batch_size = samples.batch_size if runs else settings.batch_size
-    kernels = Fp16Kernels(settings.fp16_kernels)
-    executor = open_executor(stack, settings, gpus=True)
-    context = simulation_context(
-        parallel, progress, sessions, batch_size, kernels, executor, cached=settings.cache
-    )
+    context = context_of(settings, progress, open_executor(stack, settings, gpus=True))
+    context = replace(context, batch_size=batch_size)
     total = len(variants) * len(fit)
     folder = None
     if settings.save_engines:
@@ -124,7 +119,7 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
         for variant, plan in zip(variants, plans, strict=True)
     )
     built = None
-    if executor.workers:
+    if context.executor.workers:
         pairs = list(pairs)
         points_run = list(zip(fit, not_run, strict=True))
         each = [pair for _, pair in pairs]

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from qdebug.analyse.effect.effects import noise_alone
 from qdebug.analyse.layer_results import layer_results
@@ -53,7 +53,6 @@ def rated(
     context: Context,
     pair: ModelPair,
     subset: SampleSubset,
-    memory_budget: int,
     ends_at: float = math.inf,
 ) -> Ratings:
     """Rate the layers on some of the samples: their own errors, and where there is time until
@@ -62,7 +61,7 @@ def rated(
     Raises:
         QdebugError: a model does not run.
     """
-    limited = replace(context, ends_at=time.monotonic() + (ends_at - time.monotonic()) / 2)
+    limited = context.until(time.monotonic() + (ends_at - time.monotonic()) / 2)
     few = max(1, affordable_samples(macs_per_sample(pair.layers, subset)))
     wanted = min(len(subset.batches), max(1, few // subset.samples.batch_size))
     step = len(subset.batches) / wanted
@@ -70,9 +69,7 @@ def rated(
     some = SampleSubset(subset.samples, batches)
     layers = dict[str, LayerResult]()
     with suppress(OutOfTimeError):  # then sets are tried in the order of their cost
-        found = compare_pair(
-            limited, pair, some, None, memory_budget=memory_budget, local_samples=some.count
-        )
+        found = compare_pair(limited, pair, some, None, local_samples=some.count)
         layers = {r.name: r for r in layer_results(pair, found.errors)}
     own = {n: _own_noise(r) for n, r in layers.items() if r.local_sqnr_db is not None}
     rating = None

@@ -21,7 +21,6 @@ from qdebug.analyse.metric_samples import FOR_INTERVAL, reference_interval
 from qdebug.analyse.objects import check_objects
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.registry import spec_of
-from qdebug.backends.sizing import parallelism
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.engine import check_engine_flags
 from qdebug.config.specs import PinSearchSpec
@@ -57,7 +56,7 @@ from qdebug.decide.search.pareto import selected_index
 from qdebug.decide.search.problem import Evaluate, Measurement, Pins
 from qdebug.errors import UsageError
 from qdebug.execute.cluster.machines import open_executor
-from qdebug.execute.context import Context, session_settings, simulation_context
+from qdebug.execute.context import Context, context_of, session_settings
 from qdebug.execute.engine import latency
 from qdebug.execute.engine.build import (
     Engine,
@@ -90,7 +89,7 @@ from qdebug.result import ModelRef
 from qdebug.results.engine import KernelTime
 from qdebug.run.executor import Executor
 from qdebug.run.timelimit import check_time
-from qdebug.types import Fp16Kernels, Precision, Progress, ProgressCallback
+from qdebug.types import Precision, Progress, ProgressCallback
 from qdebug.wording import counted, duration, option
 
 _FOR_RATING = 1 / 3
@@ -182,17 +181,8 @@ def prepare(settings: BisectSettings, progress: ProgressCallback, stack: ExitSta
     if target.of_outputs:
         refuse_without_arrays(model, "a set of layers")
     executor: Executor = open_executor(stack, settings, gpus=spec_of(settings.backend).builds)
-    kernels_of_fp16 = Fp16Kernels(settings.fp16_kernels)
-    context = simulation_context(
-        parallelism(),
-        progress,
-        sessions,
-        settings.batch_size,
-        kernels_of_fp16,
-        executor,
-        cached=settings.cache,
-    )
-    limited = replace(context, ends_at=ends_at)
+    context = context_of(settings, progress, executor)
+    limited = context.until(ends_at)
     check_objects(limited, model.graph, searched, target.metric)
     check_allowed(target, limited, model.graph, searched)
     planned = plan_ranges(settings.quantization, limited, plan, model, searched)
@@ -227,7 +217,7 @@ def search_from(
     if ratings is None:
         now = time.monotonic()
         until = now + _FOR_RATING * (ends_at - now)
-        ratings = rated(setup.context, pair, setup.searched, how.memory_budget, until)
+        ratings = rated(setup.context, pair, setup.searched, until)
     space = space_of(how, pair, _costs(how, setup), ratings.noise)
     search = _Search(how, setup, space, started)
     check_time(ends_at)

@@ -38,7 +38,6 @@ def ratings_of(
     start: Quantized,
     fitting: SampleSubset,
     *,
-    memory_budget: int,
     ends_at: float,
 ) -> Ratings:
     """What is found on the calibration samples until `ends_at`, on the clock of `time.monotonic`.
@@ -49,5 +48,5 @@ def ratings_of(
     with suppress(OutOfTimeError):
         check_time(ends_at)
         pair = planned_pair(start.model, start.bound)
-        return rated(context, pair, fitting, memory_budget, ends_at)
+        return rated(context, pair, fitting, ends_at)
     return Ratings()

@@ -19,7 +19,6 @@ from qdebug.analyse.gate import (
     worst_group_notes,
 )
 from qdebug.analyse.objects import check_objects
-from qdebug.backends.sizing import parallelism
 from qdebug.config.repair import RepairSettings
 from qdebug.config.specs import PinSearchSpec, TargetSpec
 from qdebug.decide.bisect.choices import Ratings, raised_to
@@ -38,7 +37,7 @@ from qdebug.decide.repair.study import study_of
 from qdebug.decide.repair.verdict import Judgement
 from qdebug.errors import UsageError
 from qdebug.execute.cluster.machines import open_executor
-from qdebug.execute.context import Context, session_settings, simulation_context
+from qdebug.execute.context import Context, context_of, session_settings
 from qdebug.execute.model_pair import load_model, plan_from, plan_ranges
 from qdebug.formats.registry import CAST, WEIGHT_ONLY
 from qdebug.memo import digest_of
@@ -49,7 +48,7 @@ from qdebug.network.samples.subset import SampleSubset, halves, open_subsets
 from qdebug.network.samplespec import given_specs
 from qdebug.network.weights import model_digest
 from qdebug.plan.plan import PrecisionPlan
-from qdebug.types import Fp16Kernels, Precision, ProgressCallback
+from qdebug.types import Precision, ProgressCallback
 from qdebug.wording import option
 
 _EXECUTIONS = 24
@@ -148,17 +147,8 @@ def prepare(
     target = target and replace(target, metric=metric)
     fitting, choosing, proving = _samples(settings, reference, metric)
     executor = open_executor(stack, settings)
-    kernels = Fp16Kernels(settings.fp16_kernels)
-    context = simulation_context(
-        parallelism(),
-        progress,
-        sessions,
-        settings.batch_size,
-        kernels,
-        executor,
-        cached=settings.cache,
-    )
-    limited = replace(context, ends_at=ends_at)
+    context = context_of(settings, progress, executor)
+    limited = context.until(ends_at)
     for subset in (choosing, proving):
         check_objects(limited, reference.graph, subset, metric)
     more = _direction(limited, reference, choosing, metric, target)
@@ -183,7 +173,6 @@ def prepare(
             context,
             start,
             fitting,
-            memory_budget=settings.memory_budget,
             ends_at=now + _FOR_STUDY * (remedies_end_at - now),
         )
 
@@ -192,7 +181,6 @@ def prepare(
         context,
         fitting,
         method=settings.method,
-        memory_bytes=settings.memory_budget,
         effect=ratings,
     )
     return Setup(

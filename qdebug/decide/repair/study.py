@@ -22,7 +22,6 @@ def study_of(
     fitting: SampleSubset,
     *,
     method: str,
-    memory_bytes: int,
     effect: Callable[[], Mapping[str, float]],
 ) -> Study:
     """A study of the samples `fitting`; tensors that remedies make are calibrated as most others of
@@ -52,7 +51,7 @@ def study_of(
         gather=gather,
         calibrated=complete,
         effect=effect,
-        memory_bytes=memory_bytes,
+        memory_bytes=context.budget.bytes,
         workers=at_once,
         alone=SimulationBackend(cores, sessions=context.sessions),
         progress=context.progress,

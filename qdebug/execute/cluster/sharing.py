@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from qdebug.backends.budget import Budget
 from qdebug.backends.options import SessionSettings
 from qdebug.backends.sizing import Parallelism
 from qdebug.execute.cluster.files import SharedFile, fail_not_seen, shared_file
@@ -58,8 +59,7 @@ class Sharing:
             return _made_job, (self._dumped_job(what),)
         if kind is Context:
             operators = tuple(map(shared_file, what.sessions.operators))
-            budget = what.sessions.memory_budget
-            return _context, (what.batch_size, what.fp16_kernels, operators, budget)
+            return _context, (what.batch_size, what.fp16_kernels, operators, what.budget.bytes)
         if kind is Samples:
             # Objects in memory stay here: what they say was found when the samples were opened.
             spec = replace(
@@ -156,15 +156,16 @@ def _context(
     batch_size: int | None,
     fp16_kernels: Fp16Kernels,
     operators: tuple[SharedFile, ...],
-    memory_budget: int,
+    budget_bytes: int,
 ) -> Context:
     """That of a worker: one runtime thread for each execution in flight."""
     from distributed import get_worker
 
     parallel = Parallelism(max(1, get_worker().state.nthreads), 1)
-    sessions = SessionSettings(tuple(Path(file.checked()) for file in operators), memory_budget)
+    sessions = SessionSettings(tuple(Path(file.checked()) for file in operators))
     sessions.check()
-    return simulation_context(parallel, ignore_progress, sessions, batch_size, fp16_kernels)
+    context = simulation_context(parallel, ignore_progress, sessions, batch_size, fp16_kernels)
+    return replace(context, budget=Budget(budget_bytes))
 
 
 def _opened_samples(file: SharedFile, spec: SampleSpec, inputs: Sequence[TensorSpec]) -> Samples:

@@ -123,7 +123,9 @@ def attribute_engine(
         comparisons = _comparisons(options)
         if mismatch:
             way = CaptureWay.OUTPUTS
-            plain = opened(stack, job.runtime.open(reference.proto, [*names], way, job.group_bytes))
+            plain = opened(
+                stack, job.runtime.open(reference.proto, [*names], way, context.budget.bytes)
+            )
             variants[PLAIN] = as_it_is(reference.proto, _Opened(plain))
             comparisons[PLAIN] = Comparison(REFERENCE, PLAIN)
         runner = runner_of(replace(context, executor=THIS_PROCESS), job.subset)

@@ -35,13 +35,11 @@ class EngineJob:
         runtime: builds and executes engines; fitted to every batch.
         context: executes the reference and the simulation.
         subset: the samples; all batches have been asked for by their shape.
-        group_bytes: see EngineRuntime.open.
     """
 
     runtime: EngineRuntime
     context: Context
     subset: SampleSubset
-    group_bytes: int | None = None
 
     def feeds(self, batch: Batch) -> Feeds:
         """The inputs of a batch."""
@@ -138,7 +136,8 @@ def _tried(
     sums = CaptureSums()
     with ExitStack() as stack:
         try:
-            session = opened(stack, job.runtime.open(candidate.proto, wanted, way, job.group_bytes))
+            room = job.context.budget.bytes
+            session = opened(stack, job.runtime.open(candidate.proto, wanted, way, room))
             for batch in job.subset.batches[:CHECKED_BATCHES]:
                 feeds = job.feeds(batch)
                 expected = reference.run(feeds)
