@@ -124,7 +124,7 @@ def execute_engine(
             )
     if evidence is not None:
         runs: dict[Role, tuple[str, ...]] = {"engine": (ENGINE, CLEAN)}
-        reducers["rows"] = Rows(frozenset(evidence.row_of), frozenset(pair.tensors), runs)
+        reducers["rows"] = Rows(evidence.samples, frozenset(pair.tensors), runs)
     found = attribute_engine(
         job,
         pair.reference,

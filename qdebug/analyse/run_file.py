@@ -16,8 +16,8 @@ from qdebug.types import Array, Tensors
 class RowWriter(Protocol):
     """Takes the activations of one sample."""
 
-    def put_rows(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
-        """See RunWriter.put_rows."""
+    def put(self, role: Role, sample: int, tensors: Tensors) -> None:
+        """See RunWriter.put."""
 
 
 @dataclass(frozen=True)
@@ -83,23 +83,20 @@ class Evidence:
     """Writes the activations of the samples that are worth keeping.
 
     Attributes:
-        row_of: the row of each of them in the file, by its number.
+        samples: their numbers.
         left_out: tensors that are not kept.
     """
 
     writer: RowWriter
-    row_of: Mapping[int, int]
+    samples: frozenset[int]
     left_out: Collection[str] = ()
 
     def __call__(self, found: SampleRows) -> None:
         """Write those of a batch. See runner.Sink."""
         for sample, runs in found.rows.items():
             for role, tensors in runs.items():
-                self._put(role, sample, tensors)
-
-    def _put(self, role: Role, sample: int, tensors: Tensors) -> None:
-        kept = {name: array for name, array in tensors.items() if name not in self.left_out}
-        self.writer.put_rows(role, self.row_of[sample], sample, kept)
+                kept = {name: a for name, a in tensors.items() if name not in self.left_out}
+                self.writer.put(role, sample, kept)
 
 
 def kept_samples(keep: Keep, energies: Array | None, samples: int) -> list[int]:

@@ -22,7 +22,7 @@ It can be read with plain h5py (1.10 file format or newer)::
                             attribute row_reference, row_candidate, row_engine: dtype and shape of
                             one row of the dataset, such as "float32 1x10"; absent in files of
                             earlier versions. A dataset of another form is damaged
-        reference         [rows, *shape of one row], one chunk per row (below 1 GiB)
+        reference         [rows, *shape of one row], not compressed
         candidate         the same; as the simulation computes it
         engine            the same; as an engine computes it. Each may be absent
                             attribute ragged:  int64, rows that are stored apart (absent when none)
@@ -71,8 +71,6 @@ SAMPLES = "samples"
 TENSORS = "tensors"
 RANGES = "ranges"
 
-NO_SAMPLE = -1
-
 
 def row_attribute(role: str) -> str:
     """The attribute of a tensor's group that holds the `row_form` of its dataset of a role."""
@@ -93,10 +91,10 @@ FloatStorage = Literal["float32", "float16"]
 class Keep:
     """Which samples' activations a run file keeps.
 
-    `count` is the number of slots of "worst", and 0 for the others.
+    `kind` is "all", "none" or "worst", and `count` how many of the worst; 0 for the others.
     """
 
-    kind: Literal["all", "none", "worst"]
+    kind: str
     count: int = 0
 
     @classmethod
@@ -106,13 +104,9 @@ class Keep:
         Raises:
             UsageError: anything else, or N below 1.
         """
-        word, colon, number = text.strip().partition(":")
-        if word == "all" and not colon:
-            return cls("all")
-        if word == "none" and not colon:
-            return cls("none")
-        if word == "worst" and re.fullmatch("0*[1-9][0-9]{0,8}", number):
-            return cls("worst", int(number))
+        words = re.fullmatch("(all|none)|(worst):0*([1-9][0-9]{0,8})", text.strip())
+        if words is not None:
+            return cls(words[1] or words[2], int(words[3] or 0))
         raise UsageError(
             f"{option('keep', text)}: not a valid choice of samples to keep.",
             "Use `all`, `none` or `worst:N` with N at least 1, such as `worst:8`.",
@@ -146,7 +140,7 @@ def ragged_group(role: Role) -> str:
 
 
 def write_range_records(file: Any, ranges: Mapping[str, RangeRecord]) -> None:
-    """Replace the calibration records of an open h5py file.
+    """Write the calibration records into an open h5py file.
 
     Args:
         file: an h5py file open for writing.
@@ -155,8 +149,6 @@ def write_range_records(file: Any, ranges: Mapping[str, RangeRecord]) -> None:
     Raises:
         OSError: the disk refused.
     """
-    if RANGES in file:
-        del file[RANGES]
     for index, (name, record) in enumerate(ranges.items()):
         group = file.create_group(numbered(RANGES, index))
         for key, value in record.scalars.items():
@@ -187,10 +179,20 @@ def _number(value: Any) -> float | int:
     return found
 
 
-def numbered_groups(file: Any, parent: str) -> list[Any]:
-    """The groups of an open h5py file below `parent`, in the order they were written."""
+def named_groups(file: Any, parent: str) -> dict[str, Any]:
+    """The groups of an open h5py file below `parent` by the name that each carries, in the order
+    they were written.
+
+    Raises:
+        OSError, KeyError, ValueError: the file is damaged.
+        TypeError: a name is no text.
+    """
     if parent not in file:
-        return []
-    # HDF5 lists by text, which puts 100000 before 99999.
+        return {}
     group = own_item(file, parent)
-    return [own_item(group, key) for key in sorted(group, key=int)]
+    # HDF5 lists by text, which puts 100000 before 99999.
+    items = [own_item(group, key) for key in sorted(group, key=int)]
+    groups = {item.attrs[ATTR_NAME]: item for item in items}
+    if odd := [name for name in groups if not isinstance(name, str)]:
+        raise TypeError(f"{odd[0]!r} in place of a name")
+    return groups

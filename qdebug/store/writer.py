@@ -1,123 +1,125 @@
 """Writes a run file: everything into a temporary file, which becomes the target when it is whole.
 
-h5py releases the interpreter lock while HDF5 reads, writes or compresses, so a thread that puts
-rows does not hold up one that runs a model. One writer is for one thread at a time.
+h5py releases the interpreter lock while HDF5 writes or compresses, so a thread that writes rows
+does not hold up one that runs a model. One writer is for one thread at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import json
-from collections.abc import Iterator, Mapping
+import os
+import re
+import resource
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from qdebug.errors import StoreError
+from qdebug.outputfiles import PartialFile, check_new
 from qdebug.store import schema
-from qdebug.store.partial import PartialRun
-from qdebug.store.rows import TensorRows, storable
-from qdebug.store.schema import FloatStorage, Keep, RangeRecord, Role, write_range_records
+from qdebug.store.schema import FloatStorage, Keep, RangeRecord, Role
 from qdebug.types import Array, Tensors
+from qdebug.wording import option
 
-# Smaller indices and faster row writes than the oldest format, and readable since HDF5 1.10.
-_FORMAT = ("v110", "v110")
-_RELEASE_BYTES = 32 << 20
-"""How much is written between two calls to release_memory()."""
+_LEAST_BYTES = 1 << 20
+"""HDF5 crashes the process where a file cannot hold its first 2 kB."""
+_CODES = {
+    errno.ENOSPC: "QD-STORE-DISK-FULL",
+    errno.EDQUOT: "QD-STORE-DISK-FULL",
+    errno.EFBIG: "QD-STORE-FILE-LIMIT",
+    errno.EEXIST: "QD-STORE-OUTPUT-EXISTS",
+}
 
 
 class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
     """A context manager; leaving it before finish() removes the temporary file."""
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        overwrite: bool,
-        keep: Keep,
-        dtype: FloatStorage = "float32",
-        expected_rows: int = 0,
-    ) -> None:
+    def __init__(self, path: str | Path, *, overwrite: bool) -> None:
         """Check the target and create the temporary file beside it.
-
-        Args:
-            path: the run file to be.
-            overwrite: replace an existing file.
-            keep: with "none", put_rows() does nothing; with "worst:N", rows are the N slots.
-            dtype: "float32" stores what was captured; "float16" narrows floats, except tensors
-                with finite values beyond its range.
-            expected_rows: how many rows are coming, 0 when unknown; lets a full disk be seen
-                before the work is done.
 
         Raises:
             StoreError: the target exists and `overwrite` is False, its directory is missing or
                 not writable, or another run is writing it.
         """
-        self._target = Path(path)
-        self._keep = keep
-        self._dtype: FloatStorage = dtype
-        self._expected = expected_rows
-        if keep.kind == "worst":
-            self._expected = min(keep.count, expected_rows or keep.count)
-        self._samples: dict[int, int] = {}
+        check_new(str(path), option("output"), force=overwrite)
+        if Path(path).exists() and not Path(path).is_file():
+            raise StoreError(
+                f"{path}: exists and is not a regular file.",
+                f"Choose another path with {option('output')}.",
+                code="QD-STORE-OUTPUT-PATH",
+            )
+        self._target, self._overwrite = Path(path), overwrite
+        self._dtype: FloatStorage = "float32"
+        self._row_of: dict[int, int] = {}
         self._groups: dict[str, Any] = {}
-        self._rows: dict[tuple[Role, str], TensorRows] = {}
-        self._row_bytes: dict[Role, int] = {}
-        self._unreleased = 0
-        self._closed = False
-        self._file: Any = None
-        self._partial = PartialRun(self._target, overwrite=overwrite)
+        self._written: defaultdict[tuple[str, Role], set[int]] = defaultdict(set)
+        self._partial = PartialFile(path)
         with self._guard():
-            self._partial.check_space()
-            self._file = _create_run(self._partial.path, keep, dtype)
+            self._check_space(_LEAST_BYTES)
+            # Smaller indices than in the oldest format, and readable since HDF5 1.10. HDF5's own
+            # locking would conflict with the lock on the temporary file.
+            self._file = h5py.File(
+                self._partial.path, "w", libver=("v110", "v110"), rdcc_nbytes=0, locking=False
+            )
+            self._file.attrs[schema.ATTR_SCHEMA] = schema.SCHEMA
+            self._file.attrs[schema.ATTR_COMPLETE] = False
+            now = datetime.datetime.now(datetime.UTC)
+            self._file.attrs[schema.ATTR_CREATED] = now.isoformat(timespec="seconds")
+        self.choose(Keep("none"), (), "float32")
+        self.set_manifest({})
+        self.set_plan("")
 
     def __exit__(self, *_: object) -> None:
-        self._abort()
+        self._close()
 
-    def choose(self, keep: Keep, dtype: FloatStorage) -> None:
-        """Keep less than was said at first, or otherwise; before the first row."""
-        self._keep, self._dtype = keep, dtype
-        if keep.kind == "worst":
-            self._expected = min(keep.count, self._expected or keep.count)
+    def choose(
+        self, keep: Keep, samples: Sequence[int], dtype: FloatStorage, size: float = 0
+    ) -> None:
+        """Say which samples are kept, before the first row.
+
+        Args:
+            keep: by which rule they were chosen.
+            samples: their numbers.
+            dtype: "float32" stores what was captured; "float16" narrows floats, except tensors
+                with finite values beyond its range.
+            size: bytes that they will take: a disk without so much is seen before the work.
+
+        Raises:
+            StoreError: the disk has not as much.
+        """
+        self._dtype = dtype
+        self._row_of = {sample: row for row, sample in enumerate(samples)}
         with self._guard():
+            self._check_space(size)
             self._file.attrs[schema.ATTR_KEEP] = str(keep)
             self._file.attrs[schema.ATTR_DTYPE] = dtype
 
     def set_manifest(self, manifest: Mapping[str, object]) -> None:
         """Store the manifest, whose values JSON can hold; replaces an earlier one."""
-        text = json.dumps(dict(manifest))
         with self._guard():
-            self._file.attrs[schema.ATTR_MANIFEST] = text
+            self._file.attrs[schema.ATTR_MANIFEST] = json.dumps(dict(manifest))
 
     def set_plan(self, yaml_text: str) -> None:
         """Store the precision plan; replaces an earlier one."""
-        with self._guard():
-            del self._file[schema.PLAN]
+        with self._replacing(schema.PLAN):
             self._file[schema.PLAN] = yaml_text
 
-    def set_network(self, text: str) -> None:
-        """Store the description of the network, JSON; replaces an earlier one.
+    def set_json(self, name: str, text: str) -> None:
+        """Store JSON under schema.NETWORK or schema.SHOWN; replaces what is there.
 
         Raises:
             StoreError: the disk refused.
         """
-        self._put_json(schema.NETWORK, text)
-
-    def set_shown(self, text: str) -> None:
-        """Store the samples that lose most by the task, JSON; replaces an earlier one.
-
-        Raises:
-            StoreError: the disk refused.
-        """
-        self._put_json(schema.SHOWN, text)
-
-    def _put_json(self, name: str, text: str) -> None:
         data = np.frombuffer(text.encode(), np.uint8)
-        with self._guard():
-            if name in self._file:
-                del self._file[name]
+        with self._replacing(name):
             self._file.create_dataset(name, data=data, compression="gzip")
 
     def set_ranges(self, ranges: Mapping[str, RangeRecord]) -> None:
@@ -126,38 +128,19 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         Raises:
             StoreError: the disk refused.
         """
-        with self._guard():
-            write_range_records(self._file, ranges)
+        with self._replacing(schema.RANGES):
+            schema.write_range_records(self._file, ranges)
 
-    def put_rows(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
-        """Write row `row` of every tensor; rows come in any order and may be written again.
-
-        What a row holds counts only if, at the end, the row belongs to the sample it was put
-        for. So the same samples may pass again with other tensors, through the same slots.
-
-        Args:
-            role: "reference", "candidate" or "engine".
-            row: from 0; below N with "worst:N".
-            sample: the sample, from 0, that the arrays belong to.
-            tensors: arrays of any shape by tensor name. They are copied before this returns.
+    def put(self, role: Role, sample: int, tensors: Tensors) -> None:
+        """Write what a role gave for one of the samples that were chosen.
 
         Raises:
             StoreError: the disk is full or refused, or an array is of a dtype that no run file
                 holds. The temporary file is gone then.
-            ValueError: a role, row or sample that cannot be meant: a mistake of the caller.
         """
-        if self._keep.kind == "none":
-            return
-        self._check(role, row, sample)
         with self._guard():
-            stored = {name: storable(name, a, self._dtype) for name, a in tensors.items()}
-            if role not in self._row_bytes:
-                self._row_bytes[role] = sum(a.nbytes for a in stored.values())
-                self._partial.check_space(self._needed_bytes() if self._expected else 0)
-            self._samples[row] = sample
-            for name, array in stored.items():
-                self._rows_of(role, name, array, row).put(row, sample, array)
-                self._count(array.nbytes)
+            for name, array in tensors.items():
+                self._put(role, name, self._row_of[sample], storable(name, array, self._dtype))
 
     def finish(self, results_json: str) -> Path:
         """Complete the file and put it in the target's place, in one step.
@@ -167,60 +150,72 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
 
         Raises:
             StoreError: the disk is full or refused; the target is as it was before.
-            ValueError: two rows belong to the same sample: a mistake of the caller.
         """
         with self._guard():
-            samples = self._sample_of_each_row()
-            for rows in self._rows.values():
-                rows.finish(samples)
-            self._file[schema.SAMPLES] = np.array(samples, np.int64)
+            for (name, role), rows in self._written.items():
+                self._finish_rows(self._groups[name], role, rows)
+            self._file[schema.SAMPLES] = np.array(list(self._row_of), np.int64)
             # A name that is no text, as of a file, is as JSON escapes it then.
             text = results_json.encode("utf-8", "backslashreplace").decode("utf-8")
             self._file[schema.RESULTS] = text
             self._file.attrs[schema.ATTR_COMPLETE] = True
-            self._forget_handles()
             self._file.close()
-            self._partial.finish()
-        self._closed = True
-        self._partial.discard()
+            os.fsync(self._partial.fd)
+            self._partial.publish(force=self._overwrite)
+        self._close()
         return self._target
 
-    def _sample_of_each_row(self) -> list[int]:
-        count = 1 + max(self._samples, default=-1)
-        if len(set(self._samples.values())) < len(self._samples):
-            raise ValueError("a sample has two rows")
-        return [self._samples.get(row, schema.NO_SAMPLE) for row in range(count)]
+    def _put(self, role: Role, name: str, row: int, array: Array) -> None:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._file.create_group(schema.numbered(schema.TENSORS, len(self._groups)))
+            self._groups[name] = group
+            group.attrs[schema.ATTR_NAME] = name
+        if role not in group:
+            group.attrs[schema.row_attribute(role)] = schema.row_form(array.dtype, array.shape)
+            shape = (len(self._row_of), *array.shape)
+            # Its rows are written anyway, those without a value by finish().
+            group.create_dataset(role, shape, array.dtype, fill_time="never")
+        dataset = group[role]
+        if (array.dtype, array.shape) == (dataset.dtype, dataset.shape[1:]):
+            dataset[row] = array
+            self._written[name, role].add(row)
+            return
+        self._written[name, role].discard(row)
+        apart = group.require_group(schema.ragged_group(role))
+        if str(row) in apart:
+            del apart[str(row)]
+        apart[str(row)] = array
 
-    def _check(self, role: Role, row: int, sample: int) -> None:
-        if role not in schema.ROLES:
-            raise ValueError(f"no role {role!r}")
-        if row < 0 or (self._keep.kind == "worst" and row >= self._keep.count):
-            raise ValueError(f"no row {row} with keep {self._keep}")
-        if sample < 0:
-            raise ValueError(f"no sample {sample}")
+    def _finish_rows(self, group: Any, role: Role, written: set[int]) -> None:
+        """Fill the rows of a dataset that hold nothing, and record which these are."""
+        dataset, rows = group[role], range(len(self._row_of))
+        ragged = set(map(int, group.get(schema.ragged_group(role), ()))) - written
+        missing = set(rows) - written - ragged
+        for row in ragged | missing:
+            dataset[row] = np.nan if dataset.dtype.kind == "f" else 0
+        for attribute, which in ((schema.ATTR_RAGGED, ragged), (schema.ATTR_MISSING, missing)):
+            if which:
+                dataset.attrs[attribute] = np.array(sorted(which), np.int64)
 
-    def _rows_of(self, role: Role, name: str, first: Array, row: int) -> TensorRows:
-        found = self._rows.get((role, name))
-        if found is None:
-            group = self._groups.get(name)
-            if group is None:
-                path = schema.numbered(schema.TENSORS, len(self._groups))
-                group = self._groups[name] = self._file.create_group(path)
-                group.attrs[schema.ATTR_NAME] = name
-            declared = max(self._expected, row + 1)
-            found = TensorRows(group, role, first, declared)
-            self._rows[role, name] = found
-        return found
+    def _check_space(self, needed: float) -> None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if needed > self._free_bytes():
+            raise OSError(errno.ENOSPC, f"it needs about {needed / 1e6:.0f} MB")
+        if limit != resource.RLIM_INFINITY and needed > limit:
+            raise OSError(errno.EFBIG, f"it needs about {needed / 1e6:.0f} MB")
 
-    def _count(self, written: int) -> None:
-        self._unreleased += written
-        if self._unreleased >= _RELEASE_BYTES:
-            self._unreleased = 0
-            self._partial.release_memory()
+    def _free_bytes(self) -> int:
+        """What the disk has for the file, what it takes already included."""
+        return shutil.disk_usage(self._target.parent).free + os.fstat(self._partial.fd).st_size
 
-    def _needed_bytes(self) -> int:
-        """What the activations need, as far as is known."""
-        return sum(self._row_bytes.values()) * max(self._expected, len(self._samples))
+    @contextlib.contextmanager
+    def _replacing(self, name: str) -> Iterator[None]:
+        """As `_guard`, for what takes the place of an item of the file."""
+        with self._guard():
+            if name in self._file:
+                del self._file[name]
+            yield
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
@@ -230,46 +225,64 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
             StoreError: in place of what h5py raises.
             ValueError: the file is closed: a mistake of the caller.
         """
-        if self._closed:
+        if self._partial.fd < 0:
             raise ValueError("the run file is closed")
         try:
             yield
         except (OSError, RuntimeError) as error:  # RuntimeError is one that HDF5 has
-            failed = self._partial.error(error, self._needed_bytes())
-            self._abort()
+            failed = self._failure(error)
+            self._close()
             raise failed from error
         except BaseException:
-            self._abort()
+            self._close()
             raise
 
-    def _abort(self) -> None:
+    def _failure(self, error: OSError | RuntimeError) -> StoreError:
+        """What a write that failed is told as. HDF5 has the system's error number only in its
+        text, where closing a file fails."""
+        told = re.search(r"errno = (\d+)", str(error))
+        number = getattr(error, "errno", None) or (int(told[1]) if told else 0)
+        why = getattr(error, "strerror", None) or os.strerror(number)
+        if not number:
+            why = (str(error).splitlines() or ["unknown"])[0]
+        less = f"{option('keep', 'worst:8')}, {option('keep', 'none')}"
+        return StoreError(
+            f"{self._target}: writing the run file failed: {why}; "
+            f"{self._free_bytes() / 1e6:.0f} MB available.",
+            f"Choose a path on another disk with {option('output')}, raise `ulimit -f` where that "
+            f"is the limit, or keep less ({less}).",
+            code=_CODES.get(number, "QD-STORE-OUTPUT-PATH"),
+        )
+
+    def _close(self) -> None:
         """Remove the temporary file, unless it has become the target. May be called again."""
-        if self._closed:
-            return
-        self._closed = True
-        self._forget_handles()
-        if self._file is not None:
-            with contextlib.suppress(OSError, RuntimeError, ValueError):
+        self._groups.clear()  # HDF5 keeps a file open as long as something in it is
+        if self._partial.fd >= 0:
+            with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
                 self._file.close()
-        self._partial.discard()
-
-    def _forget_handles(self) -> None:
-        # HDF5 keeps a file open as long as one of its datasets is.
-        self._rows.clear()
-        self._groups.clear()
+            self._partial.discard()
 
 
-def _create_run(path: Path, keep: Keep, dtype: FloatStorage) -> Any:
-    """A new h5py file with the head of an incomplete run."""
-    # No chunk cache: it would keep up to 8 MiB per tensor until the end, and a row is written as a
-    # whole.
-    file = h5py.File(path, "w", libver=_FORMAT, rdcc_nbytes=0, locking=False)
-    file.attrs[schema.ATTR_SCHEMA] = schema.SCHEMA
-    file.attrs[schema.ATTR_COMPLETE] = False
-    now = datetime.datetime.now(datetime.UTC)
-    file.attrs[schema.ATTR_CREATED] = now.isoformat(timespec="seconds")
-    file.attrs[schema.ATTR_KEEP] = str(keep)
-    file.attrs[schema.ATTR_DTYPE] = dtype
-    file.attrs[schema.ATTR_MANIFEST] = "{}"
-    file[schema.PLAN] = ""
-    return file
+def storable(name: str, array: Array, storage: FloatStorage) -> Array:
+    """The array as it is stored: of the machine's byte order, floats narrowed.
+
+    "float16" narrows floats to half the bits unless a finite value would become infinite;
+    "float32" leaves every dtype as it was captured.
+
+    Raises:
+        StoreError: text, complex numbers or another dtype that run files cannot hold.
+    """
+    if array.dtype.kind not in "fiub":
+        raise StoreError(
+            f"Tensor '{name}': arrays of {array.dtype} cannot be stored.",
+            "Leave this tensor out of the comparison.",
+            code="QD-STORE-DTYPE",
+        )
+    array = np.asarray(array, array.dtype.newbyteorder("="))
+    if storage == "float32" or array.dtype.kind != "f" or array.itemsize == 2:
+        return array
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = array.astype(np.float16)
+    # isinf() on float16 takes longer than the narrowing itself; the bits say as much.
+    infinite = (narrow.view(np.uint16) & 0x7FFF) == 0x7C00
+    return narrow if np.isinf(array[infinite]).all() else array

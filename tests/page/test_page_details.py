@@ -37,11 +37,13 @@ SAMPLES = 7
 
 def stored(path: Path, tensors: dict[str, tuple[Any, Any]]) -> RunReader:
     """A run file of arrays [samples, ...], one row for each."""
-    with RunWriter(path, overwrite=True, keep=Keep("all")) as writer:
-        for sample in range(len(next(iter(tensors.values()))[0])):
+    samples = range(len(next(iter(tensors.values()))[0]))
+    with RunWriter(path, overwrite=True) as writer:
+        writer.choose(Keep("all"), samples, "float32")
+        for sample in samples:
             for role, which in (("reference", 0), ("candidate", 1)):
                 row = {name: pair[which][sample : sample + 1] for name, pair in tensors.items()}
-                writer.put_rows(role, sample, sample, row)
+                writer.put(role, sample, row)
         writer.finish("{}")
     return RunReader(path)
 

@@ -21,7 +21,7 @@ from browser import missing, opened
 from patience import PATIENCE_S
 
 import qdebug
-from qdebug.store.partial import PartialRun
+from qdebug.outputfiles import PartialFile
 
 DATA = Path(__file__).parents[2] / "calib_data"
 needs_browser = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -119,12 +119,12 @@ def test_a_replaced_file_is_shown_anew(chromium: Any, run: Path, tmp_path: Path)
 
 def test_a_run_that_is_still_being_written(run: Path, tmp_path: Path) -> None:
     target = tmp_path / "run.h5"
-    partial = PartialRun(target, overwrite=False)
+    partial = PartialFile(target)
     with _started("view", target, "--no-browser") as (_, address):
         first = json.loads(_text(f"{address}status"))["version"]
         assert '"unfinished":true' in _text(address)
         shutil.copy(run, partial.path)
-        partial.finish()
+        partial.publish(force=False)
         assert json.loads(_text(f"{address}status"))["version"] != first
         assert '"unfinished":false' in _text(address)
 

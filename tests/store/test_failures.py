@@ -15,9 +15,8 @@ import pytest
 from patience import PATIENCE_S
 
 from qdebug.errors import StoreError
-from qdebug.store.partial import PartialRun
+from qdebug.outputfiles import PartialFile
 from qdebug.store.reader import RunReader
-from qdebug.store.rows import TensorRows
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
 
@@ -25,9 +24,14 @@ ALL = Keep("all")
 ROW = {"a": np.ones((1, 8), np.float32)}
 
 
+def put_row(writer: RunWriter, sample: int = 0) -> None:
+    writer.choose(ALL, [sample], "float32")
+    writer.put("reference", sample, ROW)
+
+
 def write_run(path: Path, overwrite: bool = False) -> None:
-    with RunWriter(path, overwrite=overwrite, keep=ALL) as writer:
-        writer.put_rows("reference", 0, 0, ROW)
+    with RunWriter(path, overwrite=overwrite) as writer:
+        put_row(writer)
         writer.finish("{}")
 
 
@@ -41,17 +45,19 @@ row = {"a": np.random.default_rng(0).random((1, 1 << 20))}
 """
 KILL = """
 import os, signal
-with RunWriter(sys.argv[1], overwrite=True, keep=Keep("all")) as writer:
-    writer.put_rows("reference", 0, 0, row)
+with RunWriter(sys.argv[1], overwrite=True) as writer:
+    writer.choose(Keep("all"), [0], "float32")
+    writer.put("reference", 0, row)
     os.kill(os.getpid(), getattr(signal, sys.argv[2]))
     writer.finish("{}")
 """
 LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20 << 20, 20 << 20))"
 FILL = """
 try:
-    with RunWriter(sys.argv[1], overwrite=False, keep=Keep("all")) as run:
+    with RunWriter(sys.argv[1], overwrite=False) as run:
+        run.choose(Keep("all"), range(20), "float32")
         for i in range(20):
-            run.put_rows("reference", i, i, row)
+            run.put("reference", i, row)
         run.finish("{}")
 except StoreError as error:
     print(error)
@@ -75,8 +81,8 @@ def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 def test_nothing_is_visible_before_finish(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
-    with RunWriter(path, overwrite=False, keep=ALL) as writer:
-        writer.put_rows("reference", 0, 0, ROW)
+    with RunWriter(path, overwrite=False) as writer:
+        put_row(writer)
         (partial,) = tmp_path.glob(".run.h5.partial")
         assert names_in(tmp_path) == [partial.name]
         assert writer.finish("{}") == path
@@ -90,8 +96,8 @@ def test_leaving_early_removes_the_temporary_file(
     (tmp_path / "run.h5").write_text("before")
 
     def leave() -> None:
-        with RunWriter(tmp_path / "run.h5", overwrite=True, keep=ALL) as writer:
-            writer.put_rows("reference", 0, 0, ROW)
+        with RunWriter(tmp_path / "run.h5", overwrite=True) as writer:
+            put_row(writer)
             if error:
                 raise error
 
@@ -108,7 +114,7 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     path.write_text("before")
     with pytest.raises(StoreError, match="QD-STORE-OUTPUT-EXISTS"):
-        RunWriter(path, overwrite=False, keep=ALL)
+        RunWriter(path, overwrite=False)
     assert names_in(tmp_path) == ["run.h5"]
     write_run(path, overwrite=True)
     with RunReader(path) as run:
@@ -126,7 +132,7 @@ def test_a_link_keeps_leading_to_the_run(tmp_path: Path) -> None:
 def test_targets_that_cannot_be(tmp_path: Path) -> None:
     for path in (tmp_path / "none" / "run.h5", tmp_path, Path("/dev/null"), tmp_path / ("x" * 250)):
         with pytest.raises(StoreError, match="QD-STORE-OUTPUT-PATH"):
-            RunWriter(path, overwrite=True, keep=ALL)
+            RunWriter(path, overwrite=True)
     assert names_in(tmp_path) == []
 
 
@@ -134,15 +140,15 @@ def test_targets_that_cannot_be(tmp_path: Path) -> None:
 def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StoreError, match="QD-STORE-OUTPUT-PATH"):
-        RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL)
+        RunWriter(tmp_path / "run.h5", overwrite=False)
 
 
 def test_a_second_run_to_the_same_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
-    with RunWriter(path, overwrite=False, keep=ALL) as writer:
-        writer.put_rows("reference", 0, 3, ROW)
+    with RunWriter(path, overwrite=False) as writer:
+        put_row(writer, 3)
         with pytest.raises(StoreError, match="QD-STORE-BUSY"):
-            RunWriter(path, overwrite=False, keep=ALL)
+            RunWriter(path, overwrite=False)
         writer.finish("{}")
     with RunReader(path) as run:
         assert run.samples == (3,)
@@ -194,29 +200,27 @@ def test_a_full_disk_is_mapped_and_cleaned_up(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(TensorRows, "put", full)
-    writer = RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL)
+    monkeypatch.setattr(RunWriter, "_put", full)
+    writer = RunWriter(tmp_path / "run.h5", overwrite=False)
     with pytest.raises(StoreError, match="QD-STORE-DISK-FULL"):
-        writer.put_rows("reference", 0, 0, ROW)
+        put_row(writer)
     assert names_in(tmp_path) == []
     with pytest.raises(ValueError, match="closed"):
-        writer.put_rows("reference", 0, 0, ROW)
+        put_row(writer)
 
 
-def test_a_disk_that_will_not_hold_the_run_is_seen_at_the_first_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PartialRun, "free_bytes", lambda _: 1 << 21)
-    writer = RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL, expected_rows=10**9)
-    with pytest.raises(StoreError, match=r"(?s)about 32 GB.*QD-STORE-DISK-FULL"):
-        writer.put_rows("reference", 0, 0, ROW)
+def test_a_disk_that_will_not_hold_the_run_is_seen_before_the_first_row(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run.h5", overwrite=False)
+    with pytest.raises(StoreError, match=r"(?s)about 1000000000 MB.*QD-STORE-DISK-FULL"):
+        writer.choose(ALL, [0], "float32", size=1e15)
+    assert names_in(tmp_path) == []
 
 
 def test_a_close_that_fails_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: PartialRun) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("Can't decrement id ref count (..., errno = 28, error message = 'No')")
 
-    monkeypatch.setattr(PartialRun, "finish", refuse)
+    monkeypatch.setattr(PartialFile, "publish", refuse)
     with pytest.raises(StoreError, match="QD-STORE-DISK-FULL"):
         write_run(tmp_path / "run.h5")
     assert names_in(tmp_path) == []
@@ -224,8 +228,9 @@ def test_a_close_that_fails_is_mapped(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_text_is_refused_by_name(tmp_path: Path) -> None:
     with (
-        RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL) as writer,
+        RunWriter(tmp_path / "run.h5", overwrite=False) as writer,
         pytest.raises(StoreError, match=r"(?s)'words'.*QD-STORE-DTYPE"),
     ):
-        writer.put_rows("reference", 0, 0, {"words": np.array(["a"], object)})
+        writer.choose(ALL, [0], "float32")
+        writer.put("reference", 0, {"words": np.array(["a"], object)})
     assert names_in(tmp_path) == []

@@ -21,10 +21,11 @@ from qdebug.store.writer import RunWriter
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with RunWriter(tmp_path / "run.h5", overwrite=False, keep=Keep("all")) as writer:
-        for row, sample in enumerate((2, 9)):
+    with RunWriter(tmp_path / "run.h5", overwrite=False) as writer:
+        writer.choose(Keep("all"), (2, 9), "float32")
+        for sample in (2, 9):
             tensors = {"conv1/out": np.ones((1, 2000), np.float32), "fc": np.ones(3, np.float32)}
-            writer.put_rows("reference", row, sample, tensors)
+            writer.put("reference", sample, tensors)
         return writer.finish("{}")
 
 
@@ -156,10 +157,11 @@ def test_a_run_compressed_with_what_hdf5_has_needs_no_plugin(path: Path) -> None
 
 def test_a_run_that_was_cut_off_while_it_is_open_gives_no_zeros(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    with RunWriter(tmp_path / "run.h5", overwrite=False, keep=Keep("all")) as writer:
+    with RunWriter(tmp_path / "run.h5", overwrite=False) as writer:
+        writer.choose(Keep("all"), range(8), "float32")
         for row in range(8):
             tensors = {name: rng.normal(size=(1, 20000)).astype(np.float32) for name in "ab"}
-            writer.put_rows("reference", row, row, tensors)
+            writer.put("reference", row, tensors)
         path = writer.finish("{}")
     with RunReader(path) as reader:
         reader.read("reference", "a", 0)

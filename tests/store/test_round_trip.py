@@ -11,26 +11,25 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from refusals import refused
 
 from qdebug.errors import StoreError
-from qdebug.store import rows, writer
-from qdebug.store.partial import PartialRun
 from qdebug.store.reader import RunReader
-from qdebug.store.schema import ROLES, Keep, RangeRecord
-from qdebug.store.writer import RunWriter
+from qdebug.store.schema import NETWORK, ROLES, SHOWN, FloatStorage, Keep, RangeRecord
+from qdebug.store.writer import RunWriter, storable
 
 ALL = Keep("all")
 NAMES = ["/a/b:0", "a;b", "é層/" * 100, "", ".", "..", " x ", "a" * 300, "A", "'\"\n"]
 
 
-def write(path: Path, by_sample: dict[int, dict[str, np.ndarray]], **options: object) -> Path:
+def write(
+    path: Path, by_sample: dict[int, dict[str, np.ndarray]], dtype: FloatStorage = "float32"
+) -> Path:
     """A run whose candidate is its reference, sample by sample in row order."""
-    arguments = {"overwrite": True, "keep": ALL, **options}
-    with RunWriter(path, **arguments) as writer:
-        for row, (sample, tensors) in enumerate(by_sample.items()):
+    with RunWriter(path, overwrite=True) as writer:
+        writer.choose(ALL, list(by_sample), dtype)
+        for sample, tensors in by_sample.items():
             for role in ROLES:
-                writer.put_rows(role, row, sample, tensors)
+                writer.put(role, sample, tensors)
         return writer.finish('{"verdict": {"passed": true}}')
 
 
@@ -45,8 +44,8 @@ def test_any_name_keeps_its_tensor(tmp_path: Path) -> None:
     path = write(tmp_path / "run.h5", {0: tensors})
     with RunReader(path) as run:
         assert run.tensors("reference") == run.tensors("candidate") == tuple(NAMES)
-        for name, array in run.read_rows("candidate", 0, NAMES).items():
-            assert_same(array, tensors[name])
+        for name in NAMES:
+            assert_same(run.read("candidate", name, 0), tensors[name])
 
 
 def test_texts_and_ranges(tmp_path: Path) -> None:
@@ -58,12 +57,12 @@ def test_texts_and_ranges(tmp_path: Path) -> None:
         ),
         "b": RangeRecord(),
     }
-    with RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL) as writer:
+    with RunWriter(tmp_path / "run.h5", overwrite=False) as writer:
         writer.set_plan("replaced")
         writer.set_plan("layers: {é: int8}\n")
-        writer.set_network("replaced")
-        writer.set_network('{"é": 1}')
-        writer.set_shown('[{"é": 1}]')
+        writer.set_json(NETWORK, "replaced")
+        writer.set_json(NETWORK, '{"é": 1}')
+        writer.set_json(SHOWN, '[{"é": 1}]')
         writer.set_manifest(manifest)
         writer.set_ranges({"replaced": RangeRecord()})
         writer.set_ranges(ranges)
@@ -85,62 +84,22 @@ def test_texts_and_ranges(tmp_path: Path) -> None:
 
 
 def test_rows_in_any_order_and_a_tensor_that_comes_late(tmp_path: Path) -> None:
-    with RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL, expected_rows=1) as writer:
-        writer.put_rows("reference", 3, 30, {"a": np.float32([3])})
-        writer.put_rows("reference", 0, 5, {"a": np.float32([0]), "late": np.int64(7)})
-        writer.put_rows("reference", 200, 1, {"a": np.float32([200])})
-        writer.put_rows("reference", 0, 5, {"a": np.float32([-1])})
+    with RunWriter(tmp_path / "run.h5", overwrite=False) as writer:
+        writer.choose(ALL, (5, 30, 1), "float32")
+        writer.put("reference", 30, {"a": np.float32([3])})
+        writer.put("reference", 5, {"a": np.float32([0]), "late": np.int64(7)})
+        writer.put("reference", 1, {"a": np.float32([1, 2])})
+        writer.put("reference", 1, {"a": np.float32([1, 2, 200])})
+        writer.put("reference", 5, {"a": np.float32([-1])})
         writer.finish("{}")
     with RunReader(tmp_path / "run.h5") as run:
         assert run.samples == (1, 5, 30)
-        assert [run.read("reference", "a", s)[0] for s in run.samples] == [200, -1, 3]
+        assert [run.read("reference", "a", s)[-1] for s in run.samples] == [200, -1, 3]
         assert_same(run.read("reference", "late", 5), np.asarray(np.int64(7)))
         assert run.tensors("candidate") == ()
+        assert run.samples_of("reference", "late") == (5,)
         with pytest.raises(StoreError, match=r"(?s)sample 30.*QD-STORE-NO-TENSOR"):
             run.read("reference", "late", 30)
-
-
-def test_a_reused_slot_shows_nothing_of_the_sample_before(tmp_path: Path) -> None:
-    path = tmp_path / "run.h5"
-    with RunWriter(path, overwrite=False, keep=Keep("worst", 2)) as writer:
-        for role in ROLES:
-            writer.put_rows(role, 0, 10, {"a": np.ones(3, np.float32), "b": np.ones(2, np.int32)})
-            writer.put_rows(role, 1, 11, {"a": np.ones(5, np.float32)})
-        writer.put_rows("reference", 0, 12, {"a": np.full(3, 2, np.float32)})
-        writer.put_rows("reference", 1, 13, {"a": np.full(3, 3, np.float32)})
-        with pytest.raises(ValueError, match="no row 2"):
-            writer.put_rows("reference", 2, 14, {})
-        writer.finish("{}")
-    with RunReader(path) as run:
-        assert run.samples == (12, 13)
-        assert run.read("reference", "a", 12).tolist() == [2] * 3
-        assert run.read("reference", "a", 13).tolist() == [3] * 3
-        for role, name in (("reference", "b"), ("candidate", "a"), ("candidate", "b")):
-            with refused("QD-STORE-NO-TENSOR", "sample 12"):
-                run.read(role, name, 12)
-    with h5py.File(path) as file:
-        assert np.isnan(file["tensors/00000/candidate"][()]).all()
-
-
-def test_slots_may_be_gone_through_again_with_other_tensors(tmp_path: Path) -> None:
-    slots = [(0, 0), (1, 1), (0, 2), (1, 0), (0, 1)]  # in the end row 0 is of 1, row 1 of 0
-    with RunWriter(tmp_path / "run.h5", overwrite=False, keep=Keep("worst", 2)) as writer:
-        for name in ("first", "second"):
-            for row, sample in slots:
-                writer.put_rows("reference", row, sample, {name: np.full(2, sample, np.float32)})
-        writer.finish("{}")
-    with RunReader(tmp_path / "run.h5") as run:
-        for name in ("first", "second"):
-            assert [run.read("reference", name, sample)[0] for sample in run.samples] == [0, 1]
-
-
-def test_a_sample_in_two_rows_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
-    with RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL) as writer:
-        writer.put_rows("reference", 0, 7, {})
-        writer.put_rows("reference", 1, 7, {})
-        with pytest.raises(ValueError, match="two rows"):
-            writer.finish("{}")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_rows_of_another_shape(tmp_path: Path) -> None:
@@ -176,13 +135,12 @@ def test_a_tensor_stays_wide_only_where_a_finite_value_would_become_infinite() -
         (65519.9, np.float16), (-65520.0, np.float32), (np.inf, np.float16), (np.nan, np.float16),
     ):  # fmt: skip
         array = np.full((3, 5), value, np.float32)
-        found = rows.storable("a", array, "float16")
+        found = storable("a", array, "float16")
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, array.astype(dtype))
 
 
-def test_rows_of_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MAX_CHUNK_BYTES", 10_000)
+def test_rows_of_any_layout_in_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     by_sample = {
         s: {
@@ -217,24 +175,8 @@ def test_plain_h5py_reads_the_documented_layout(tmp_path: Path) -> None:
         assert file["tensors/00001/candidate"].attrs["missing"].tolist() == [1]
 
 
-def test_a_large_run_does_not_pile_up_in_the_page_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    released = []
-    release = PartialRun.release_memory
-    monkeypatch.setattr(PartialRun, "release_memory", lambda file: released.append(release(file)))
-    monkeypatch.setattr(writer, "_RELEASE_BYTES", 4096)
-    rng = np.random.default_rng(0)
-    by_sample = {i: {"a": rng.standard_normal(1000, np.float32)} for i in range(9)}
-    path = write(tmp_path / "run.h5", by_sample)
-    assert len(released) == len(ROLES) * 9 // 2  # two rows of 4000 bytes each time
-    with RunReader(path) as run:
-        for sample, tensors in by_sample.items():
-            assert_same(run.read("candidate", "a", sample), tensors["a"])
-
-
 def test_keep_none_stores_no_activations(tmp_path: Path) -> None:
-    path = write(tmp_path / "run.h5", {0: {"a": np.ones(3)}}, keep=Keep("none"))
+    path = write(tmp_path / "run.h5", {})
     with (
         RunReader(path) as run,
         pytest.raises(StoreError, match="QD-STORE-NOT-KEPT"),
@@ -263,13 +205,10 @@ ROWS = arrays.arrays(DTYPES, arrays.array_shapes(min_dims=0, max_dims=4, min_sid
     table=st.lists(
         st.dictionaries(st.sampled_from(NAMES), ROWS, max_size=4), min_size=1, max_size=4
     ),
-    expected=st.integers(0, 5),
 )
-def test_any_arrays_round_trip(
-    table: list[dict[str, np.ndarray]], expected: int, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "run.h5", dict(enumerate(table)), expected_rows=expected)
+def test_any_arrays_round_trip(table: list[dict[str, np.ndarray]], tmp_path: Path) -> None:
+    path = write(tmp_path / "run.h5", dict(enumerate(table)))
     with RunReader(path) as run:
         for sample, tensors in enumerate(table):
-            for name, array in run.read_rows("candidate", sample, list(tensors)).items():
-                assert_same(array, tensors[name])
+            for name in tensors:
+                assert_same(run.read("candidate", name, sample), tensors[name])

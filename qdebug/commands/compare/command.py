@@ -51,7 +51,7 @@ from qdebug.analyse.tensor_errors import (
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.sizing import capture_groups
 from qdebug.commands.check.suspicions import suspicions
-from qdebug.commands.compare.keeping import DEFAULT, Asked, Kept, decided
+from qdebug.commands.compare.keeping import Asked, Kept, decided
 from qdebug.commands.compare.remedies import with_remedies
 from qdebug.commands.framework.framework_check import framework_result
 from qdebug.commands.reading import read_data
@@ -92,7 +92,7 @@ from qdebug.result import ModelRef, ReadData, to_json
 from qdebug.results.compare import ENGINE_STAGE, METRIC_STAGE, CompareResult
 from qdebug.results.framework import FrameworkResult
 from qdebug.store.manifest import manifest_of
-from qdebug.store.schema import Keep
+from qdebug.store.schema import NETWORK, SHOWN, Keep
 from qdebug.store.writer import RunWriter
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
@@ -223,7 +223,7 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
     Raises:
         QdebugError: bad input (nothing was written), or a runtime that failed.
     """
-    gate, keep, runtime = _checked(settings, progress)
+    gate, runtime = _checked(settings, progress)
     spec, sessions = settings.quantization, session_settings(settings)
     plan = plan_from(spec)
     target = runtime.target if runtime else ""
@@ -235,7 +235,9 @@ def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCal
     gate = replace(gate, metric=on_model(gate.metric, model))
     samples = _samples(settings, model, gate)
     grouping = grouping_of(samples)  # Fails before any work.
-    writer = _open_writer(stack, settings, keep, samples.count)
+    writer = None
+    if settings.output is not None:
+        writer = stack.enter_context(RunWriter(settings.output, overwrite=settings.force))
     context = context_of(settings, progress, open_executor(stack, settings))
     check_objects(context, model.graph, whole(samples), gate.metric)
     built = build_pair(spec, context, plan, model, samples, saves_plan=bool(settings.save_plan))
@@ -288,19 +290,16 @@ def _with_activations(prepared: _Prepared, writer: RunWriter, compared: Compared
     context, pair = prepared.context, prepared.built.pair
     subset, samples = prepared.subset, prepared.samples
     kept, note = _kept(prepared)
-    writer.choose(kept.keep, kept.dtype)
     chosen = kept_samples(kept.keep, compared.measured.energies, samples.count)
-    row_of = {sample: row for row, sample in enumerate(chosen)}
-    evidence = Evidence(writer, row_of, kept.left_out)
-    batches = [
-        b for b in subset.batches if any(s in row_of for s in range(b.start, b.start + b.count))
-    ]
+    writer.choose(kept.keep, chosen, kept.dtype, kept.size)
+    evidence = Evidence(writer, frozenset(chosen), kept.left_out)
+    batches = [b for b in subset.batches if any(b.start <= s < b.start + b.count for s in chosen)]
     few = SampleSubset(subset.samples, tuple(batches))
     sizes = tensor_bytes(pair.reference, subset)
     tensors = [t for t in pair.tensors if t in pair.reference.producers]
     room = context.budget.bytes // (HELD * held_at_once(context))
     for group in capture_groups(tensors, sizes, room) if batches else ():
-        rows = Rows(frozenset(chosen), frozenset(group))
+        rows = Rows(evidence.samples, frozenset(group))
         variants = reference_and_candidate(context, pair, group)
         runner_of(context, few).run(variants, {"rows": rows}, sinks={"rows": evidence})
     notes = (note,) if note else ()
@@ -348,9 +347,9 @@ def _with_run_file(prepared: _Prepared, writer: RunWriter, compared: Compared) -
     about = asdict(settings), pair, compared.samples, operators
     writer.set_manifest(manifest_of(*about))
     writer.set_plan(_plan_text(pair, result.model.path))
-    writer.set_network(describe(pair.reference, pair.layers, pair.grids).to_text())
+    writer.set_json(NETWORK, describe(pair.reference, pair.layers, pair.grids).to_text())
     if compared.shown:
-        writer.set_shown(json.dumps(to_json(compared.shown)))
+        writer.set_json(SHOWN, json.dumps(to_json(compared.shown)))
     if gathered:
         writer.set_ranges(to_records(gathered))
     return compared.found(run_file=writer.finish(json.dumps(result.to_dict(), ensure_ascii=False)))
@@ -358,30 +357,16 @@ def _with_run_file(prepared: _Prepared, writer: RunWriter, compared: Compared) -
 
 def _checked(
     settings: CompareSettings, progress: ProgressCallback
-) -> tuple[Gate, Keep, EngineRuntime | None]:
+) -> tuple[Gate, EngineRuntime | None]:
     """What can be read, and refused, before any work."""
     check_engine_flags(settings)
     check_reference(settings.reference)
     gate = read_gate(settings.fail_on, settings.metric, settings.decode)
-    keep = DEFAULT if settings.keep is None else Keep.parse(settings.keep)
+    if settings.keep is not None:
+        Keep.parse(settings.keep)
     sessions = session_settings(settings)
     runtime = open_runtime(settings, cached=settings.cache, sessions=sessions, progress=progress)
-    return gate, keep, runtime
-
-
-def _open_writer(
-    stack: ExitStack, settings: CompareSettings, keep: Keep, samples: int
-) -> RunWriter | None:
-    if settings.output is None:
-        return None
-    writer = RunWriter(
-        settings.output,
-        overwrite=settings.force,
-        keep=keep,
-        dtype=settings.keep_dtype or "float32",
-        expected_rows=samples,
-    )
-    return stack.enter_context(writer)
+    return gate, runtime
 
 
 def _unseen_notes(settings: CompareSettings, pair: ModelPair) -> tuple[str, ...]:
