@@ -156,7 +156,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON types: what `--json` writes, and what its JSON Schema describes."""
-        return {"schema": self.SCHEMA, **to_json(self)}
+        return {"schema": self.SCHEMA, "headline": self.headline(), **to_json(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -392,7 +392,12 @@ def json_schema(result: type[Result], *, closed: bool = False) -> dict[str, Any]
     """
     walk = _Schemas(closed)
     body = walk.record(result)
-    properties = {"schema": {"const": result.SCHEMA}, **body["properties"]}
+    headline = {"type": "string", "description": "The result in a sentence."}
+    properties = {
+        "schema": {"const": result.SCHEMA},
+        "headline": headline,
+        **body["properties"],
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": result.SCHEMA,

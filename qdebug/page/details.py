@@ -21,15 +21,11 @@ from qdebug.page.data import Channels, Histogram, Picture, Scatter, TensorDetail
 from qdebug.plan.description import DescribedGrid
 from qdebug.results.ranges import even_bins, with_width
 from qdebug.store.reader import RunReader
-from qdebug.types import Array
 
 BINS = 96
 POINTS = 500
 MOST_CHANNELS = 512
 CELLS = 64
-_SEED = 0
-_LARGEST_DRAW = 10**8
-"""Of how many values numpy draws; of more, the shares are taken."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,6 +37,16 @@ class Pair:
     sample: int
     reference: Floats
     candidate: Floats
+
+    @property
+    def noise(self) -> float:
+        """Of the candidate, over the signal; +inf where it is not a number."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            noise, signal = (
+                float(np.square(x).sum()) for x in (self.reference - self.candidate, self.reference)
+            )
+        ratio = noise / signal if signal > 0 else noise
+        return math.inf if math.isnan(ratio) else ratio
 
 
 class KeptTensors:
@@ -89,20 +95,36 @@ class KeptTensors:
         kept = self._kept(tensor)
         if not kept:
             return self._from_calibration(tensor)
-        ends = [ends for pair in self._pairs(tensor, kept) if (ends := _extent(pair)) is not None]
-        extent = (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None
-        gathered = _Gathered(self._grids.get(tensor), self._axes.get(tensor), extent)
+        found = TensorDetails(tensor, len(kept), kept, None, None, None, None)
+        ends = [_extent(pair.reference, pair.candidate) for pair in self._pairs(tensor, kept)]
+        if not ends:
+            return found
+        finite = [end for end in ends if end is not None]
+        span = with_width(min(e[0] for e in finite), max(e[1] for e in finite)) if finite else None
+        grid, seen, beyond = self._grids.get(tensor), 0, 0
+        counts = np.zeros((2, BINS), np.int64)
+        points, channels, noise = [], [], {}
+        random = np.random.default_rng(0)
         for pair in self._pairs(tensor, kept):
-            gathered.add(pair)
-        pictured = gathered.worst if sample is None else sample
-        shown = None if pictured is None else self._pair(tensor, pictured)
-        return TensorDetails(
-            name=tensor,
-            samples=len(kept),
-            kept=kept,
-            histogram=gathered.histogram(),
-            channels=gathered.channels(),
-            scatter=gathered.scatter(),
+            both = pair.reference, pair.candidate
+            counts += [np.histogram(x, BINS, span or (0.0, 1.0))[0] for x in both]
+            share = min(pair.reference.size, -(-POINTS // len(ends)))
+            drawn = random.choice(pair.reference.size, share, replace=False, shuffle=False)
+            points.append(np.stack([x.ravel()[drawn] for x in both]))
+            channels.append(_by_channel(pair, self._axes.get(tensor)))
+            noise[pair.sample] = pair.noise
+            seen += pair.reference.size
+            beyond += _clipped(pair.candidate, grid) if grid else 0
+        histogram = Histogram(*span, *(tuple(c.tolist()) for c in counts)) if span else None
+        if histogram is not None and grid is not None:
+            histogram = _with_grid(histogram, grid, beyond / seen)
+        pictured = max(noise, key=lambda s: noise[s]) if sample is None else sample
+        shown = self._pair(tensor, pictured)
+        return replace(
+            found,
+            histogram=histogram,
+            channels=_worst_channels(channels),
+            scatter=_scatter(np.concatenate(points, axis=1)[:, :POINTS]),
             picture=None if shown is None else picture(shown, channel),
         )
 
@@ -123,7 +145,7 @@ class KeptTensors:
             return None
         if reference.dtype.kind != "f" or candidate.dtype.kind != "f":
             return None
-        return Pair(sample, _wide(reference), _wide(candidate))
+        return Pair(sample, reference.astype(np.float64), candidate.astype(np.float64))
 
     def _from_calibration(self, tensor: str) -> TensorDetails | None:
         seen = self._calibrated.get(tensor)
@@ -132,10 +154,6 @@ class KeptTensors:
         return TensorDetails(
             tensor, 0, (), calibration_histogram(seen, self._grids.get(tensor)), None, None, None
         )
-
-
-def _wide(array: Array) -> Floats:
-    return np.asarray(array, np.float64)
 
 
 def calibration_histogram(seen: TensorHistogram, grid: DescribedGrid | None) -> Histogram:
@@ -154,7 +172,7 @@ def calibration_histogram(seen: TensorHistogram, grid: DescribedGrid | None) -> 
     return _with_grid(found, grid, clipped)
 
 
-def beyond(values: Floats, grid: DescribedGrid) -> int:
+def _clipped(values: Floats, grid: DescribedGrid) -> int:
     """How many values a grid clips; one that is not symmetric ends half a step beyond its ends."""
     half = 0.0 if grid.low == -grid.high else grid.step / 2
     return int(np.count_nonzero((values < grid.low - half) | (values > grid.high + half)))
@@ -174,72 +192,6 @@ def _with_grid(found: Histogram, grid: DescribedGrid, clipped: float | None) -> 
     )
 
 
-class _Gathered:
-    """What one pass over the kept samples of a tensor gathers."""
-
-    def __init__(
-        self, grid: DescribedGrid | None, axis: int | None, extent: tuple[float, float] | None
-    ) -> None:
-        self._range = None if extent is None else with_width(*extent)
-        self._random = np.random.default_rng(_SEED)
-        self._grid = grid
-        self._beyond = 0
-        self._counts = np.zeros((2, BINS), np.int64)
-        self._points: npt.NDArray[np.float64] = np.zeros((0, 2))
-        self._seen = 0
-        self._channels = _ChannelTotals(axis)
-        self._worst_noise = -1.0
-        self.worst: int | None = None
-
-    def add(self, pair: Pair) -> None:
-        for counts, values in zip(self._counts, (pair.reference, pair.candidate), strict=True):
-            counts += np.histogram(values, BINS, self._range or (0.0, 1.0))[0]
-        self._draw(pair)
-        self._channels.add(pair)
-        if self._grid is not None:
-            self._beyond += beyond(pair.candidate, self._grid)
-        with np.errstate(invalid="ignore", over="ignore"):
-            noise = float(np.square(pair.reference - pair.candidate).sum())
-            signal = float(np.square(pair.reference).sum())
-        ratio = noise / signal if signal > 0 else noise
-        if math.isnan(ratio):
-            ratio = math.inf
-        if ratio > self._worst_noise:
-            self._worst_noise, self.worst = ratio, pair.sample
-
-    def _draw(self, pair: Pair) -> None:
-        """Keep POINTS of all pairs seen, each as likely as any other."""
-        size = pair.reference.size
-        total = self._seen + size
-        wanted = min(POINTS, total)
-        scale = 1 + total // _LARGEST_DRAW
-        fresh = int(self._random.hypergeometric(size // scale, self._seen // scale, wanted))
-        old = self._random.permutation(len(self._points))[: wanted - fresh]
-        new = self._random.choice(size, fresh, replace=False, shuffle=False)
-        drawn = np.stack([pair.reference.ravel()[new], pair.candidate.ravel()[new]], axis=1)
-        self._points = np.concatenate([self._points[old], drawn])
-        self._seen = total
-
-    def histogram(self) -> Histogram | None:
-        if self._range is None:
-            return None
-        reference, candidate = (tuple(counts.tolist()) for counts in self._counts)
-        found = Histogram(*self._range, reference, candidate)
-        if self._grid is None:
-            return found
-        return _with_grid(found, self._grid, self._beyond / self._seen)
-
-    def channels(self) -> Channels | None:
-        return self._channels.worst()
-
-    def scatter(self) -> Scatter | None:
-        finite = self._points[np.isfinite(self._points).all(axis=1)]
-        if not len(finite):
-            return None
-        ordered = finite[np.lexsort((finite[:, 1], finite[:, 0]))]
-        return Scatter(_short(ordered[:, 0]), _short(ordered[:, 1]))
-
-
 def channel_axis(rank: int, axis: int | None) -> int | None:
     """The axis of the channels of an array: the given one; else 1 where there are axes of a picture
     behind it, or the last. None for an array without a batch axis."""
@@ -248,49 +200,46 @@ def channel_axis(rank: int, axis: int | None) -> int | None:
     return None if rank < 2 else 1 if rank > 3 else rank - 1
 
 
-class _ChannelTotals:
-    """Sums by channel. There are none where the samples have different numbers of channels."""
+def _by_channel(pair: Pair, axis: int | None) -> tuple[int | None, Floats]:
+    """The axis of the channels, and of each the largest magnitude, the signal and the noise."""
+    along = channel_axis(pair.reference.ndim, axis)
+    if along is None:
+        return None, np.zeros((3, 0))
+    rows = (
+        np.moveaxis(x, along, 0).reshape(x.shape[along], -1)
+        for x in (pair.reference, pair.reference - pair.candidate)
+    )
+    with np.errstate(invalid="ignore", over="ignore"):
+        signal, error = rows
+        sums = (np.square(x).sum(axis=1) for x in (signal, error))
+        return along, np.stack([np.abs(signal).max(axis=1), *sums])
 
-    def __init__(self, axis: int | None) -> None:
-        self._wanted = axis
-        self._axes: set[tuple[int | None, int]] = set()
-        self._amax: Floats = np.zeros(0)
-        self._sums: Floats = np.zeros((2, 0))
-        """Of the signal and of the noise."""
 
-    def add(self, pair: Pair) -> None:
-        axis = channel_axis(pair.reference.ndim, self._wanted)
-        self._axes.add((axis, 0 if axis is None else pair.reference.shape[axis]))
-        if axis is None or len(self._axes) > 1:
-            return
-        others = tuple(k for k in range(pair.reference.ndim) if k != axis)
-        with np.errstate(invalid="ignore", over="ignore"):
-            amax = np.abs(pair.reference).max(axis=others)
-            signal, error = pair.reference, pair.reference - pair.candidate
-            sums = np.stack([np.square(x).sum(axis=others) for x in (signal, error)])
-        first = not self._amax.size
-        self._amax = amax if first else np.maximum(self._amax, amax)
-        self._sums = sums if first else self._sums + sums
+def _worst_channels(found: Sequence[tuple[int | None, Floats]]) -> Channels | None:
+    """The channels in their order; of many those of the lowest SQNR. None where samples have
+    different numbers of them."""
+    if len({(axis, figures.shape) for axis, figures in found}) != 1 or found[0][0] is None:
+        return None
+    amax = np.max([figures[0] for _, figures in found], axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        signal, noise = np.sum([figures[1:] for _, figures in found], axis=0)
+        sqnr = 10 * np.log10(signal / noise)
+    order = np.argsort(np.where(np.isnan(sqnr), -np.inf, sqnr), kind="stable")[:MOST_CHANNELS]
+    chosen = np.sort(order)
+    return Channels(
+        axis=found[0][0],
+        count=len(amax),
+        index=tuple(chosen.tolist()),
+        amax=_short_or_null(amax[chosen]),
+        sqnr_db=_short_or_null(sqnr[chosen]),
+    )
 
-    def worst(self) -> Channels | None:
-        """The channels in their order; of many those of the lowest SQNR."""
-        if len(self._axes) != 1:
-            return None
-        ((axis, _),) = self._axes
-        if axis is None:
-            return None
-        amax, (signal, noise) = self._amax, self._sums
-        with np.errstate(divide="ignore", invalid="ignore"):
-            sqnr = 10 * np.log10(signal / noise)
-        order = np.argsort(np.where(np.isnan(sqnr), -np.inf, sqnr), kind="stable")[:MOST_CHANNELS]
-        chosen = np.sort(order)
-        return Channels(
-            axis=axis,
-            count=len(amax),
-            index=tuple(chosen.tolist()),
-            amax=_short_or_null(amax[chosen]),
-            sqnr_db=_short_or_null(sqnr[chosen]),
-        )
+
+def _scatter(points: Floats) -> Scatter | None:
+    """Pairs [2, points] in order; None where none is finite."""
+    finite = points[:, np.isfinite(points).all(axis=0)]
+    x, y = shortened(finite[:, np.lexsort(finite[::-1])]).tolist()
+    return Scatter(tuple(x), tuple(y)) if x else None
 
 
 def shortened(values: Floats, digits: int = 5) -> Floats:
@@ -302,10 +251,6 @@ def shortened(values: Floats, digits: int = 5) -> Floats:
         shift < 0, np.rint(values / scale) * scale, np.rint(values * scale) / scale
     )
     return found
-
-
-def _short(values: Floats) -> tuple[float, ...]:
-    return tuple(shortened(values).tolist())
 
 
 def _short_or_null(values: Floats) -> tuple[float | None, ...]:
@@ -356,8 +301,8 @@ def _drawn(planes: Pair, shape: tuple[int, ...], channel: int | None) -> Picture
         difference = np.abs(planes.reference - planes.candidate)
         cells = [averaged(x) for x in (planes.reference, planes.candidate, difference)]
     reference, candidate, error = cells
-    low, high = _extent(Pair(planes.sample, reference, candidate)) or (0.0, 0.0)
-    _, largest = _extent(Pair(planes.sample, error, error)) or (0.0, 0.0)
+    low, high = _extent(reference, candidate) or (0.0, 0.0)
+    _, largest = _extent(error) or (0.0, 0.0)
     colours, height, width = reference.shape
     return Picture(
         sample=planes.sample,
@@ -388,9 +333,9 @@ def averaged(planes: Floats) -> Floats:
     return planes
 
 
-def _extent(pair: Pair) -> tuple[float, float] | None:
-    """The smallest and the largest finite value of both; None without any."""
-    finite = np.concatenate([x[np.isfinite(x)] for x in (pair.reference, pair.candidate)])
+def _extent(*arrays: Floats) -> tuple[float, float] | None:
+    """The smallest and the largest finite value of all; None without any."""
+    finite = np.concatenate([x[np.isfinite(x)] for x in arrays])
     return (float(finite.min()), float(finite.max())) if finite.size else None
 
 

@@ -21,7 +21,6 @@ from qdebug.network.load import ModelFile, read_model
 from qdebug.network.prepare import prepare_model
 from qdebug.page.data import Kind, Missing, RunData
 from qdebug.page.details import KeptTensors
-from qdebug.page.headline import headline_of, sentence_of
 from qdebug.page.network import kernels_of, network_of
 from qdebug.plan.description import DescribedGrid, Description, describe
 from qdebug.plan.planfile import parse_plan
@@ -65,7 +64,7 @@ def of_run(reader: RunReader, model: str | None, label: str = "") -> Source:
         ModelError: `model` cannot be read.
     """
     with Run(reader.path) as run:
-        headline = sentence_of(run.result)
+        headline = _headline(run.result)
     result, manifest = reader.results, reader.manifest
     missing: list[Missing] = []
     described = described_in(reader) or _of_model(model, manifest.get("model"), missing)
@@ -240,11 +239,14 @@ def of_json(path: str, model: str | None) -> Source:
     """
     result = _read_result(path)
     try:
+        headline: str = result["headline"]
+        if _kind(result) == "compare":
+            headline = _headline(CompareResult.from_dict(result))
         # The JSON of an inspection holds the layers of its engine, though not the model's nodes.
         info = from_json(EngineInfo, result) if _kind(result) == "inspect" else None
         if info is not None and info.source is InfoSource.ONNX:
             info = None  # the file is a model, which tells more
-        return _of_result(Path(path).name, result, headline_of(result), model, info)
+        return _of_result(Path(path).name, result, headline, model, info)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path}: has the schema {result['schema']!r}, but not its content: {error}",
@@ -266,8 +268,14 @@ def of_result(found: Result, model: str | None, label: str = "") -> Source:
     """
     result = found.to_dict()
     info = found.info if isinstance(found, InspectResult) else None
-    headline = sentence_of(found) if isinstance(found, CompareResult) else found.headline()
-    return _of_result(label or _named_model(result), result, headline, model, info)
+    return _of_result(label or _named_model(result), result, _headline(found), model, info)
+
+
+def _headline(found: Result) -> str:
+    """A result in a sentence; of a comparison without its model and its verdict, which the page
+    says beside it."""
+    said = found.VIEWS.summary(found) if isinstance(found, CompareResult) else ""
+    return said or found.headline()
 
 
 def _of_result(
