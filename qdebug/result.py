@@ -392,10 +392,9 @@ def json_schema(result: type[Result], *, closed: bool = False) -> dict[str, Any]
     """
     walk = _Schemas(closed)
     body = walk.record(result)
-    headline = {"type": "string", "description": "The result in a sentence."}
     properties = {
         "schema": {"const": result.SCHEMA},
-        "headline": headline,
+        "headline": {"type": "string", "description": "The result in a sentence."},
         **body["properties"],
     }
     return {

@@ -82,6 +82,7 @@ def found(error: float = 0.5) -> Found:
 def test_declarations_decide_the_json() -> None:
     assert found().to_dict() == {
         "schema": "qdebug.found/1",
+        "headline": "qdebug.found/1",
         "items": [
             {"name": "a", "error": 0.5, "count": 3, "from": "here", "note": None, "doubled": 1.0}
         ],

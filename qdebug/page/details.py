@@ -115,7 +115,8 @@ class KeptTensors:
             noise[pair.sample] = pair.noise
             seen += pair.reference.size
             beyond += _clipped(pair.candidate, grid) if grid else 0
-        histogram = Histogram(*span, *(tuple(c.tolist()) for c in counts)) if span else None
+        reference, candidate = (tuple(row) for row in counts.tolist())
+        histogram = Histogram(*span, reference, candidate) if span else None
         if histogram is not None and grid is not None:
             histogram = _with_grid(histogram, grid, beyond / seen)
         pictured = max(noise, key=lambda s: noise[s]) if sample is None else sample
