@@ -99,7 +99,12 @@ def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -
                 settings = from_flags(command.settings, given, file, planned_model)
                 check_files(settings, show)
                 run = import_module(f"qdebug.cli.{command.name}").run
-                return int(run(settings, show))
+                try:
+                    return int(run(settings, show))
+                except KeyboardInterrupt:
+                    if getattr(settings, "cache", False):
+                        _say("qdebug: progress is saved: the same command goes on from there\n")
+                    raise
         except SystemExit as stopped:  # would end us with its code, which may well be 0
             raise UsageError(
                 f"your script called sys.exit({stopped.code!r})",

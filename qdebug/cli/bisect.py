@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdebug import api
-from qdebug.cli.common import emit, exit_code, progress_bars, resumable
+from qdebug.cli.common import emit, exit_code, progress_bars
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.commands import ShownWithProgress
 from qdebug.display.bisect import view
@@ -12,7 +12,7 @@ from qdebug.display.blocks import TERMS
 
 def run(settings: BisectSettings, shown: ShownWithProgress) -> int:
     """Search, and write the plan that was found; 1 where the target is not met."""
-    with resumable(settings.cache), progress_bars(shown) as progress:
+    with progress_bars(shown) as progress:
         result = api.bisect(settings, progress=progress)
     written = [settings.output] if result.found else []
     if result.engine:

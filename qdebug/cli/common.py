@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -104,24 +103,3 @@ def exit_code(result: Result, *, passed: bool) -> int:
         kind = "internal error" if failure.code == INTERNAL else "error"
         print(printable(f"qdebug: {kind}: {failure}", kept="\n"), file=sys.stderr)
     return max((f.exit_code for f in result.failed), default=0 if passed else 1)
-
-
-@contextmanager
-def resumable(kept: bool, model: str | None = None) -> Iterator[None]:
-    """Say, when the work within is interrupted, that what is done so far is kept; where a repair
-    has written its best so far to the file `model`, how good that is.
-
-    Raises:
-        KeyboardInterrupt: it was.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        if kept:
-            print("qdebug: progress is saved; rerun the command to resume", file=sys.stderr)
-        from qdebug.plan.repaired import record_in
-
-        best = record_in(model) if model else None
-        if best is not None and best.unfinished:
-            print(f"qdebug: {model} has the best so far: {best.told}", file=sys.stderr)
-        raise

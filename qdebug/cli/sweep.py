@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdebug import api
-from qdebug.cli.common import emit, exit_code, progress_bars, resumable
+from qdebug.cli.common import emit, exit_code, progress_bars
 from qdebug.config.commands import ShownWithProgress
 from qdebug.config.sweep import SweepSettings
 from qdebug.display.blocks import TERMS
@@ -17,7 +17,7 @@ def run(settings: SweepSettings, shown: ShownWithProgress) -> int:
     Raises:
         BackendError: none could be built; what is known of each has been printed and written.
     """
-    with resumable(settings.cache), progress_bars(shown) as progress:
+    with progress_bars(shown) as progress:
         result = api.sweep(settings, progress=progress)
     written = [settings.output]
     if settings.save_engines and result.built:

@@ -66,7 +66,13 @@ def view(result: CalibrateResult) -> list[Block]:
         coverage_blocks(result.coverage),
         _difference(result.cache_difference) if result.cache_difference else None,
         None if is_chance else notes,
-        _chosen(result),
+        Line(f"Best: {result.best}, by {result.best_by}", "good")
+        if result.best_by
+        else Line(
+            "No output can be compared, so that nothing tells the methods apart: "
+            f"{result.best}, the first, is taken.",
+            "note",
+        ),
     )
 
 
@@ -79,12 +85,21 @@ def _groups(result: CalibrateResult) -> Parts:
         f"samples{'' if result.balanced else alike}.",
         "note",
     )
-    full: Cells[GroupShare] = Column("FP32", "number"), _of_reference
+    full: Cells[GroupShare] = (
+        Column("FP32", "number"),
+        lambda g: g.reference if g.reference is None else score(g.reference, _GROUP_DECIMALS),
+    )
     table = table_of(
         result.groups,
         [
             (Column("group", "name"), lambda g: g.name),
-            (Column("calibrated on", "number"), lambda g: _of(g.calibration_samples, result)),
+            (
+                Column("calibrated on", "number"),
+                lambda g: (
+                    f"{g.calibration_samples} "
+                    f"({share(g.calibration_samples / result.calibration_samples)})"
+                ),
+            ),
             (Column("held out", "number"), lambda g: g.held_out_samples),
             full if any(group.reference is not None for group in result.groups) else None,
             *(
@@ -98,27 +113,12 @@ def _groups(result: CalibrateResult) -> Parts:
     return shown if result.groups else None
 
 
-def _of(samples: int, result: CalibrateResult) -> str:
-    return f"{samples} ({share(samples / result.calibration_samples)})"
-
-
-def _of_reference(group: GroupShare) -> str:
-    return "–" if group.reference is None else score(group.reference, _GROUP_DECIMALS)
-
-
 def _of_group(figures: Mapping[str, GroupFigures], group: GroupShare) -> str:
     found = figures.get(group.name)
     if found is None:
         return "–"
     metric = "" if found.metric is None else f", {score(found.metric, _GROUP_DECIMALS)}"
     return f"{decibel(found.sqnr_db)}{metric}"
-
-
-def _chosen(result: CalibrateResult) -> Line:
-    if not result.best_by:
-        text = "No output can be compared, so that nothing tells the methods apart"
-        return Line(f"{text}: {result.best}, the first, is taken.", "note")
-    return Line(f"Best: {result.best}, by {result.best_by}", "good")
 
 
 def _methods(result: CalibrateResult) -> Table:

@@ -32,7 +32,8 @@ def view(result: CheckResult) -> list[Block]:
         text = figure(variant.value, "thousandths")
         return text if variant.judged else f"({text})"
 
-    tried = f"FP32 on {counted(result.samples, 'sample')}, prepared in other ways"
+    what = "The quantized model" if result.quantized else "FP32"
+    tried = f"{what} on {counted(result.samples, 'sample')}, prepared in other ways"
     columns: list[Cells[TriedVariant]] = [
         (Column("samples"), lambda v: v.name),
         (Column(result.score, "number"), value),

@@ -30,7 +30,6 @@ from qdebug.display.framework import framework_blocks
 from qdebug.display.groups import group_blocks
 from qdebug.display.summary import change, is_certain, precisions, sentence
 from qdebug.metrics.effect import gain_db, is_masked
-from qdebug.metrics.parts import ErrorParts
 from qdebug.metrics.tasks.base import BoxCounts
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
 from qdebug.results.compare import (
@@ -40,7 +39,7 @@ from qdebug.results.compare import (
     TaskResult,
 )
 from qdebug.results.curve import Curve, Figure, Order
-from qdebug.results.stage_report import Stage, StageState
+from qdebug.results.stage_report import StageState
 from qdebug.results.words import (
     FP16_KERNELS,
     decibel,
@@ -124,9 +123,14 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
                 (Column("op", "op"), lambda x: x.op_type),
                 (Column("prec."), lambda x: x.precision),
                 _ordering_column(result, detailed),
-                *((Column(m.column, "number"), _figure(m)) for m in _columns(result, detailed)),
+                *(
+                    (Column(m.column, "number"), partial(_cell, m))
+                    for m in _columns(result, detailed)
+                ),
             ],
-            _style,
+            lambda x: (
+                "worst" if x.rank == 1 and x.local_sqnr_db is not None and not x.harmless else ""
+            ),
         ),
         Line(),
         (Line("Why", "title"), reasons, Line()) if reasons else None,
@@ -135,7 +139,16 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
         engine_blocks(result.engine, _MOST_MISMATCHES) if result.engine else None,
         failures(result.failed),
         notes((*result.notes, *_unlike(result))),
-        _stages(result),
+        table_of(
+            result.stages,
+            [
+                (Column("stage"), lambda s: s.between),
+                (Column(""), lambda s: s.state.words),
+                (Column("", "rest"), lambda s: ": ".join(filter(None, (s.told, s.next_step)))),
+            ],
+            lambda s: _STATE_STYLES[s.state],
+        ),
+        Line(),
         conditions(result.conditions),
         _verdict(result),
     )
@@ -147,16 +160,6 @@ _STATE_STYLES: dict[StageState, Style] = {
     StageState.MEASURED: "",
     StageState.NOT_RUN: "muted",
 }
-
-
-def _stages(result: CompareResult) -> list[Block]:
-    """The steps from the framework to the engine, one line each."""
-    columns: list[Cells[Stage]] = [
-        (Column("stage"), lambda s: s.between),
-        (Column(""), lambda s: s.state.words),
-        (Column("", "rest"), lambda s: ": ".join(filter(None, (s.told, s.next_step)))),
-    ]
-    return [table_of(result.stages, columns, lambda s: _STATE_STYLES[s.state]), Line()]
 
 
 def _ordering_column(result: CompareResult, detailed: bool) -> Cells[LayerResult] | None:
@@ -423,13 +426,6 @@ def _is_estimate(layer: LayerResult) -> bool:
     return bool(layer.effect and layer.output_share is not None and layer.effect.output_share_std)
 
 
-def _gain(layer: LayerResult) -> str:
-    """What keeping only this layer in FP32 gains, in dB."""
-    if layer.gain_db is not None:
-        return _signed(layer.gain_db, layer)
-    return "finite" if layer.effect is not None and layer.effect.gain == math.inf else "–"
-
-
 def _signed(gain: float, layer: LayerResult) -> str:
     """A gain of the layer, in dB."""
     if not math.isfinite(gain):
@@ -441,17 +437,15 @@ def _about(layer: LayerResult) -> str:
     return "≈" if _is_estimate(layer) else ""
 
 
-def _figure(metric: Metric) -> Callable[[LayerResult], str]:
-    """What makes the cells of a metric."""
-    if metric.name == "gain_db":
-        return _gain
-
-    def cell(layer: LayerResult) -> str:
-        if metric.name == "local_sqnr_db" and layer.harmless:
-            return "harmless"
+def _cell(metric: Metric, layer: LayerResult) -> str:
+    """A metric of a layer; of its gain, what keeping only this layer in FP32 gains, in dB."""
+    if metric.name == "local_sqnr_db" and layer.harmless:
+        return "harmless"
+    if metric.name != "gain_db":
         return figure(layer.figure(metric.name), metric.unit, 3)
-
-    return cell
+    if layer.gain_db is not None:
+        return _signed(layer.gain_db, layer)
+    return "finite" if layer.effect is not None and layer.effect.gain == math.inf else "–"
 
 
 def _parts(layers: Sequence[LayerResult]) -> Parts:
@@ -474,17 +468,13 @@ def _parts(layers: Sequence[LayerResult]) -> Parts:
                 (Column("#", "number"), lambda x: x[0].rank),
                 (Column("layer", "name"), lambda x: x[0].name),
                 *(
-                    number_column(head, partial(_error_share, part), "share")
+                    number_column(head, lambda x, part=part: x[1].share(part), "share")
                     for head, part in shown
                 ),
             ],
         ),
         Line(),
     )
-
-
-def _error_share(part: str, of: tuple[LayerResult, ErrorParts]) -> float | None:
-    return of[1].share(part)
 
 
 _PARTS = (
@@ -521,11 +511,6 @@ def _remedies(result: CompareResult) -> Parts:
         ),
         Line(),
     )
-
-
-def _style(layer: LayerResult) -> Style:
-    wrong = layer.rank == 1 and layer.local_sqnr_db is not None and not layer.harmless
-    return "worst" if wrong else ""
 
 
 def _reasons(result: CompareResult, shown: Sequence[LayerResult], detailed: bool) -> Iterator[Line]:

@@ -27,7 +27,12 @@ def group_blocks(result: CompareResult) -> Parts:
             (Column("samples", "number"), lambda g: g.samples),
             calib if groups.calibration_samples else None,
             (Column("SQNR dB, 95 %", "number"), _noise_with_interval),
-            (Column(metric.name, "number"), _scores) if metric else None,
+            (
+                Column(metric.name, "number"),
+                lambda g: g.score and f"{score(g.score.reference)} → {score(g.score.candidate)}",
+            )
+            if metric
+            else None,
             (Column("change, 95 %", "number", 1), _change) if metric else None,
         ],
         lambda g: "worst" if groups.worst is not None and g.name == groups.each[0].name else "",
@@ -71,11 +76,6 @@ def _noise_with_interval(group: GroupResult) -> str:
         return _noise(group)
     high, low = (decibel(noise_db(noise)) for noise in group.noise_interval)
     return f"{_noise(group)} ({low} to {high})"
-
-
-def _scores(group: GroupResult) -> str | None:
-    found = group.score
-    return None if found is None else f"{score(found.reference)} → {score(found.candidate)}"
 
 
 def _change(group: GroupResult) -> str | None:

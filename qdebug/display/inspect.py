@@ -96,7 +96,10 @@ def layers_to_csv(result: InspectResult) -> str:
         "least_ms": lambda _, bound: bound and bound.bound_ms,
         "reads": lambda x, _: _kinds(x.inputs),
         "writes": lambda x, _: _kinds(x.outputs),
-        "formats": lambda x, _: " → ".join(_formats(side) for side in (x.inputs, x.outputs)),
+        "formats": lambda x, _: " → ".join(
+            ", ".join(dict.fromkeys(t.format for t in side if t.format))
+            for side in (x.inputs, x.outputs)
+        ),
         "tactic": lambda x, _: x.tactic,
         "sparse": lambda x, _: x.sparse,
         "origin": lambda x, _: x.origin,
@@ -106,10 +109,6 @@ def layers_to_csv(result: InspectResult) -> str:
         for place, x in enumerate(result.info.working, 1)
     ]
     return "\ufeff" + csv_text(rows)
-
-
-def _formats(tensors: Sequence[EngineTensor]) -> str:
-    return ", ".join(dict.fromkeys(t.format for t in tensors if t.format))
 
 
 def _facts(result: InspectResult) -> Iterator[tuple[str, str | None]]:
@@ -309,14 +308,10 @@ def _interface(result: InspectResult) -> Parts:
             (Column("", "op"), lambda r: r[0]),
             (Column("name", "name"), lambda r: r[1].name),
             (Column("type"), lambda r: r[1].dtype or None),
-            (Column("shape"), lambda r: _shape(r[1].shape)),
+            (Column("shape"), lambda r: " × ".join(map(str, r[1].shape)) or "one value"),
         ],
     )
     return (table, Line()) if rows else None
-
-
-def _shape(axes: Sequence[int | str]) -> str:
-    return " × ".join(printable(str(axis)) for axis in axes) or "one value"
 
 
 def _layers(result: InspectResult, top: int, detailed: bool) -> Parts:

@@ -3,11 +3,10 @@ pipeline only calls back."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import (
@@ -26,7 +25,6 @@ from rich.text import Text
 from qdebug.types import Progress
 from qdebug.wording import duration, printable
 
-_LOG = logging.getLogger(__name__)
 LABELS = {
     "branches": "Following branches",
     "build": "Building",
@@ -54,8 +52,6 @@ LABELS = {
 """What is said of each stage."""
 _SAMPLES = ("branches", "calibrate", "compare", "engine", "evaluate", "reference", "restored")
 """Stages that count samples."""
-_LOG_EVERY_S = 10.0
-"""With -v off a terminal, the time between two lines of one stage."""
 LINE_EVERY_S = 30.0
 """Off a terminal no more time than this passes without a line that says what is done."""
 _SHORTEST_RATED = 0.2
@@ -63,19 +59,35 @@ _SHORTEST_RATED = 0.2
 is too large a part of it."""
 
 
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        unit = task.fields.get("unit", "")
-        if not speed or not unit or (task.elapsed or 0) < _SHORTEST_RATED:
-            return Text()
-        return Text(f"{speed:.{1 if speed < 100 else 0}f} {unit}/s", no_wrap=True)
+@dataclass
+class _Stage:
+    """A stage, which runs for the time `run`: since when, from which step on, and how far it is."""
+
+    task: TaskID
+    begun: float
+    first: int
+    run: int
+    step: Progress
+    ends: float | None = None
+
+    @property
+    def label(self) -> str:
+        """What is done."""
+        return LABELS.get(self.step.stage, self.step.stage)
+
+    def speed(self, now: float) -> str:
+        """How many samples a second; "" where that cannot be told."""
+        seconds, done = now - self.begun, self.step.done - self.first
+        if seconds < _SHORTEST_RATED or done <= 0 or self.step.stage not in _SAMPLES:
+            return ""
+        return f"{done / seconds:.{1 if done < 100 * seconds else 0}f} samples/s"
+
+    def left(self, now: float) -> str:
+        """How long it will take, at the speed since it began: results of workers come in bursts."""
+        return "" if self.ends is None else duration(max(0.0, self.ends - now))
 
 
-class _TimeLeft(ProgressColumn):
-    """At the speed since the stage began: results of workers come in bursts, which may lie further
-    apart than what rich looks back at."""
-
+class _Left(ProgressColumn):
     max_refresh = 0.5
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -83,160 +95,97 @@ class _TimeLeft(ProgressColumn):
         self._clock = clock
 
     def render(self, task: Task) -> Text:
-        ends = task.fields.get("ends")
-        return Text("" if ends is None else duration(max(0.0, ends - self._clock())))
-
-
-class Lines:
-    """What a command does, as lines of its own: none of a command that is done before the first is
-    due."""
-
-    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
-        """`clock` tells the time in seconds."""
-        self._console, self._clock = console, clock
-        self._began = self._said = clock()
-        self._step: tuple[Progress, int] | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="qdebug progress", daemon=True)
-
-    def start(self) -> None:
-        """From now on lines are printed when they are due, also while nothing is reported."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """No line is printed any more."""
-        self._ended.set()
-
-    def step(self, step: Progress, run: int) -> None:
-        """What is done now, for the time `run` of this stage."""
-        self._step = step, run
-
-    def heard(self) -> None:
-        """Something else was printed just now that says it."""
-        self._said = self._clock()
-
-    def say_if_due(self) -> None:
-        """Print a line, if none was printed for so long."""
-        now = self._clock()
-        if now - self._said >= LINE_EVERY_S:
-            self._said = now
-            seconds = int(now - self._began)
-            minutes = f"{seconds // 60:02}:{seconds % 60:02}"
-            doing = _doing(*self._step) if self._step else "reading the model"
-            text = printable(f"qdebug: {minutes} {doing}")
-            self._console.file.write(f"{text}\n")
-            self._console.file.flush()
-
-    def _watch(self) -> None:
-        # Looks more often than lines are due, so that none is late by as much again.
-        while not self._ended.wait(min(1.0, LINE_EVERY_S / 10)):
-            try:
-                self.say_if_due()
-            except (OSError, ValueError):  # the error stream is full, or closed
-                return
-
-
-def _doing(step: Progress, run: int) -> str:
-    """What is done, such as "calibrating 3/16"; of a stage that runs again, for which time: else
-    the count would seem to run backwards."""
-    label = LABELS.get(step.stage, step.stage)
-    total = f"/{step.total}" if step.total else ""
-    text = f"{label[:1].lower()}{label[1:]} {step.done}{total}"
-    if run > 1:
-        text += f" (run {run} of this stage)"
-    if step.note:
-        text += f", {step.note}"
-    return f"working, after {text}" if step.done == step.total else text
+        stage: _Stage | None = task.fields["state"]
+        return Text(stage.left(self._clock()) if stage else "")
 
 
 class ProgressBars:
     """A context manager whose instances are progress callbacks. Off a terminal there are no bars,
-    but a line from time to time; and log lines: one when a stage begins, one when it ends, and some
-    in between."""
+    but a line from time to time: none of a command that is done before the first is due."""
 
     def __init__(
         self, console: Console, enabled: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`clock` tells the time in seconds."""
-        self._logs = enabled and not console.is_terminal
-        self._clock = clock
-        self._logged: dict[str, float] = {}
-        self._lines = Lines(console, clock) if self._logs else None
-        self._begun: dict[str, tuple[float, int]] = {}
+        self._console, self._clock = console, clock
+        self._prints_lines = enabled and not console.is_terminal
+        self._began = self._said = clock()
+        self._ended = threading.Event()
+        self._stages: dict[str, _Stage] = {}
+        self._current: _Stage | None = None
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            _Rate(),
-            _TimeLeft(clock),
+            TextColumn("{task.fields[speed]}"),
+            _Left(clock),
             console=console,
             transient=True,
             disable=not (enabled and console.is_terminal),
         )
-        self._tasks: dict[str, TaskID] = {}
-        self._last: dict[str, Progress] = {}
-        self._runs: Counter[str] = Counter()
 
     def __enter__(self) -> ProgressBars:
         self._bars.start()
-        if self._lines:
-            self._lines.start()
+        if self._prints_lines:
+            threading.Thread(target=self._watch, name="qdebug progress", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
-        if self._lines:
-            self._lines.end()
+        self._ended.set()
 
     def __call__(self, step: Progress) -> None:
         """Show one step."""
-        last, now = self._last.get(step.stage), self._clock()
-        begins = last is None or _starts_over(last, step)
-        if begins:
-            self._begun[step.stage] = now, step.done
-            self._runs[step.stage] += 1
-        left = _seconds_left(step, now, *self._begun[step.stage])
-        if self._lines:
-            self._lines.step(step, self._runs[step.stage])
-            self._log(step, now, left, begins=begins)
-        if step.stage not in self._tasks:
-            unit = "samples" if step.stage in _SAMPLES else ""
-            self._tasks[step.stage] = self._bars.add_task("", total=None, unit=unit)
-        elif begins:
-            # Its clock, too: else a second run of few steps has the rate of a moment.
-            self._bars.reset(self._tasks[step.stage], total=step.total or None)
-        self._last[step.stage] = step
-        label = LABELS.get(step.stage, step.stage)
+        now, stage = self._clock(), self._stages.get(step.stage)
+        if stage is None:
+            stage = _Stage(self._bars.add_task("", state=None, speed=""), now, step.done, 1, step)
+        elif step.done < stage.step.done or stage.step.done >= stage.step.total > 0:
+            # It runs once more: over other samples, for example.
+            stage = _Stage(stage.task, now, step.done, stage.run + 1, step)
+        self._stages[step.stage] = self._current = stage
+        stage.step, stage.ends = step, None
+        done, rest = step.done - stage.first, step.total - step.done
+        if done > 0 and rest > 0:
+            stage.ends = now + (now - stage.begun) * rest / done
         self._bars.update(
-            self._tasks[step.stage],
+            stage.task,
             completed=step.done,
             total=step.total or None,
-            description=f"{label}: {step.note}" if step.note else label,
-            ends=None if left is None else now + left,
+            description=f"{stage.label}: {step.note}" if step.note else stage.label,
+            state=stage,
+            speed=stage.speed(now),
         )
 
-    def _log(self, step: Progress, now: float, left: float | None, *, begins: bool) -> None:
-        recent = not begins and now - self._logged[step.stage] < _LOG_EVERY_S
-        if recent and step.done != step.total:
+    def print_if_due(self) -> None:
+        """Print a line, if none was printed for so long."""
+        now = self._clock()
+        if not self._prints_lines or now - self._said < LINE_EVERY_S:
             return
-        self._logged[step.stage] = now
-        if self._lines and _LOG.isEnabledFor(logging.INFO):
-            self._lines.heard()
-        label = LABELS.get(step.stage, step.stage)
-        of = f" of {step.total}" if step.total else ""
-        rest = "" if left is None else f", {duration(left)} left"
-        _LOG.info("%s: %d%s%s%s", label, step.done, of, step.note and f", {step.note}", rest)
+        self._said = now
+        minutes, seconds = divmod(int(now - self._began), 60)
+        doing = _doing(self._current, now) if self._current else "reading the model"
+        self._console.file.write(printable(f"qdebug: {minutes:02}:{seconds:02} {doing}") + "\n")
+        self._console.file.flush()
+
+    def _watch(self) -> None:
+        # Looks more often than lines are due, so that none is late by as much again.
+        while not self._ended.wait(min(1.0, LINE_EVERY_S / 10)):
+            try:
+                self.print_if_due()
+            except (OSError, ValueError):  # the error stream is full, or closed
+                return
 
 
-def _seconds_left(step: Progress, now: float, begun: float, first: int) -> float | None:
-    """How long a stage will take from `now`, if it goes on as since `begun`, when `first` was done;
-    None where that cannot be said or it is done."""
-    done, rest = step.done - first, step.total - step.done
-    if done <= 0 or rest <= 0:
-        return None
-    return (now - begun) * rest / done
-
-
-def _starts_over(last: Progress, step: Progress) -> bool:
-    """Whether a stage runs once more: over other samples, for example."""
-    return step.done < last.done or last.done >= last.total > 0
+def _doing(stage: _Stage, now: float) -> str:
+    """What is done, such as "calibrating 3/16, 0:01:30 left"; of a stage that runs again, for which
+    time: else the count would seem to run backwards."""
+    step, left = stage.step, stage.left(now)
+    again = f" (run {stage.run} of this stage)" if stage.run > 1 else ""
+    of = f"/{step.total}" if step.total else ""
+    parts = (
+        f"{stage.label[:1].lower()}{stage.label[1:]} {step.done}{of}{again}",
+        step.note,
+        left and f"{left} left",
+    )
+    text = ", ".join(filter(None, parts))
+    return f"working, after {text}" if step.done == step.total else text

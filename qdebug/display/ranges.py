@@ -68,7 +68,10 @@ def _tensors(result: RangesResult, shown: Sequence[TensorDynamics]) -> Table:
             number_column("std", lambda t: t.std, digits=3),
             number_column("amax/rms", lambda t: _known(t.crest_factor), "tenths"),
             number_column("zeros", lambda t: _known(t.zero_share), "share"),
-            (Column("INT8", "number"), _readers),
+            (
+                Column("INT8", "number"),  # how many layers read it in INT8
+                lambda t: "?" if t.read_by is None else str(len(t.read_by) or "–"),
+            ),
         ],
         lambda t: "worst" if _broken(t) else "",
     )
@@ -76,11 +79,6 @@ def _tensors(result: RangesResult, shown: Sequence[TensorDynamics]) -> Table:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _readers(tensor: TensorDynamics) -> str:
-    """How many layers read it in INT8."""
-    return "?" if tensor.read_by is None else str(len(tensor.read_by) or "–")
 
 
 def _notes(result: RangesResult) -> Iterator[str]:

@@ -93,10 +93,11 @@ def view(result: RepairResult) -> list[Block]:
         Checks(tuple(_checks(result))),
         Line(weak, "note") if weak else None,
         Line(printable(result.explanation), "note") if result.explanation else None,
-        Line(_verdict(result), _style(result)),
+        Line(_verdict(result), _STYLES[result.passed]),
     )
 
 
+_STYLES: dict[bool | None, Style] = {None: "strong", True: "good", False: "bad"}
 _LEGEND = {
     Outcome.DROPPED: "dropped: kept at first, but held-out samples are better without it.",
     Outcome.NO_USE: "no use: all layers that it changes are pinned, and pinned layers need no "
@@ -252,7 +253,14 @@ def _steps(result: RepairResult) -> Block:
         (Column("layers", "number"), lambda s: len(s.layers)),
         metric if result.metric else None,
         number_column("SQNR dB", lambda s: s.after.sqnr_db if s.after else None, "dB"),
-        (Column("change", "number"), _gain),
+        (
+            Column("change", "number"),
+            lambda s: (
+                "0.0"
+                if s.gain_db is not None and not round(s.gain_db, 1)
+                else figure(s.gain_db, "gain")
+            ),
+        ),
         (Column("in the end"), lambda s: _OUTCOMES[s.outcome]),
         (Column("why", "rest"), _done),
     ]
@@ -270,11 +278,6 @@ def _steps(result: RepairResult) -> Block:
     )
     styles: list[Style] = ["" for _ in first]
     return Table(steps.columns, (*first, *steps.rows), (*styles, *steps.styles))
-
-
-def _gain(step: Step) -> str | None:
-    gain = step.gain_db
-    return "0.0" if gain is not None and not round(gain, 1) else figure(gain, "gain")
 
 
 def _done(step: Step) -> str:
@@ -345,12 +348,6 @@ def _value(result: RepairResult, figures: Figures, full: float | None) -> str:
     if result.target.startswith("metric") and not figures.failure:
         text = f"{_name(result)} {score(figures.metric)}"
     return text if full is None else f"{text}, FP32 {_name(result)} {score(full)}"
-
-
-def _style(result: RepairResult) -> Style:
-    if result.passed is None:
-        return "strong"
-    return "good" if result.passed else "bad"
 
 
 def _verdict(result: RepairResult) -> str:

@@ -13,7 +13,6 @@ from qdebug.display.blocks import (
     Column,
     Line,
     Parts,
-    Style,
     Table,
     flat,
     notes,
@@ -150,7 +149,10 @@ def _table(result: SweepResult) -> Table:
                         Column(shorten(printable(metric.name), _LONGEST_METRIC), "number"),
                         of_errors(lambda errors: figure(errors.metric, "metric")),
                     ),
-                    (Column("95 %", "number", drop=3), of_errors(_interval)),
+                    (
+                        Column("95 %", "number", drop=3),
+                        of_errors(lambda e: e.interval and "{:.3f} to {:.3f}".format(*e.interval)),
+                    ),
                 )
                 if metric
                 else ()
@@ -160,14 +162,14 @@ def _table(result: SweepResult) -> Table:
             if result.gated
             else None,
         ],
-        lambda row: _style(result, row),
+        lambda row: (
+            "good"
+            if row.number == result.best
+            else "worst"
+            if row.engine is None or row.engine.mismatches
+            else ""
+        ),
     )
-
-
-def _style(result: SweepResult, row: SweepRow) -> Style:
-    if row.number == result.best:
-        return "good"
-    return "worst" if row.engine is None or row.engine.mismatches else ""
 
 
 def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[str]]]:
@@ -300,8 +302,3 @@ def _audited(engine: EngineFacts) -> str:
     if engine.mismatches:
         return f"{len(engine.mismatches)} differ"
     return f"{len(engine.unknown)} unknown" if engine.unknown else "ok"
-
-
-def _interval(errors: OutputErrors) -> str | None:
-    found = errors.interval
-    return None if found is None else f"{found[0]:.3f} to {found[1]:.3f}"

@@ -25,20 +25,20 @@ def _even(rows: Sequence[Row]) -> list[dict[str, Any]]:
     # A record that is null in one row and not in another: its own columns stand for it.
     names = list(dict.fromkeys(name for row in rows for name in row))
     nested = {name for name in names if any(other.startswith(f"{name}.") for other in names)}
-    return [{n: _scalar(row.get(n)) for n in names if n not in nested} for row in rows]
-
-
-def _scalar(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-
-
-def _as_csv(rows: Sequence[Row]) -> bytes:
-    """A value that is not known is empty."""
-    return csv_text(rows).encode()
+    return [
+        {
+            name: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+            for name in names
+            if name not in nested
+            for value in [row.get(name)]
+        }
+        for row in rows
+    ]
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Rows of the same columns as CSV; "" without any."""
+    """Rows of the same columns as CSV, where a value that is not known is empty; "" without
+    any."""
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -63,7 +63,7 @@ def _as_parquet(rows: Sequence[Row]) -> bytes:
 
 
 _WRITERS: Mapping[str, Callable[[Sequence[Row]], bytes]] = {
-    "csv": _as_csv,
+    "csv": lambda rows: csv_text(rows).encode(),
     "parquet": _as_parquet,
 }
 """What writes a table, by the targets of `config.export.RUN_TARGETS`."""

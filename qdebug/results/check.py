@@ -89,6 +89,8 @@ class CheckResult(Result):
         variants: the ways of preparing the samples that were tried.
         findings: the worst first.
         framework: the training framework against the model; null where its outputs were not given.
+        quantized: the model holds Q/DQ or operators on integers: what is said of its score is said
+            of that, not of FP32.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.check/1"
@@ -109,6 +111,7 @@ class CheckResult(Result):
     data: tuple[ReadData, ...] = ()
     framework: FrameworkResult | None = None
     uncounted: Mapping[str, int] = field(default_factory=dict)
+    quantized: bool = False
 
     @property
     @in_json

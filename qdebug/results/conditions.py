@@ -20,7 +20,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">": lambda value, bound: value > bound,
     "<": lambda value, bound: value < bound,
 }
-_PATTERN = re.compile(r"^\s*(\w+)(?:\.(\w+(?:\.\w+)?))?\s*(>=|<=|>|<)\s*(\S+)\s*$")
+_PATTERN = re.compile(r"\s*([\w.]+)\s*(>=|<=|>|<)\s*(\S+)\s*")
 
 
 @dataclass(frozen=True)
@@ -92,23 +92,9 @@ def parse_condition(
         MetricError: the text is not a condition, names an unknown scope or metric, or a metric of
             layers that is not in `names`.
     """
-    where = f"{option(setting)}: '{text}'"
-    examples = _examples(setting, "output.cosine>=0.99", "metric>=0.95")
-    scope, name, operator, bound = _parts(text, where, examples)
-    if scope not in names and not name:
-        raise _without_scope(where, scope, f"{operator}{bound}", setting)
-    _check_known(where, "scope", scope, tuple(names))
-    if scope == "metric" and name:
-        raise _syntax(f"{where}: 'metric' has no parts", examples)
-    if scope == "layer" and name in set(GATED["layer"]).difference(names["layer"]):
-        raise MetricError(
-            f"{where}: {name} is measured by compare only",
-            _examples(setting, "layer.sqnr_db>=20", "output.sqnr_db>=30"),
-            code="QD-METRIC-CONDITION-NOT-MEASURED",
-        )
-    if scope != "metric":
-        _check_known(where, "metric", name or "", names[scope], f" for scope '{scope}'")
-    return Condition(text, scope, name or "", operator, _bound(bound, where))
+    figure, operator, bound = _parsed(text, _figures(names), setting, "output.cosine>=0.99")
+    scope, _, name = figure.partition(".")
+    return Condition(text, scope, name, operator, bound)
 
 
 def parse_value_condition(text: str, names: Sequence[str]) -> Condition:
@@ -118,21 +104,51 @@ def parse_value_condition(text: str, names: Sequence[str]) -> Condition:
     Raises:
         MetricError: the text is not such a condition, or names an unknown value.
     """
-    where = f"{option('fail_on')}: '{text}'"
-    examples = _examples("fail_on", f"{names[0]}>=0.8")
-    name, part, operator, bound = _parts(text, where, examples)
-    if part:
-        raise _syntax(f"{where} is not a condition", examples)
-    _check_known(where, "value", name, names)
-    return Condition(text, "", name, operator, _bound(bound, where))
+    return Condition(text, "", *_parsed(text, names, "fail_on", f"{names[0]}>=0.8"))
 
 
-def _parts(text: str, where: str, examples: str) -> tuple[str, str | None, str, str]:
-    """The scope, the name, the operator and the bound of a condition."""
-    match = _PATTERN.match(text)
-    if match is None:
-        raise _syntax(f"{where} is not a condition", examples)
-    return match[1], match[2], match[3], match[4]
+def _figures(names: Mapping[str, Sequence[str]]) -> list[str]:
+    """What may stand on the left side of a condition."""
+    dotted = [f"{scope}.{name}" for scope, offered in names.items() for name in offered]
+    return [*dotted, *(["metric"] if "metric" in names else [])]
+
+
+def _parsed(
+    text: str, figures: Sequence[str], setting: str, example: str
+) -> tuple[str, str, float]:
+    """The figure, the operator and the bound of a condition."""
+    where, match = f"{option(setting)}: '{text}'", _PATTERN.fullmatch(text)
+    bound = math.nan
+    with contextlib.suppress(ValueError):
+        bound = float(match[3]) if match else bound
+    if match is None or math.isnan(bound):
+        raise MetricError(
+            f"{where} is not a figure, an operator (>=, <=, > or <) and a number",
+            f"Write for example {option(setting, example)}.",
+            code="QD-METRIC-CONDITION-SYNTAX",
+        )
+    figure = match[1]
+    if figure in figures:
+        return figure, match[2], bound
+    of_layers = {f for f in _figures(GATED) if f.startswith("layer.")}
+    if figure in of_layers.difference(figures) and of_layers.intersection(figures):
+        raise MetricError(
+            f"{where}: {figure} is measured by compare only",
+            f"Write for example {option(setting, example)}.",
+            code="QD-METRIC-CONDITION-NOT-MEASURED",
+        )
+    close = [f for f in figures if f.endswith(f".{figure}")]
+    close = close or difflib.get_close_matches(figure, figures, n=1, cutoff=0.5)
+    hint = f"Did you mean '{close[0]}'? " if close else ""
+    if "metric" in figures:
+        scope = (close or figures)[0].partition(".")[0]
+        figures = ["metric", *(f for f in figures if f.startswith(f"{scope}."))]
+        hint += f"'metric' is the figure of {option('metric')}, whatever its name. "
+    raise MetricError(
+        f"{where}: unknown figure '{figure}'",
+        f"{hint}Known: {', '.join(figures)}.",
+        code="QD-METRIC-CONDITION-NAME",
+    )
 
 
 def check_condition(
@@ -151,43 +167,3 @@ def check_condition(
     worst = min(measured) if condition.operator.startswith(">") else max(measured)
     at = places[values.index(worst)] if places else ""
     return Checked(condition.expression, worst, condition.holds_for(worst), at=at)
-
-
-def _examples(setting: str, *conditions: str) -> str:
-    return f"Write for example {' or '.join(option(setting, c) for c in conditions)}."
-
-
-def _without_scope(where: str, word: str, rest: str, setting: str) -> MetricError:
-    """The error of a condition that does not say of what, or names a metric by its own name."""
-    code = "QD-METRIC-CONDITION-NAME"
-    if word in GATED["output"]:
-        hint = f"Write for example {option(setting, f'output.{word}{rest}')}."
-        return MetricError(f"{where} does not say of which tensors", hint, code=code)
-    hint = (
-        f"Write {option(setting, f'metric{rest}')} for the figure of {option('metric')}, whatever "
-        f"its name; or that of an output, such as {option(setting, 'output.cosine>=0.99')}."
-    )
-    return MetricError(f"{where}: unknown figure '{word}'", hint, code=code)
-
-
-def _syntax(what: str, hint: str) -> MetricError:
-    return MetricError(what, hint, code="QD-METRIC-CONDITION-SYNTAX")
-
-
-def _bound(text: str, where: str) -> float:
-    with contextlib.suppress(ValueError):
-        if not math.isnan(number := float(text)):
-            return number
-    raise _syntax(f"{where}: '{text}' is not a number", "Compare with a number, such as 0.99.")
-
-
-def _check_known(where: str, what: str, name: str, known: Sequence[str], of: str = "") -> None:
-    if name in known:
-        return
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"Did you mean '{close[0]}'? " if close else ""
-    raise MetricError(
-        f"{where}: unknown {what} '{name}'{of}",
-        f"{hint}Known: {', '.join(known)}.",
-        code="QD-METRIC-CONDITION-NAME",
-    )

@@ -197,20 +197,20 @@ def test_script_that_ends_the_program(desk: Any) -> None:
         ),
         (
             ["--fail-on", "output.cosin>=1"],
-            ["QD-METRIC-CONDITION-NAME", "--fail-on", "'cosin'", "'cosine'"],
+            ["QD-METRIC-CONDITION-NAME", "--fail-on", "'output.cosine'"],
         ),
         (
             ["--fail-on", "output.cosine>=high"],
-            ["QD-METRIC-CONDITION-SYNTAX", "--fail-on", "'high'"],
+            ["QD-METRIC-CONDITION-SYNTAX", "--fail-on", "=high"],
         ),
         (
             ["--fail-on", "outptu.cosine>=1"],
-            ["QD-METRIC-CONDITION-NAME", "--fail-on", "'outptu'", "output"],
+            ["QD-METRIC-CONDITION-NAME", "--fail-on", "outptu", "output.cosine"],
         ),
         (["--fail-on", "metric>=0.9"], ["QD-METRIC-MISSING", "--fail-on", "--metric"]),
         (
             ["--fail-on", "output.worst_sample<=3"],
-            ["QD-METRIC-CONDITION-NAME", "--fail-on", "'worst_sample'"],
+            ["QD-METRIC-CONDITION-NAME", "--fail-on", "output.worst_sample"],
         ),
         (
             ["--metric", "top7"],

@@ -147,7 +147,7 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
             ["QD-USAGE-METRIC-DIRECTION", "--max-drop 0.1"],
         ),
         (["--target", "metric>=0.9"], ["QD-METRIC-MISSING", "--target", "--metric"]),
-        (["--target", "output.cosin>=0.9"], ["QD-METRIC-CONDITION-NAME", "'cosine'"]),
+        (["--target", "output.cosin>=0.9"], ["QD-METRIC-CONDITION-NAME", "'output.cosine'"]),
         (["--target", "layer.local_sqnr_db>=9"], ["QD-METRIC-CONDITION-NOT-MEASURED"]),
         ([*TARGET, "--pin", "conv"], ["QD-PLAN-LAYER", "--pin", "'conv"]),
         (

@@ -81,7 +81,9 @@ def test_ctrl_c(desk: Any, existing: bool, how: signal.Signals, code: int) -> No
         out, err = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == code, err
     assert out == "" and "Traceback" not in err
-    assert err.strip() == "qdebug: interrupted; nothing half-written was left behind"
+    saved, last = err.strip().splitlines()
+    assert "progress is saved" in saved
+    assert last == "qdebug: interrupted; nothing half-written was left behind"
     assert desk.files() == before
 
 

@@ -61,7 +61,7 @@ def test_the_rate_of_a_stage_that_runs_again_is_its_own() -> None:
     def shown_at_last(*steps: tuple[float, int, int]) -> str:
         file, now = io.StringIO(), [0.0]
         console = Console(file=file, force_terminal=True, width=80, get_time=lambda: now[0])
-        with ProgressBars(console, enabled=True) as progress:
+        with ProgressBars(console, enabled=True, clock=lambda: now[0]) as progress:
             for at, done, total in steps:
                 now[0] = at
                 progress(Progress("calibrate", done, total))
@@ -93,30 +93,6 @@ def test_on_a_terminal_the_time_left_is_that_of_the_whole_stage() -> None:
         assert "0:08:50" in file.getvalue()
 
 
-def test_off_a_terminal_progress_is_logged_from_time_to_time(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    now = [0.0]
-    console = Console(file=io.StringIO(), force_terminal=False)
-    with (
-        caplog.at_level("INFO"),
-        ProgressBars(console, enabled=True, clock=lambda: now[0]) as progress,
-    ):
-        for done in range(1, 41):  # a second each
-            now[0] += 1.0
-            progress(Progress("reference", done, 40))
-        progress(Progress("reference", 1, 9))  # once more, over other samples
-    assert [message.split(": ", 1)[1] for message in caplog.messages] == [
-        "1 of 40",
-        *("11 of 40, 0:00:29 left", "21 of 40, 0:00:19 left", "31 of 40, 0:00:09 left"),
-        *("40 of 40", "1 of 9"),
-    ]
-    caplog.clear()
-    with caplog.at_level("INFO"), ProgressBars(console, enabled=False) as progress:
-        progress(Progress("reference", 1, 9))
-    assert not caplog.messages
-
-
 def lines_of(*steps: tuple[float, Progress | None], **how: Any) -> list[str]:
     """What is printed off a terminal when it is looked at at these times, after these steps."""
     now, file = [100.0], io.StringIO()
@@ -125,16 +101,15 @@ def lines_of(*steps: tuple[float, Progress | None], **how: Any) -> list[str]:
         now[0] = 100.0 + at
         if step is not None:
             bars(step)
-        if bars._lines:
-            bars._lines.say_if_due()
+        bars.print_if_due()
     return file.getvalue().splitlines()
 
 
 def test_off_a_terminal_a_line_is_printed_every_30_seconds() -> None:
     seconds = [(float(k), Progress("effects", k, 90, "2 workers")) for k in range(1, 91)]
     assert lines_of(*seconds) == [
-        "qdebug: 00:30 keeping layers in FP32 one by one 30/90, 2 workers",
-        "qdebug: 01:00 keeping layers in FP32 one by one 60/90, 2 workers",
+        "qdebug: 00:30 keeping layers in FP32 one by one 30/90, 2 workers, 0:01:00 left",
+        "qdebug: 01:00 keeping layers in FP32 one by one 60/90, 2 workers, 0:00:30 left",
         "qdebug: 01:30 working, after keeping layers in FP32 one by one 90/90, 2 workers",
     ]
     assert not lines_of(*seconds[:29])

@@ -35,7 +35,7 @@ def test_parse(text: str, scope: str, name: str, operator: str, bound: float) ->
         ("output.cosine=0.9", "SYNTAX"),
         ("output.cosine>=", "SYNTAX"),
         ("output.cosine>=0.9 or true", "SYNTAX"),
-        ("metric.top1>=0.9", "SYNTAX"),
+        ("metric.top1>=0.9", "NAME"),
         ("output.cosine>=high", "SYNTAX"),
         ("output.cosine>=nan", "SYNTAX"),
         ("output.cosine>==0.9", "SYNTAX"),
@@ -63,7 +63,7 @@ def test_what_is_not_a_condition_on_values(text: str) -> None:
 def test_the_nearest_is_suggested() -> None:
     with pytest.raises(MetricError) as caught:
         parse_condition("output.cosin>=0.9", NAMES)
-    assert "'cosine'?" in caught.value.hint
+    assert "'output.cosine'?" in caught.value.hint
 
 
 @pytest.mark.parametrize(

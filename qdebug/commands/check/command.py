@@ -103,6 +103,7 @@ def check(settings: CheckSettings, progress: ProgressCallback = ignore_progress)
         data=read_data(*sources),
         framework=framework,
         uncounted=work.counts,
+        quantized=model.quantized,
     )
 
 
@@ -169,6 +170,8 @@ def _with_samples(
     judge = Judged("confidence", None, classes)
     try:
         judge = judge_of(settings, compared, model, classes)
+        if model.quantized:
+            judge = replace(judge, subject="The quantized model")
         tried = try_variants(context, model.graph, subset, judge)
     except MetricError as error:
         if _is_misspelt(error, settings):

@@ -105,12 +105,14 @@ class Judged:
         classes: that the model names.
         to_reference: the metric that is asked for where it takes what FP32 finds as the truth:
             then FP32 is always right.
+        subject: what is judged, in a sentence: of a quantized file it is not FP32.
     """
 
     name: str
     metric: TaskMetric | None
     classes: int
     to_reference: TaskMetric | None = None
+    subject: str = "FP32"
 
     @property
     def asked(self) -> TaskMetric | None:

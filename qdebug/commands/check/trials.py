@@ -191,13 +191,13 @@ def _better(
     if severity is None:
         return
     told = (
-        f"FP32 has {judge.name} {given.score:.3f} on {counted(samples, 'sample')} as given, and "
-        f"{best.score:.3f} with {best.variant.name}"
+        f"{judge.subject} has {judge.name} {given.score:.3f} on {counted(samples, 'sample')} "
+        f"as given, and {best.score:.3f} with {best.variant.name}"
     )
     if judge.metric is None:
         told += "; there are no labels to tell"
     elif no_better_than_chance(given.score, samples, judge.guessing(given.run)):
-        told = f"FP32 is at chance level. {told}"
+        told = f"{judge.subject} is at chance level. {told}"
     yield Finding(severity, best.variant.kind, f"{told}.", _remedy(graph, best.variant))
 
 
@@ -243,7 +243,7 @@ def _guessing(judge: Judged, given: Executed, value: float, samples: int) -> lis
         Finding(
             "warning",
             "chance-level",
-            f"FP32 is no better than chance: {judge.name} {value:.3f} on "
+            f"{judge.subject} is no better than chance: {judge.name} {value:.3f} on "
             f"{counted(samples, 'sample')}{level}.",
             "See that these are samples of the model's task, and that the labels are numbered as "
             "its outputs are.",
@@ -269,8 +269,8 @@ def _one_class(judge: Judged, given: Executed, samples: int) -> list[Finding]:
             "warning" if sure else "note",
             "one-class",
             ("" if sure else "If the first output is scores of classes: ")
-            + f"FP32 chooses the same class for all {samples} samples, so no score of classes can "
-            "change much.",
+            + f"{judge.subject} chooses the same class for all {samples} samples, so no score of "
+            "classes can change much.",
             "See that they are samples of several classes, prepared as for training.",
         )
     ]
@@ -310,8 +310,8 @@ def _label_findings(samples: Samples, given: Executed, judge: Judged) -> Iterato
             yield Finding(
                 "error",
                 "labels-off-by-one",
-                f"FP32 has top1 {before:.3f} with the labels as given, and {after:.3f} with "
-                f"{'1 less' if shift < 0 else '1 more'} each: they are off by one.",
+                f"{judge.subject} has top1 {before:.3f} with the labels as given, and {after:.3f} "
+                f"with {'1 less' if shift < 0 else '1 more'} each: they are off by one.",
                 "Number the classes from 0, as the network does.",
             )
 
