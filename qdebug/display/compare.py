@@ -30,6 +30,7 @@ from qdebug.display.framework import framework_blocks
 from qdebug.display.groups import group_blocks
 from qdebug.display.summary import change, is_certain, precisions, sentence
 from qdebug.metrics.effect import gain_db, is_masked
+from qdebug.metrics.parts import ErrorParts
 from qdebug.metrics.tasks.base import BoxCounts
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
 from qdebug.results.compare import (
@@ -468,13 +469,17 @@ def _parts(layers: Sequence[LayerResult]) -> Parts:
                 (Column("#", "number"), lambda x: x[0].rank),
                 (Column("layer", "name"), lambda x: x[0].name),
                 *(
-                    number_column(head, lambda x, part=part: x[1].share(part), "share")
+                    number_column(head, partial(_error_share, part), "share")
                     for head, part in shown
                 ),
             ],
         ),
         Line(),
     )
+
+
+def _error_share(part: str, of: tuple[LayerResult, ErrorParts]) -> float | None:
+    return of[1].share(part)
 
 
 _PARTS = (
