@@ -61,7 +61,7 @@ def task_metrics() -> str:
             m.meaning,
             "higher" if m.higher_is_better else "lower",
             "yes" if m.needs_labels else "no",
-            "yes" if m.function("loss") else "no",
+            "yes" if m.loss else "no",
         )
         for m in BUILT_IN
     )

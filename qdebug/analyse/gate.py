@@ -16,8 +16,7 @@ from qdebug.metrics.chance import no_better_than_chance
 from qdebug.metrics.tasks.base import TaskMetric, is_ragged
 from qdebug.metrics.tasks.classes import Classes, classes_of
 from qdebug.metrics.tasks.facts import ModelFacts
-from qdebug.metrics.tasks.kinds import check_labels
-from qdebug.metrics.tasks.load import bound, load_metric
+from qdebug.metrics.tasks.load import bound, check_labels, load_metric
 from qdebug.metrics.tasks.masks import masks_of
 from qdebug.metrics.tasks.worst_group import of_worst_group
 from qdebug.metrics.tensor import EFFECT_METRICS

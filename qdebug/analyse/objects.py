@@ -14,10 +14,7 @@ from qdebug.execute.context import Context, runner_of
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.tasks.base import TaskMetric, first_output
 from qdebug.metrics.tasks.boxes.detections import DECISION
-from qdebug.metrics.tasks.kinds import reading
 from qdebug.metrics.tasks.masks import masks_of
-from qdebug.metrics.tasks.registry import built_in
-from qdebug.metrics.tasks.worst_group import metric_of
 from qdebug.network.graph import Graph
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.run.outputs import joined
@@ -76,9 +73,8 @@ class _Seen:
         """Whether there is an object in these outputs, or those before."""
         metric = self.metric
         if metric.takes == "boxes":
-            entry = built_in(metric_of(metric.name))
-            assert entry is not None  # those of boxes are built in
-            found = reading(entry, metric.facts, metric.decode).found(outputs, outputs)
+            assert metric.reading is not None  # metrics of boxes are built in
+            found = metric.reading.found(outputs, outputs)
             self.highest = max(self.highest, float(found.scores.max(initial=-math.inf)))
             return self.highest >= DECISION
         array, name = first_output(outputs), next(iter(outputs), "")

@@ -222,8 +222,6 @@ class Reducer:
         Raises:
             MetricError: it does not take them.
         """
-        if self.metric.reduced is None:
-            return None
         batch, before = executed.batch, executed.reference if self.losses else {}
         reference = _of_batch(batch, before, outputs)
         is_reference = run == REFERENCE and self.losses
@@ -337,7 +335,7 @@ class _Reduced:
 
     def __init__(self, metric: TaskMetric, samples: Samples, outputs: Sequence[str]) -> None:
         self._reduce = Reducer(metric, samples)
-        self._is_less = metric.reduced is not None
+        self._is_less = True
         self._keeper = OutputKeeper(REFERENCE, outputs)
 
     def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:

@@ -109,12 +109,12 @@ class NeededOutputs:
         Raises:
             MetricError: the metric does not take them.
         """
-        batch, needed = executed.batch, None
-        own = self._of_samples(executed, self.variant)
-        if self.metric.reduced is not None:
-            labels = self.samples.extras.rows(batch.start, batch.count)
+        batch = executed.batch
+        own = reference = self._of_samples(executed, self.variant)
+        if not (self.losses and self.variant == REFERENCE):
             reference = self._of_samples(executed, REFERENCE) if self.losses else {}
-            needed = self.metric.reduced(own, labels, reference)
+        labels = self.samples.extras.rows(batch.start, batch.count)
+        needed = self.metric.reduced(own, labels, reference)
         if needed is not None:
             return {batch: {**needed}}
         tensors = executed.of(self.variant)
@@ -324,8 +324,7 @@ class MetricEvaluator:
             name: np.concatenate([array[r] for r in rows]) if array.ndim else array
             for name, array in samples.extras.items()
         }
-        settled = metric.settled(outputs) if metric.settled else None
-        return cls(settled or metric, labels, outputs)
+        return cls(metric, labels, outputs)
 
     def __call__(self, outputs: Mapping[str, Array]) -> float:
         """The metric of some outputs, [samples, …].

@@ -125,8 +125,8 @@ metrics = pytest.mark.parametrize("name", NAMES)
 
 
 def names_with(function: str) -> list[str]:
-    """The metrics whose files hold a function, whether what computes them is installed or not."""
-    return [entry.usage for entry in BUILT_IN if entry.function(function)]
+    """The metrics that have a function, whether what computes them is installed or not."""
+    return [entry.usage for entry in BUILT_IN if getattr(entry, function)]
 
 
 def prepared(name: str) -> tuple[TaskMetric, Case]:

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from refusals import refused
 from scipy.special import expit
 
-from qdebug.metrics.tasks.boxes.agreement import box_counts
-from qdebug.metrics.tasks.boxes.decoders import DECODE, fitting_decoder
+from qdebug.metrics.tasks.boxes.decoders import candidates_in, fitting_decoder
 from qdebug.metrics.tasks.boxes.detections import (
     Candidates,
     Detections,
     ious,
-    labelled,
     suppressed,
 )
-from qdebug.metrics.tasks.boxes.losses import soft_f1_losses
+from qdebug.metrics.tasks.boxes.reading import labelled
+from qdebug.metrics.tasks.boxes.scores import box_counts, soft_f1_losses
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.metrics.tasks.registry import DECODERS
 
 SIZE = {"images": (None, 3, 64, 64)}  # 84 places: 64 + 16 + 4
+DECODER_NAMES = [decoder.name for decoder in DECODERS if decoder.takes == "boxes"]
 NAMES = {"names": "{0: 'a', 1: 'b', 2: 'c'}"}
 
 
@@ -130,13 +130,13 @@ def cells() -> tuple[Any, Any, Any]:
     return y, x, stride[:, None]
 
 
-@pytest.mark.parametrize("name", list(DECODE))
+@pytest.mark.parametrize("name", DECODER_NAMES)
 def test_a_decoder_reads_what_its_detector_writes(name: str) -> None:
     random = np.random.default_rng(0)
     boxes, scores = random_boxes(random, 2, 84), 0.3 * random.random((2, 84, 3)) + 0.01
     outputs = outputs_of(name.removesuffix("-seg"), boxes, scores)
     outputs = with_prototypes(name, outputs, scores.shape)
-    found = DECODE[name](outputs, ModelFacts(SIZE, {}))
+    found = candidates_in(outputs, name, ModelFacts(SIZE, {}))
     np.testing.assert_allclose(found.boxes, boxes, atol=1e-5)
     of_one_class = ("end-to-end", "end-to-end-seg", "detections")
     if name in of_one_class:
@@ -149,7 +149,7 @@ def test_a_decoder_reads_what_its_detector_writes(name: str) -> None:
     if found.masks is not None:
         assert found.masks.size == (64, 64) and found.masks.in_boxes
         np.testing.assert_array_equal(found.masks.coefficients, mask_coefficients(2, 84))
-        boxes_alone = DECODE[name.removesuffix("-seg")](outputs, ModelFacts(SIZE, {}))
+        boxes_alone = candidates_in(outputs, name.removesuffix("-seg"), ModelFacts(SIZE, {}))
         assert boxes_alone.masks is None
         np.testing.assert_array_equal(boxes_alone.scores, found.scores)
 
@@ -205,7 +205,7 @@ def test_rf_detr_names_its_outputs(columns: int) -> None:
     assert fitting_decoder(facts) == "rt-detr"
     random = np.random.default_rng(0)
     boxes, logits = random_boxes(random, 2, 9), random.normal(size=(2, 9, columns))
-    found = DECODE["rt-detr"]({"labels": logits, "dets": centred(boxes) / 64}, facts)
+    found = candidates_in({"labels": logits, "dets": centred(boxes) / 64}, "rt-detr", facts)
     np.testing.assert_allclose(found.boxes, boxes)
     np.testing.assert_allclose(found.scores, expit(logits))
 
@@ -214,10 +214,6 @@ def test_rt_detr_with_its_own_postprocessor() -> None:
     rows = {"labels": (None, 300), "boxes": (None, 300, 4), "scores": (None, 300)}
     inputs = SIZE | {"orig_target_sizes": (None, 2)}
     assert fitting_decoder(ModelFacts(inputs, rows)) == "detections"
-
-
-def test_decoders_have_the_names_that_help_texts_list() -> None:
-    assert list(DECODE) == [d.name for d in DECODERS if d.takes == "boxes"]
 
 
 def test_what_nothing_tells_is_asked_for() -> None:
@@ -232,7 +228,7 @@ def test_what_nothing_tells_is_asked_for() -> None:
         load_metric("top1", "yolov8")
 
 
-@pytest.mark.parametrize("name", list(DECODE))
+@pytest.mark.parametrize("name", DECODER_NAMES)
 def test_a_decoder_refuses_outputs_that_it_does_not_read(name: str) -> None:
     outputs = {"y": np.zeros((2, 10)), "z": np.zeros((2, 3))}
     metric = load_metric("box-f1-to-reference", name)

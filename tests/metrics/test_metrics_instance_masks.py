@@ -10,10 +10,10 @@ from refusals import refused
 from scipy.special import expit
 
 from qdebug.commands.check.judging import judged_by
-from qdebug.metrics.tasks.boxes.agreement import box_counts
+from qdebug.metrics.tasks.boxes.decoders import candidates_in
 from qdebug.metrics.tasks.boxes.detections import Candidates
 from qdebug.metrics.tasks.boxes.instance_masks import InstanceMasks
-from qdebug.metrics.tasks.boxes.losses import soft_f1_losses
+from qdebug.metrics.tasks.boxes.scores import box_counts, soft_f1_losses
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
 
@@ -63,9 +63,7 @@ def literal_mask(one: dict[str, Any], sample: int, box: int) -> Any:
 
 
 def candidates(one: dict[str, Any]) -> Candidates:
-    from qdebug.metrics.tasks.boxes.decoders import DECODE
-
-    return DECODE["end-to-end-seg"](one, FACTS)
+    return candidates_in(one, "end-to-end-seg", FACTS)
 
 
 def test_masks_are_enlarged_and_end_with_their_boxes() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, log_softmax, softmax
 
-from qdebug.metrics.tasks.losses import MARGIN_SLOPE, margin_losses, tells_apart
+from qdebug.metrics.tasks.classes import MARGIN_SLOPE, margin_loss, tells_apart
 
 
 def scores(seed: int, classes: int = 4) -> Any:
@@ -29,8 +29,8 @@ def test_the_margin_is_that_to_the_best_other_class(seed: int, classes: int) -> 
     margins = np.array([margin(row, of) for row, of in zip(changed, right, strict=True)])
     spread = np.std([margin(row, of) for row, of in zip(reference, right, strict=True)])
     expected = expit(-MARGIN_SLOPE * margins / spread)
-    np.testing.assert_allclose(margin_losses(changed, right, reference), expected)
-    np.testing.assert_array_equal(margin_losses(changed, right, reference) > 0.5, margins < 0)
+    np.testing.assert_allclose(margin_loss(changed, right, reference), expected)
+    np.testing.assert_array_equal(margin_loss(changed, right, reference) > 0.5, margins < 0)
 
 
 @given(st.integers(0, 50), st.floats(0.01, 100))
@@ -38,8 +38,8 @@ def test_margins_do_not_depend_on_the_unit_of_the_scores(seed: int, unit: float)
     changed, reference = scores(seed), scores(seed + 1)
     right = np.argmax(reference, axis=1)
     np.testing.assert_allclose(
-        margin_losses(unit * changed, right, unit * reference),
-        margin_losses(changed, right, reference),
+        margin_loss(unit * changed, right, unit * reference),
+        margin_loss(changed, right, reference),
         atol=1e-9,
     )
 
@@ -50,17 +50,17 @@ def test_a_broken_sample_is_wrong() -> None:
     broken[0] = np.nan
     broken[1, right[1]] = np.nan
     broken[2, right[2]] = np.inf
-    losses = margin_losses(broken, right, reference)
+    losses = margin_loss(broken, right, reference)
     assert losses[0] == losses[1] == 1 and losses[2] == 0
-    assert margin_losses(reference, np.full(16, -1), reference) == pytest.approx(1)
+    assert margin_loss(reference, np.full(16, -1), reference) == pytest.approx(1)
 
 
 @given(st.integers(0, 50))
 def test_margins_of_probabilities_are_those_of_their_logarithms(seed: int) -> None:
     changed, reference = scores(seed), scores(seed + 1)
     right = np.argmax(reference, axis=1)
-    expected = margin_losses(log_softmax(changed, axis=1), right, log_softmax(reference, axis=1))
-    found = margin_losses(softmax(changed, axis=1), right, softmax(reference, axis=1))
+    expected = margin_loss(log_softmax(changed, axis=1), right, log_softmax(reference, axis=1))
+    found = margin_loss(softmax(changed, axis=1), right, softmax(reference, axis=1))
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 

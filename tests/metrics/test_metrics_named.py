@@ -13,11 +13,10 @@ from refusals import refused
 from scipy.special import expit, softmax
 from scipy.stats import spearmanr
 
-from qdebug.metrics.tasks.ctc import ctc_losses
 from qdebug.metrics.tasks.facts import ModelFacts
 from qdebug.metrics.tasks.load import load_metric
 from qdebug.metrics.tasks.masks import masks_of
-from qdebug.metrics.tasks.text import Lines, greedy
+from qdebug.metrics.tasks.text import Lines, ctc_loss, greedy
 
 seeds = given(st.integers(0, 100))
 
@@ -216,7 +215,7 @@ def test_the_loss_of_a_line_counts_all_paths(seed: int, soft: bool, blank_last: 
         if joined == text:
             whole += float(np.prod(shares[0, range(4), path]))
     expected = -np.log(whole) if whole else -4 * np.log(1e-7)
-    assert ctc_losses(found, Lines((text,)), found) == pytest.approx(expected)
+    assert ctc_loss(found, Lines((text,)), found) == pytest.approx(expected)
 
 
 def test_the_loss_of_embeddings_is_the_margin_between_neighbours() -> None:

@@ -56,7 +56,6 @@ def test_the_graph_decides_before_any_value() -> None:
     low = {"y": np.array([[0.2], [0.3]])}
     wide = {"y": np.array([[0.2], [1.4]])}
     assert metric(low, {"labels": np.array([0, 0])}, wide) == 1
-    assert metric.settled is not None and metric.settled(wide) is None  # nothing is left to decide
 
 
 @pytest.mark.parametrize("by_group", [False, True])
@@ -70,9 +69,9 @@ def test_all_samples_decide_and_not_those_of_a_part(by_group: bool) -> None:
         metric = of_worst_group(metric, "group")
     task = MetricEvaluator.of(metric, samples, {Batch(0, 0, len(logits)): {"y": logits}})
     assert task({"y": logits}) == 1
-    half = np.array([2, 3])
-    part = [{n: a[half] for n, a in x.items()} for x in (task.reference, labels, task.reference)]
-    assert task.metric(*part) == 1
+    if not by_group:  # whose groups are parts already
+        judged = task.metric.judged(task.reference, labels, task.reference, [np.array([2, 3])])
+        assert judged.left_out.tolist() == [1]
 
 
 NODE = helper.make_node

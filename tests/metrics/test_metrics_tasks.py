@@ -11,8 +11,7 @@ import pytest
 from refusals import refused
 
 from qdebug.metrics.tasks.base import join_outputs
-from qdebug.metrics.tasks.kinds import check_labels
-from qdebug.metrics.tasks.load import load_metric, metric_in_memory
+from qdebug.metrics.tasks.load import check_labels, load_metric, metric_in_memory
 from qdebug.metrics.tasks.worst_group import of_worst_group
 
 FUNCTION = "QD-METRIC-FUNCTION"

@@ -56,7 +56,7 @@ def test_it_is_another_metric() -> None:
     found = of_worst_group(metric, "light")
     assert found.key != metric.key and found.name == "top1 after the worst light's loss"
     assert metric_of(found.name) == metric_of("top1") == "top1"
-    assert not found.is_share and found.per_sample is None and found.judge is None
+    assert not found.is_share and found.per_sample is None
 
 
 def test_a_metric_that_does_not_say_which_way_is_better() -> None:

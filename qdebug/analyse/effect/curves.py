@@ -36,7 +36,7 @@ from qdebug.errors import MetricError
 from qdebug.execute.evaluator import KeptReference
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tasks.base import Float64, is_share
-from qdebug.metrics.tasks.losses import tells_apart
+from qdebug.metrics.tasks.classes import tells_apart
 from qdebug.metrics.tensor import noise_db
 from qdebug.network.macs import macs_per_sample
 from qdebug.results.compare import CompareResult, LayerResult, TaskResult

@@ -16,7 +16,7 @@ from qdebug.execute.context import Context
 from qdebug.metrics.accumulate import REFERENCE, ExecutedBatch
 from qdebug.metrics.effect import noise_by_sample, output_energies
 from qdebug.metrics.tasks.base import TaskMetric
-from qdebug.metrics.tasks.losses import tells_apart
+from qdebug.metrics.tasks.classes import tells_apart
 from qdebug.network.outputparts import OutputParts
 from qdebug.network.samples import Batch
 from qdebug.network.samples.subset import SampleSubset

@@ -16,7 +16,7 @@ from qdebug.execute.context import Context, runner_of
 from qdebug.execute.variants import PlannedVariants
 from qdebug.metrics.chance import no_better_than_chance
 from qdebug.metrics.effect import noise_by_sample
-from qdebug.metrics.tasks.base import Outputs, TaskMetric, rows_of
+from qdebug.metrics.tasks.base import Outputs, TaskMetric
 from qdebug.metrics.tensor import noise_db
 from qdebug.network.samples.groups import Grouping
 from qdebug.network.samples.subset import SampleSubset
@@ -95,9 +95,8 @@ def _score(task: MetricEvaluator, outputs: Outputs, rows: Array) -> float | None
     samples that are all of one class."""
     if not len(rows):
         return None
-    given = (outputs, task.labels, task.reference)
     try:
-        return task.metric(*(rows_of(arrays, rows) for arrays in given))
+        return float(task.metric.judged(outputs, task.labels, task.reference, [rows]).left_out[0])
     except MetricError:
         return None
 

@@ -15,9 +15,8 @@ from qdebug.config.check import CheckSettings
 from qdebug.execute.context import Context, runner_of
 from qdebug.metrics.accumulate import REFERENCE
 from qdebug.metrics.tasks.base import LABEL_NAMES, TaskMetric, first_output
-from qdebug.metrics.tasks.kinds import check_labels, decoder_of
-from qdebug.metrics.tasks.load import load_metric
-from qdebug.metrics.tasks.losses import are_probabilities
+from qdebug.metrics.tasks.classes import are_probabilities
+from qdebug.metrics.tasks.load import check_labels, load_metric
 from qdebug.metrics.tasks.registry import WITH_MASKS
 from qdebug.metrics.tasks.worst_group import metric_of
 from qdebug.network.graph import Graph
@@ -132,8 +131,8 @@ class Judged:
     @property
     def decoder(self) -> str:
         """How boxes are read; "" where there are none."""
-        boxes = self.asked is not None and self.asked.takes == "boxes"
-        return decoder_of(self.asked).removesuffix(WITH_MASKS) if self.asked and boxes else ""
+        reading = self.asked and self.asked.reading
+        return reading.decoder.removesuffix(WITH_MASKS) if reading else ""
 
     def value(self, run: Executed) -> float | None:
         """The score; None where there is none."""
@@ -183,7 +182,7 @@ def judged_by(metric: TaskMetric) -> Judged:
     """FP32 judged by a metric that knows the model. Where masks of objects go with boxes the boxes
     alone are judged: what ruins the ones ruins the others, and with the masks of eight ways to
     prepare 32 pictures a check of YOLOv8n-seg took 27 CPU seconds instead of 10."""
-    reads = decoder_of(metric)
+    reads = metric.reading.decoder if metric.reading else ""
     if not reads.endswith(WITH_MASKS):
         return Judged(metric.name, metric, 0)
     name = metric_of(metric.name)

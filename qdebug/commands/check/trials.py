@@ -16,8 +16,7 @@ from qdebug.errors import QdebugError, SampleError
 from qdebug.execute.context import Context
 from qdebug.metrics.chance import better_than_chance, no_better_than_chance
 from qdebug.metrics.tasks.base import LABEL_NAMES, first_output
-from qdebug.metrics.tasks.classes import classes_of
-from qdebug.metrics.tasks.losses import are_probabilities
+from qdebug.metrics.tasks.classes import are_probabilities, classes_of
 from qdebug.metrics.tasks.shares import is_single
 from qdebug.network.graph import Graph
 from qdebug.network.preprocessing import (

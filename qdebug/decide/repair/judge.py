@@ -258,8 +258,7 @@ class Judge:
         nothing of that where it cannot be computed without some."""
         given = outputs, task.labels, task.reference
         self._check_time()
-        # A metric by name reads the outputs once for all groups; of others each takes time.
-        sets = self._without if task.metric.judge else self._while_there_is_time(self._without)
+        sets = self._while_there_is_time(self._without)
         if all(len(array) == self.count for arrays in given[::2] for array in arrays.values()):
             with suppress(MetricError):
                 return task.metric.judged(*given, sets)

@@ -6,8 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-from functools import partial
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,15 @@ Outputs = Mapping[str, Array]
 objects [samples], which are the samples' arrays. See `is_ragged`."""
 Rows = npt.NDArray[np.int64]
 """Numbers of samples."""
-Compute = Callable[[Outputs, Outputs, Outputs], Any]
-"""`(outputs, labels, reference)`: the outputs, the arrays of the data that are not inputs, and the
-outputs of the reference."""
+Arguments = tuple[Any, ...]
+"""What the functions of a metric are called with: arrays [samples, …], arrays by name, or what has
+a method `take` for the rows of some samples. Of a user's function `(outputs, labels, reference)`:
+the outputs, the arrays of the data that are not inputs, and the outputs of the reference; of a
+metric by name what is found in them, see BuiltInMetric."""
+Read = Callable[[Outputs, Outputs, Outputs], Arguments]
 
+LOSSES = "reduced losses"
+"""Of the array of what each sample loses: of reduced outputs it cannot be told any more."""
 LABEL_NAMES = ("labels", "label", "y_true", "y", "targets", "target")
 
 
@@ -44,12 +48,14 @@ class SampleValues:
         of: the metric's name.
         what: the values, for people.
         compute: gives an array [samples].
+        read: gives its arguments.
         file: where the user's code is, to quote from when it raises.
     """
 
     of: str
     what: str
-    compute: Compute
+    compute: Callable[..., Any]
+    read: Read
     file: Path | None = None
 
     def __call__(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> Float64:
@@ -61,9 +67,17 @@ class SampleValues:
         if is_ragged(outputs, reference):
             each = _single_samples(outputs, labels, reference)
             return np.concatenate([self(*single) for single in each])
-        named = f"{self.what} of {option('metric', self.of)}"
-        returned = called(self.compute, named, _arguments(outputs, labels, reference), self.file)
         samples = len(next(iter((outputs or reference).values())))
+        return self.values(self.read(outputs, labels, reference), samples)
+
+    def values(self, arguments: Arguments, samples: int) -> Float64:
+        """The same, from the arguments.
+
+        Raises:
+            MetricError: as above.
+        """
+        named = f"{self.what} of {option('metric', self.of)}"
+        returned = called(self.compute, named, arguments, self.file)
         try:
             values = np.asarray(returned, np.float64)
         except (TypeError, ValueError):
@@ -81,26 +95,6 @@ class SampleValues:
             f"It must return one number for each of the {samples} samples, finite or +inf.",
             code="QD-METRIC-VALUE",
         )
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What a metric says of some outputs.
-
-    Attributes:
-        score: of all samples.
-        left_out: of some of the samples each, float64 [sets].
-        per_sample, loss: as of TaskMetric; None where it has none.
-        boxes: of a metric of boxes, those next to the true ones; else None.
-        worst_group: of samples, which decides the score; "" of a metric without groups.
-    """
-
-    score: float
-    left_out: Float64
-    per_sample: Float64 | None = None
-    loss: Float64 | None = None
-    boxes: BoxCounts | None = None
-    worst_group: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,64 +119,140 @@ class BoxCounts:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """What a metric says of some outputs.
+
+    Attributes:
+        score: of all samples.
+        left_out: of some of the samples each, float64 [sets].
+        per_sample, loss: as of TaskMetric; None where it has none.
+        boxes: of a metric of boxes, those next to the true ones; else None.
+        worst_group: of samples, which decides the score; "" of a metric without groups.
+    """
+
+    score: float
+    left_out: Float64
+    per_sample: Float64 | None = None
+    loss: Float64 | None = None
+    boxes: BoxCounts | None = None
+    worst_group: str = ""
+
+
+class Reading:
+    """How the metrics of one kind read outputs and labels: see BuiltInMetric.takes.
+
+    Attributes:
+        described: how the outputs are read, for people; "" where nothing is chosen.
+        decoder: the decoder, or the user's function, by which boxes are read; else "".
+    """
+
+    described = ""
+    decoder = ""
+
+    def __init__(self, name: str, facts: ModelFacts | None, decode: str | None) -> None:
+        """Of the metric called `name`; `facts` are None where no model is known yet, `decode` is
+        what the user says.
+
+        Raises:
+            MetricError: the model's outputs are not what the metric takes, or `decode` is not
+                known.
+        """
+        self.name, self.facts = name, facts
+        if decode is not None:
+            raise MetricError(
+                f"{option('decode')}: {name} takes the outputs as they are",
+                f"Leave {option('decode')} out.",
+                code="QD-METRIC-DECODE",
+            )
+
+    def found(self, outputs: Outputs, reference: Outputs) -> Any:
+        """What the metric takes, from outputs, beside the reference's of the same samples."""
+        return first_output(outputs)
+
+    def labelled(self, labels: Outputs, found: Any) -> Any:
+        """The truth from the labels, and what was found in the outputs.
+
+        Raises:
+            MetricError: the labels do not fit.
+        """
+        raise NotImplementedError
+
+    def truth(self, found: Any) -> Any:
+        """The truth from what was found in the reference."""
+        return found
+
+    def reduced(self, found: Any) -> dict[str, Array] | None:
+        """What of the found is enough for the score, as arrays [samples, …] that `found` takes in
+        place of outputs; None where that takes hardly less."""
+        return None
+
+    def check_labels(self, labels: Outputs) -> None:
+        """That there are labels of the right kind.
+
+        Raises:
+            MetricError: there are none.
+        """
+        labels_of(labels)
+
+
+def _as_it_is(outputs: Outputs, labels: Outputs, reference: Outputs) -> Outputs | None:
+    return None
+
+
+@dataclass(frozen=True)
 class TaskMetric:
     """A named measure of end-to-end quality.
 
     Attributes:
         name: for people.
         needs_labels: there must be one array of labels.
+        read: gives the arguments of its functions.
         compute: gives the score, one number.
-        file: where the user's code is, to quote from when it raises.
-        function: the user's function, where it was given in memory.
-        hint: what else to try where it raises.
-        higher_is_better: of the score; True unless something else is declared.
-        is_declared: `higher_is_better` was said by whoever wrote the metric, and is not the
-            default: without that, analyse/metric_direction.py looks.
-        is_share: the score is a share of the samples, each of which counts as one.
-        takes_ragged: `compute` splits samples whose outputs differ in shape itself.
-        bounds: the least and the largest score that there is, infinite where there is no such
-            end; None where that is not known.
         loss: what each sample loses: float64 [samples], smooth, lower is better, comparable only
             between networks on the same samples; None where there is none.
         per_sample: the score of each sample, float64 [samples], where the score is their mean; else
             None.
-        judge: gives all that the metric says at once, for which the outputs are read once; None to
-            ask for each.
-        reduced: what it needs of the outputs of some samples, [samples, …], in place of them: less,
-            where they are masks or the places of a detector, with what they lose next to the
-            reference's, if these are given. It takes the arguments of `compute` and gives None
-            where that is hardly less; None where outputs are taken as they are.
-        settled: the same metric, which has decided by the reference's outputs of all samples,
-            [samples, …], how single values are read; None where there is nothing to decide.
+        counts: gives BoxCounts, of a metric of boxes.
         by_group: the score as if all samples lost as much as those of a group, by group, where the
             worst of them is the score; else None.
+        reduced: what it needs of the outputs of some samples, [samples, …], in place of them: less,
+            where they are masks or the places of a detector, with what they lose next to the
+            reference's, if these are given. None where that is hardly less.
+        higher_is_better: of the score; True unless something else is declared.
+        is_declared: `higher_is_better` was said by whoever wrote the metric, and is not the
+            default: without that, analyse/metric_direction.py looks.
+        is_share: the score is a share of the samples, each of which counts as one.
+        bounds: the least and the largest score that there is, infinite where there is no such
+            end; None where that is not known.
+        file: where the user's code is, to quote from when it raises.
+        function: the user's function, where it was given in memory.
+        hint: what else to try where it raises.
         takes: see BuiltInMetric; "" of a user's function.
+        reading: how it reads outputs; None of a user's function.
         decode: as the user says how outputs are read; None where that follows from the model.
         facts: the model, where it is known.
-        described: how outputs are read, for people; "" where nothing is chosen.
     """
 
     name: str
     needs_labels: bool
-    compute: Compute
-    file: Path | None = None
-    function: Callable[..., Any] | None = None
-    hint: str = ""
+    read: Read
+    compute: Callable[..., Any]
+    loss: SampleValues | None = None
+    per_sample: SampleValues | None = None
+    counts: Callable[..., BoxCounts] | None = None
+    by_group: Callable[..., Mapping[str, float]] | None = None
+    reduced: Callable[[Outputs, Outputs, Outputs], Outputs | None] = _as_it_is
     higher_is_better: bool = True
     is_declared: bool = False
     is_share: bool = False
-    takes_ragged: bool = False
     bounds: tuple[float, float] | None = None
-    loss: SampleValues | None = None
-    per_sample: SampleValues | None = None
-    judge: Callable[[Iterable[Rows], Outputs, Outputs, Outputs], Judged] | None = None
-    reduced: Callable[[Outputs, Outputs, Outputs], Outputs | None] | None = None
-    settled: Callable[[Outputs], TaskMetric | None] | None = None
-    by_group: Callable[[Outputs, Outputs, Outputs], Mapping[str, float]] | None = None
+    file: Path | None = None
+    function: Callable[..., Any] | None = None
+    hint: str = ""
     takes: str = ""
+    reading: Reading | None = None
     decode: str | None = None
     facts: ModelFacts | None = None
-    described: str = ""
 
     @property
     def range(self) -> tuple[float, float]:
@@ -190,6 +260,11 @@ class TaskMetric:
         if self.bounds is not None:
             return self.bounds
         return (0.0, 1.0) if self.is_share else (-math.inf, math.inf)
+
+    @property
+    def described(self) -> str:
+        """How outputs are read, for people; "" where nothing is chosen."""
+        return self.reading.described if self.reading else ""
 
     @property
     def takes_reference_as_truth(self) -> bool:
@@ -206,68 +281,63 @@ class TaskMetric:
             if None in digests:
                 return None
             return f"{self.name} {self.higher_is_better} {' '.join(map(str, digests))}"
+        source = self.file or (self.decode or "").rpartition(":")[0]
+        code = hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
         if self.file is None:
-            return " ".join(filter(None, (self.name, self.decode, self._decoder_digest)))
+            return " ".join(filter(None, (self.name, self.decode, code)))
         function = self.name.rpartition(":")[2]
-        code = hashlib.sha256(self.file.read_bytes()).hexdigest()
         return f"{self.file.resolve()}:{function} {code}"  # however the path is spelled
 
     def judged(
         self, outputs: Outputs, labels: Outputs, reference: Outputs, sets: Iterable[Rows] = ()
     ) -> Judged:
-        """All that the metric says of some outputs, and its score of each of some `sets` of
-        samples.
+        """All that the metric says of some outputs, which are read once, and its score of each of
+        some `sets` of samples.
 
         Raises:
             MetricError: it raised, or gave something else than it should.
         """
-        if is_ragged(outputs, reference):
+        if self._is_by_sample(outputs, reference):
             each = _single_samples(outputs, labels, reference)
             return _of_samples([self.judged(*single) for single in each], sets)
-        named, given = option("metric", self.name), _arguments(outputs, labels, reference)
-        if self.judge is not None:
-            judged: Judged = called(partial(self.judge, sets), named, given, None)
-            return replace(judged, score=_finite(judged.score, named))
-        parts = ([rows_of(arrays, rows) for arrays in given.values()] for rows in sets)
-        score, group = self.decided(outputs, labels, reference)
-        return Judged(
-            score,
-            np.array([self(*part) for part in parts], np.float64),
-            self.per_sample(outputs, labels, reference) if self.per_sample else None,
-            self.loss(outputs, labels, reference) if self.loss else None,
-            worst_group=group,
+        arguments = self.read(outputs, labels, reference)
+        score, group = self._score(arguments)  # first: what it works out is taken for the parts
+        parts = (tuple(taken(each, rows) for each in arguments) for rows in sets)
+        left_out = np.array([self._score(part)[0] for part in parts], np.float64)
+        samples = len(next(iter((outputs or reference).values())))
+        per_sample, loss = (
+            values.values(arguments, samples) if values else None
+            for values in (self.per_sample, self.loss)
         )
+        boxes = self.counts(*arguments) if self.counts else None
+        return Judged(score, left_out, per_sample, loss, boxes, group)
 
     def decided(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> tuple[float, str]:
-        """The metric's value, and the group of samples that decides it; "" without groups.
-
-        Raises:
-            MetricError: as a call does.
-        """
-        if self.by_group is None:
-            return self(outputs, labels, reference), ""
-        scores = self.by_group(outputs, labels, reference)
-        worst = (min if self.higher_is_better else max)(scores, key=lambda group: scores[group])
-        return scores[worst], worst
-
-    @property
-    def _decoder_digest(self) -> str:
-        """Of a user's file that says how outputs are read; else ""."""
-        source = self.decode.rpartition(":")[0] if self.decode else ""
-        return hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
-
-    def __call__(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
-        """The metric's value: where an output's shape differs between samples, the mean of those
-        of single samples.
+        """The metric's value, and the group of samples that decides it; "" without groups. Where an
+        output's shape differs between samples, the mean of the values of single samples.
 
         Raises:
             MetricError: it raised, or gave no finite number.
         """
-        if is_ragged(outputs, reference) and not self.takes_ragged:
-            return float(np.mean([self(*x) for x in _single_samples(outputs, labels, reference)]))
+        if self._is_by_sample(outputs, reference):
+            each = _single_samples(outputs, labels, reference)
+            return float(np.mean([self(*single) for single in each])), ""
+        return self._score(self.read(outputs, labels, reference))
+
+    def __call__(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
+        """The metric's value; see `decided`."""
+        return self.decided(outputs, labels, reference)[0]
+
+    def _is_by_sample(self, outputs: Outputs, reference: Outputs) -> bool:
+        return self.by_group is None and is_ragged(outputs, reference)
+
+    def _score(self, arguments: Arguments) -> tuple[float, str]:
+        if self.by_group is not None:
+            scores = self.by_group(*arguments)
+            worst = (min if self.higher_is_better else max)(scores, key=lambda name: scores[name])
+            return scores[worst], worst
         named = option("metric", self.name)
-        given = _arguments(outputs, labels, reference)
-        return _finite(called(self.compute, named, given, self.file, self.hint), named)
+        return _finite(called(self.compute, named, arguments, self.file, self.hint), named), ""
 
 
 def is_ragged(*outputs: Outputs) -> bool:
@@ -307,28 +377,21 @@ def _of_samples(each: Sequence[Judged], sets: Iterable[Rows]) -> Judged:
     )
 
 
-def _arguments(outputs: Outputs, labels: Outputs, reference: Outputs) -> dict[str, Outputs]:
-    """Of Compute, by name."""
-    return {"outputs": outputs, "labels": labels, "reference": reference}
-
-
 def _finite(returned: Any, named: str) -> float:
     """The number that a metric returned.
 
     Raises:
         MetricError: it is none, or not finite.
     """
-    hint = "It must return one finite number."
     try:
         value = float(returned)
-    except OverflowError:
-        problem = "a number that is too large for a float"
-    except (TypeError, ValueError):
-        problem = f"a {type(returned).__name__}, which is not a number"
+    except (OverflowError, TypeError, ValueError):
+        problem = f"a {type(returned).__name__}, which is not a number of 64 bits"
     else:
         if math.isfinite(value):
             return value
         problem = f"{value}, which is not a finite number"
+    hint = "It must return one finite number."
     raise MetricError(f"{named} returned {problem}", hint, code="QD-METRIC-VALUE")
 
 
@@ -337,10 +400,17 @@ def rows_of(arrays: Outputs, rows: Rows) -> Outputs:
     return {name: array[rows] if array.ndim else array for name, array in arrays.items()}
 
 
+def taken(argument: Any, rows: Rows) -> Any:
+    """An argument of a metric's functions, of some samples; see Arguments."""
+    if isinstance(argument, Mapping):
+        return rows_of(argument, rows)
+    return argument[rows] if isinstance(argument, np.ndarray) else argument.take(rows)
+
+
 def called(
     function: Callable[..., Any],
     named: str,
-    arguments: Mapping[str, Outputs],
+    arguments: Arguments,
     file: Path | None,
     hint: str = "",
 ) -> Any:
@@ -348,30 +418,28 @@ def called(
 
     Args:
         named: the function, for people.
-        arguments: by position; the names are for people.
+        arguments: by position.
         file: where the user's code is.
-        hint: what else to try; "" describes the arguments.
+        hint: what else to try; "" describes the arguments: arrays are in dicts, which its author
+            may not know.
 
     Raises:
         MetricError: it raised.
     """
     try:
-        return function(*arguments.values())
+        return function(*arguments)
     except MetricError:
         raise
     except Exception as error:  # the user's code may raise anything
-        hint = " ".join(filter(None, (raising_line(error, file), hint or _shapes_of(arguments))))
+        shapes = (
+            f"{name} = {{{', '.join(f'{k!r}: {list(np.shape(v))}' for k, v in arrays.items())}}}"
+            for name, arrays in zip(("outputs", "labels", "reference"), arguments, strict=False)
+            if isinstance(arrays, Mapping)
+        )
+        given = f"It is given dicts of arrays, of these shapes: {'; '.join(shapes)}."
+        hint = " ".join(filter(None, (raising_line(error, file), hint or given)))
         message = f"{named} raised {last_line(error)}"
         raise MetricError(message, hint, code="QD-METRIC-RAISED") from error
-
-
-def _shapes_of(arguments: Mapping[str, Outputs]) -> str:
-    """What a metric gets, for people: the arrays are in dicts, which its author may not know."""
-    shapes = (
-        f"{name} = {{{', '.join(f'{k!r}: {list(np.shape(v))}' for k, v in arrays.items())}}}"
-        for name, arrays in arguments.items()
-    )
-    return f"It is given dicts of arrays, of these shapes: {'; '.join(shapes)}."
 
 
 def is_share(metric: TaskMetric | None) -> bool:
@@ -401,20 +469,20 @@ def labels_of(extras: Outputs) -> Array:
     Raises:
         MetricError: there is none, or it is not clear which one it is.
     """
-    for name in LABEL_NAMES:
-        if name in extras:
-            return extras[name]
     others = [name for name in extras if name != FOLDER]
-    if len(others) == 1:
-        return extras[others[0]]
-    found = (
-        f"the arrays that are not inputs are {', '.join(extras)}" if extras else "there are none"
-    )
+    named = [name for name in LABEL_NAMES if name in extras] or others
+    if named and (named[0] in LABEL_NAMES or len(others) == 1):
+        return extras[named[0]]
     raise MetricError(
-        f"the metric needs labels, but {found}",
+        f"the metric needs labels, but {arrays_there(extras)}",
         "Add an array 'labels' with one entry per sample to the data.",
         code="QD-METRIC-LABELS",
     )
+
+
+def arrays_there(extras: Outputs) -> str:
+    """Which arrays beside the inputs there are, for a message about labels."""
+    return f"the arrays that are not inputs are {', '.join(extras)}" if extras else "there are none"
 
 
 def join_outputs(parts: Mapping[str, Sequence[Array]], counts: Sequence[int]) -> dict[str, Array]:

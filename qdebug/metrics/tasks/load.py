@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +13,32 @@ import numpy as np
 from qdebug.errors import MetricError, required
 from qdebug.inmemory import InMemory
 from qdebug.metrics.tasks.base import (
-    Compute,
-    Judged,
+    LOSSES,
+    Arguments,
     Outputs,
-    Rows,
+    Reading,
     SampleValues,
     TaskMetric,
     first_output,
     labels_of,
 )
-from qdebug.metrics.tasks.classes import chosen_classes, found_scores
+from qdebug.metrics.tasks.boxes.decoders import fitting_decoder
+from qdebug.metrics.tasks.boxes.reading import BoxReading
+from qdebug.metrics.tasks.boxes.scores import counts
+from qdebug.metrics.tasks.classes import Embeddings, Scores, chosen_classes, found_scores
 from qdebug.metrics.tasks.facts import ModelFacts
-from qdebug.metrics.tasks.kinds import Reading, reading
-from qdebug.metrics.tasks.registry import NAMES, BuiltInMetric, built_in
-from qdebug.metrics.tasks.shares import all_shares, is_single
+from qdebug.metrics.tasks.masks import MaskReading
+from qdebug.metrics.tasks.registry import NAMES, BuiltInMetric, Takes, built_in
+from qdebug.metrics.tasks.shares import is_single
+from qdebug.metrics.tasks.text import LineReading
+from qdebug.metrics.tasks.values import Values
+from qdebug.network.samples.matching import shape_text
 from qdebug.userfile import UserCodeProblem, function_of, last_line, load_file, load_module, name_of
 from qdebug.wording import option
 
 _PROBLEM = UserCodeProblem(MetricError, "QD-METRIC-FUNCTION", "metric")
 _GIVEN = ("outputs", "labels", "reference")
 _NAME_THEM = "Name the parameters outputs and labels to get dicts of arrays."
-_LOST = "reduced losses"
-"""Of the array of what each sample loses: of reduced outputs it cannot be told any more."""
 _LOSS, _PER_SAMPLE = "the per-sample loss", "the per-sample score"
 
 
@@ -92,117 +94,111 @@ def _built_in(entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None
     if entry.package:  # now, and not when all outputs are there
         what = f"metric {entry.name}"
         required(entry.package, what, code="QD-METRIC-EXTRA", error=MetricError)
-    read = reading(entry, facts, decode)
-    own = {"at": entry.parameter} if entry.parameter else {}
-    score, per_sample, loss, counts = map(entry.function, ("score", "per_sample", "loss", "counts"))
+    reading = _READINGS[entry.takes](entry.usage, facts, decode)
+    if entry.takes == "scores" and facts is not None:
+        refuse_no_classifier(entry.name, facts)
+    score, per_sample, loss = map(entry.function, (entry.score, entry.per_sample, entry.loss))
 
-    of_reference = _Kept(lambda reference: read.found(reference, reference))
-    truth_of_reference = _Kept(lambda reference: read.from_reference(of_reference(reference)))
-
-    def found(outputs: Outputs, labels: Outputs, reference: Outputs) -> tuple[Any, Any]:
-        """What is found in the outputs, and the truth."""
-        is_same = outputs is reference
-        mine = of_reference(outputs) if is_same else read.found(outputs, reference)
-        if entry.truth == "labels":
-            return mine, read.from_labels(labels, mine)
-        return mine, truth_of_reference(reference)
-
-    def scored(mine: Any, truth: Any) -> Any:
-        return score(mine, truth, **own) if score else np.mean(per_sample(mine, truth, **own))
-
-    def lost(outputs: Outputs, mine: Any, truth: Any, reference: Outputs) -> Any:
-        return outputs[_LOST] if _LOST in outputs else loss(mine, truth, of_reference(reference))
-
-    def losses(outputs: Outputs, labels: Outputs, reference: Outputs) -> Any:
-        return lost(outputs, *found(outputs, labels, reference), reference)
-
-    def judge(
-        sets: Iterable[Rows], outputs: Outputs, labels: Outputs, reference: Outputs
-    ) -> Judged:
-        mine, truth = found(outputs, labels, reference)
-        whole = float(scored(mine, truth))  # first: what it works out is taken for the parts
-        parts = [scored(_taken(mine, rows), _taken(truth, rows)) for rows in sets]
-        return Judged(
-            whole,
-            np.array(parts, np.float64),
-            per_sample(mine, truth, **own) if per_sample else None,
-            lost(outputs, mine, truth, reference) if loss else None,
-            counts(mine, truth) if counts else None,
+    def read(outputs: Outputs, labels: Outputs, reference: Outputs, found: Any = None) -> Arguments:
+        found = reading.found(outputs, reference) if found is None else found
+        before = found if outputs is reference else None
+        if before is None and reference:
+            before = reading.found(reference, reference)
+        needs_labels = entry.needs_labels
+        return (
+            found,
+            reading.labelled(labels, found) if needs_labels else reading.truth(before),
+            before,
         )
 
-    def values(what: str, compute: Compute | None) -> SampleValues | None:
-        return SampleValues(entry.usage, what, compute) if compute else None
+    def reduced(outputs: Outputs, labels: Outputs, reference: Outputs) -> Outputs | None:
+        found = reading.found(outputs, reference)
+        less = reading.reduced(found)
+        if less is None or not reference:
+            return less
+        return {**less, LOSSES: loss(*read(outputs, labels, reference, found))}
+
+    def values(what: str, compute: Callable[..., Any] | None) -> SampleValues | None:
+        return SampleValues(entry.usage, what, compute, read) if compute else None
 
     return TaskMetric(
         entry.usage,
         entry.needs_labels,
-        lambda *arrays: scored(*found(*arrays)),
+        read,
+        score or (lambda *arguments: np.mean(per_sample(*arguments))),
+        loss=values(_LOSS, loss),
+        per_sample=values(_PER_SAMPLE, per_sample),
+        counts=counts if entry.takes == "boxes" else None,
+        reduced=reduced,
         higher_is_better=entry.higher_is_better,
         is_declared=True,
         is_share=entry.is_share,
         bounds=entry.bounds,
-        loss=values(_LOSS, loss and losses),
-        per_sample=values(
-            _PER_SAMPLE, per_sample and (lambda *arrays: per_sample(*found(*arrays), **own))
-        ),
-        judge=judge,
-        reduced=partial(_reduced, entry, read),
-        settled=partial(_settled, entry, decode, facts),
         takes=entry.takes,
+        reading=reading,
         decode=decode,
         facts=facts,
-        described=read.described,
     )
 
 
-def _reduced(
-    entry: BuiltInMetric, read: Reading, outputs: Outputs, labels: Outputs, reference: Outputs
-) -> Outputs | None:
-    """See TaskMetric.reduced."""
-    mine, loss = read.found(outputs, reference), entry.function("loss")
-    less = read.reduced(mine)
-    if less is None or loss is None or not reference:
-        return less
-    before = mine if outputs is reference else read.found(reference, reference)
-    is_labelled = entry.truth == "labels"
-    truth = read.from_labels(labels, mine) if is_labelled else read.from_reference(before)
-    return {**less, _LOST: loss(mine, truth, before)}
+_READINGS: Mapping[Takes, type[Reading]] = {
+    "scores": Scores,
+    "embeddings": Embeddings,
+    "values": Values,
+    "boxes": BoxReading,
+    "text": LineReading,
+    "mask": MaskReading,
+}
+"""How the outputs and the labels become what a metric takes."""
 
 
-def _settled(
-    entry: BuiltInMetric, decode: str | None, facts: ModelFacts | None, reference: Outputs
-) -> TaskMetric | None:
-    """See TaskMetric.settled."""
-    name = next(iter(reference), None)
-    facts = facts or ModelFacts({}, {})
-    if name is None or name in facts.shares or entry.takes not in ("scores", "mask"):
-        return None
-    shares = {**facts.shares, name: all_shares(reference[name])}
-    return _built_in(entry, decode, replace(facts, shares=shares))
+def refuse_no_classifier(name: str, facts: ModelFacts) -> None:
+    """Refuse a metric of classes for an output that is no classifier's.
+
+    Raises:
+        MetricError: the first output has several axes besides that of the samples.
+    """
+    shape = next(iter(facts.outputs.values()), ())
+    if sum(size != 1 for size in shape[1:]) < 2:
+        return
+    of_boxes = any(len(s) == 3 and s[2] == 4 for s in facts.outputs.values())
+    if of_boxes or fitting_decoder(facts):
+        other = "map-to-reference"
+    elif len(shape) == 4:
+        other = "miou-to-reference"
+    else:
+        other = "cer-to-reference" if facts.metadata.get("character") else "cosine"
+    raise MetricError(
+        f"{option('metric', name)} is for classifiers: the highest of all values of an output "
+        f"{shape_text(shape)} says nothing",
+        f"Use {option('metric', other)}, a function of yours, or none: then the SQNR judges.",
+        code="QD-METRIC-NOT-A-CLASSIFIER",
+    )
 
 
-class _Kept:
-    """A function of outputs that keeps its last results: those of the reference are asked for with
-    every candidate, and with every part of the samples that is left out in turn."""
-
-    _MOST = 16
-
-    def __init__(self, function: Callable[[Outputs], Any]) -> None:
-        self._function = function
-        self._kept: tuple[tuple[Outputs, Any], ...] = ()  # replaced as a whole: threads share it
-
-    def __call__(self, outputs: Outputs) -> Any:
-        for known, value in self._kept:
-            if known is outputs:
-                return value
-        value = self._function(outputs)
-        self._kept = (*self._kept[1 - self._MOST :], (outputs, value))
-        return value
+_WITHOUT_LABELS: Mapping[str, str] = {
+    "scores": "agreement",
+    "mask": "miou-to-reference",
+    "embeddings": "cosine",
+}
+"""The metric without labels of outputs that other ones take."""
 
 
-def _taken(what: Any, rows: Rows) -> Any:
-    """Those of some samples: of an array, or of what is found in outputs."""
-    return what[rows] if isinstance(what, np.ndarray) else what.take(rows)
+def check_labels(metric: TaskMetric, labels: Outputs, where: str) -> None:
+    """That the data, which are `where`, have the labels that a metric needs.
+
+    Raises:
+        MetricError: they have not.
+    """
+    try:
+        metric.reading.check_labels(labels) if metric.reading else labels_of(labels)
+    except MetricError as error:
+        hint = error.hint
+        if metric.takes in _WITHOUT_LABELS:
+            hint += f" {option('metric', _WITHOUT_LABELS[metric.takes])} needs none."
+        elif metric.takes == "values":
+            hint += " Without a metric the SQNR of the outputs judges, which needs none."
+        raise error.reworded(f"{where}{': ' * bool(where)}{error.message}", hint) from None
 
 
 def bound(metric: TaskMetric, facts: ModelFacts) -> TaskMetric:
@@ -258,55 +254,46 @@ def _users(
     Raises:
         MetricError: a parameter or an attribute that is not understood.
     """
-    call = _call_of(spec, function)
+    compute, hint = _call_of(spec, function)
     direction = getattr(function, "higher_is_better", None)
     if direction is not None and not isinstance(direction, bool):
-        raise MetricError(
-            f"{option('metric')}: {spec}.higher_is_better is {direction!r}",
-            "Set it to True or to False.",
-            code="QD-METRIC-FUNCTION",
-        )
+        raise _PROBLEM(f"{spec}.higher_is_better is {direction!r}", "Set it to True or to False.")
+
+    def values(attribute: str, what: str) -> SampleValues | None:
+        own = getattr(function, attribute, None)
+        if own is None:
+            return None
+        if not callable(own):
+            raise _PROBLEM(
+                f"{spec}.{attribute} is a {type(own).__name__}",
+                "Set it to a function that returns one number for each sample.",
+            )
+        called, _ = _call_of(f"{spec}.{attribute}", own)
+        return SampleValues(spec, what, called, as_given, file)
+
     return TaskMetric(
         spec,
-        call.needs_labels,
-        call.compute,
-        file,
-        function if in_memory else None,
-        call.hint,
+        hint is not None,
+        as_given,
+        compute,
+        loss=values("loss", _LOSS),
+        per_sample=values("per_sample", _PER_SAMPLE),
         higher_is_better=direction is not False,
         is_declared=direction is not None,
-        loss=_sample_values(spec, function, "loss", _LOSS, file),
-        per_sample=_sample_values(spec, function, "per_sample", _PER_SAMPLE, file),
+        file=file,
+        function=function if in_memory else None,
+        hint=hint or "",
     )
 
 
-def _sample_values(
-    spec: str, function: Callable[..., Any], attribute: str, what: str, file: Path | None
-) -> SampleValues | None:
-    """What an attribute of a user's function gives for each sample; None where there is none."""
-    called = getattr(function, attribute, None)
-    if called is None:
-        return None
-    if not callable(called):
-        raise MetricError(
-            f"{option('metric')}: {spec}.{attribute} is a {type(called).__name__}",
-            "Set it to a function that returns one number for each sample.",
-            code="QD-METRIC-FUNCTION",
-        )
-    return SampleValues(spec, what, _call_of(f"{spec}.{attribute}", called).compute, file)
+def as_given(*arguments: Outputs) -> Arguments:
+    """The arguments of a user's function: see Arguments."""
+    return arguments
 
 
-@dataclass(frozen=True)
-class _Call:
-    """How a user's function is called; see TaskMetric."""
-
-    compute: Compute
-    needs_labels: bool
-    hint: str = ""
-
-
-def _call_of(spec: str, called: Callable[..., Any]) -> _Call:
-    """The call that gives a function what its parameters name.
+def _call_of(spec: str, called: Callable[..., Any]) -> tuple[Callable[..., Any], str | None]:
+    """The call that gives a function what its parameters name; and, of one that takes labels and
+    predictions by position, what else to try where it raises.
 
     Raises:
         MetricError: a parameter that is not understood.
@@ -314,7 +301,7 @@ def _call_of(spec: str, called: Callable[..., Any]) -> _Call:
     try:
         parameters = list(inspect.signature(called).parameters.values())
     except (TypeError, ValueError):  # a function written in C may not say
-        return _Call(_on_labels(called), True)
+        return _on_labels(called), ""
     wanted = [p.name for p in parameters if p.name in _GIVEN]
     required = [
         p
@@ -325,7 +312,7 @@ def _call_of(spec: str, called: Callable[..., Any]) -> _Call:
         wanted = list(_GIVEN)
     others = [p for p in required if p.name not in _GIVEN]
     if len(others) == len(required) == 2 and not any(p.kind is p.KEYWORD_ONLY for p in others):
-        return _Call(_on_labels(called), True, _NAME_THEM)
+        return _on_labels(called), _NAME_THEM
     if others:
         raise MetricError(
             f"{option('metric')}: {spec} takes a parameter '{others[0].name}'",
@@ -334,11 +321,11 @@ def _call_of(spec: str, called: Callable[..., Any]) -> _Call:
             code="QD-METRIC-PARAMETERS",
         )
 
-    def compute(outputs: Outputs, labels: Outputs, reference: Outputs) -> Any:
-        given = dict(zip(_GIVEN, (outputs, labels, reference), strict=True))
+    def compute(*arguments: Outputs) -> Any:
+        given = dict(zip(_GIVEN, arguments, strict=True))
         return called(**{name: given[name] for name in wanted})
 
-    return _Call(compute, False)
+    return compute, None
 
 
 _HIGHER, _LOWER = ("_score",), ("_error", "_loss", "_deviance")
@@ -350,27 +337,24 @@ def _from_module(spec: str, source: str, name: str) -> TaskMetric:
     try:
         module = load_module(source)
     except Exception as error:  # a module may raise anything while it is imported
-        raise MetricError(
-            f"{option('metric')}: module '{source}' cannot be imported: {last_line(error)}",
-            code="QD-METRIC-FUNCTION",
-        ) from error
-    called = function_of(module, name, spec, _PROBLEM)
+        message = f"module '{source}' cannot be imported: {last_line(error)}"
+        raise _PROBLEM(message) from error
     return TaskMetric(
         spec,
         True,
-        _on_labels(called),
+        as_given,
+        _on_labels(function_of(module, name, spec, _PROBLEM)),
         higher_is_better=not name.endswith(_LOWER),
         is_declared=name.endswith((*_HIGHER, *_LOWER)),
     )
 
 
-def _on_labels(called: Callable[..., Any]) -> Compute:
+def _on_labels(called: Callable[..., Any]) -> Callable[..., Any]:
     """The call that scikit-learn's metrics take."""
 
     def compute(outputs: Outputs, labels: Outputs, reference: Outputs) -> Any:
         truth, scores = labels_of(labels), first_output(outputs)
-        whole = np.issubdtype(truth.dtype, np.integer) and scores.ndim == truth.ndim + 1
-        if not whole:
+        if not np.issubdtype(truth.dtype, np.integer) or scores.ndim != truth.ndim + 1:
             return called(truth, scores)
         if scores.ndim == 2 and is_single(scores.shape):
             return called(truth, chosen_classes(found_scores(outputs, reference, None)))

@@ -1,4 +1,4 @@
-"""The end-to-end metrics by name. Adding one takes a file in this package and an entry here.
+"""The end-to-end metrics by name. Adding one takes a function in this package and an entry here.
 
 Help texts, messages and the reference pages read this list. Nothing here imports numpy: the command
 line's `--help` reads it too.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from pkgutil import resolve_name
 from typing import Any, Literal
 
@@ -27,19 +28,13 @@ FROM_ZERO = (0.0, math.inf)
 class BuiltInMetric:
     """An entry of the registry.
 
-    The file of a metric holds these functions:
+    Its functions are named "module.function" of this package, and get three arguments: what was
+    `found` in the outputs, the `truth`, which is either the same of the reference or from the
+    labels, and what was found in the `reference`. What that is depends on what the metric `takes`:
 
-    - `score(found, truth)`: one number; or, where it is the mean over samples,
-    - `per_sample(found, truth)`: float64 [samples], the score of each sample;
-    - `loss(found, truth, reference)`: float64 [samples], where there is one; see TaskMetric.loss;
-    - `counts(found, truth)`: BoxCounts, of a metric of boxes.
-
-    What they get depends on what the metric `takes`; `reference` is always what was found in the
-    reference's outputs, `truth` either that or the same from the labels:
-
-    - "scores": the first output, [samples, …], of a classifier; the truth is a class for each
-      sample, int64 [samples];
-    - "embeddings": the same of an output that is no classifier's;
+    - "scores": scores of classes, float64 [samples, classes]; the truth is a class for each sample,
+      int64 [samples];
+    - "embeddings": the first output, [samples, …], and the same truth;
     - "values": the first output, and a truth of the same shape;
     - "boxes": Candidates, see tasks/boxes/detections.py; the truth is Detections;
     - "text": Lines, see tasks/text.py;
@@ -50,10 +45,12 @@ class BuiltInMetric:
         meaning: in one line.
         truth: where it comes from.
         takes: see above.
+        score: gives one number; "" where it is the mean of `per_sample`.
+        per_sample: gives the score of each sample, float64 [samples].
+        loss: gives what each sample loses, float64 [samples]; "" for none; see TaskMetric.loss.
         higher_is_better: of the score.
         is_share: it is a share of the samples, each of which counts as one.
         bounds: see TaskMetric; a share has 0 to 1 anyway.
-        file: in this package; "" for the name, with underscores for hyphens.
         parameter: the number that it takes after an @, where none is given; None for none. The
             functions get it as the keyword `at`.
         package: the module of an optional package that it is computed with; "" for none.
@@ -63,10 +60,12 @@ class BuiltInMetric:
     meaning: str
     truth: Truth
     takes: Takes
+    score: str = ""
+    per_sample: str = ""
+    loss: str = ""
     higher_is_better: bool = True
     is_share: bool = False
     bounds: tuple[float, float] | None = None
-    file: str = ""
     parameter: int | None = None
     package: str = ""
 
@@ -81,9 +80,11 @@ class BuiltInMetric:
         return f"{self.name}@{self.parameter}" if self.parameter else self.name
 
     def function(self, name: str) -> Any:
-        """One of its functions; None where it has none of that name."""
-        module = resolve_name(f"{__package__}.{self.file or self.name.replace('-', '_')}")
-        return getattr(module, name, None)
+        """One of its functions, with its parameter; None for ""."""
+        if not name:
+            return None
+        function = resolve_name(f"{__package__}.{name}")
+        return partial(function, at=self.parameter) if self.parameter else function
 
 
 BUILT_IN = (
@@ -92,6 +93,8 @@ BUILT_IN = (
         "the share of samples whose highest score is that of their label",
         "labels",
         "scores",
+        per_sample="classes.top1",
+        loss="classes.margin_loss",
         is_share=True,
     ),
     BuiltInMetric(
@@ -99,24 +102,35 @@ BUILT_IN = (
         "the share of samples whose highest score is where the reference has it",
         "reference",
         "scores",
+        per_sample="classes.top1",
+        loss="classes.margin_loss",
         is_share=True,
-        file="top1",
     ),
     BuiltInMetric(
         "top5",
         "the share of samples whose label is among the five highest scores",
         "labels",
         "scores",
+        per_sample="classes.top5",
+        loss="classes.top5_loss",
         is_share=True,
     ),
     BuiltInMetric(
-        "f1", "F1 of each class of a classifier, averaged", "labels", "scores", bounds=UNIT
+        "f1",
+        "F1 of each class of a classifier, averaged",
+        "labels",
+        "scores",
+        score="classes.f1",
+        loss="classes.margin_loss",
+        bounds=UNIT,
     ),
     BuiltInMetric(
         "auroc",
         "area under the receiver operating characteristic, each class against the rest, averaged",
         "labels",
         "scores",
+        score="classes.auroc",
+        loss="classes.margin_loss",
         bounds=UNIT,
     ),
     BuiltInMetric(
@@ -124,6 +138,8 @@ BUILT_IN = (
         "mean average precision of boxes, or masks, IoU 0.50 to 0.95, as COCO's AP",
         "labels",
         "boxes",
+        score="boxes.scores.average_precision",
+        loss="boxes.scores.loss",
         package="faster_coco_eval",
         bounds=UNIT,
     ),
@@ -132,6 +148,8 @@ BUILT_IN = (
         "mean average precision of boxes, or masks, at IoU 0.50, as COCO's AP50",
         "labels",
         "boxes",
+        score="boxes.scores.average_precision_50",
+        loss="boxes.scores.loss",
         package="faster_coco_eval",
         bounds=UNIT,
     ),
@@ -140,7 +158,8 @@ BUILT_IN = (
         "the same as map with what FP32 finds as truth: needs no labels",
         "reference",
         "boxes",
-        file="map",
+        score="boxes.scores.average_precision",
+        loss="boxes.scores.loss",
         package="faster_coco_eval",
         bounds=UNIT,
     ),
@@ -149,7 +168,8 @@ BUILT_IN = (
         "the same as map50 with what FP32 finds as truth",
         "reference",
         "boxes",
-        file="map50",
+        score="boxes.scores.average_precision_50",
+        loss="boxes.scores.loss",
         package="faster_coco_eval",
         bounds=UNIT,
     ),
@@ -158,6 +178,8 @@ BUILT_IN = (
         "F1 of boxes, or masks, which are right from IoU 0.50 on",
         "labels",
         "boxes",
+        score="boxes.scores.f1",
+        loss="boxes.scores.loss",
         bounds=UNIT,
     ),
     BuiltInMetric(
@@ -165,18 +187,26 @@ BUILT_IN = (
         "the same with what FP32 finds as truth: kept, lost and new boxes",
         "reference",
         "boxes",
-        file="box_f1",
+        score="boxes.scores.f1",
+        loss="boxes.scores.loss",
         bounds=UNIT,
     ),
     BuiltInMetric(
-        "miou", "mean intersection over union of a mask's classes", "labels", "mask", bounds=UNIT
+        "miou",
+        "mean intersection over union of a mask's classes",
+        "labels",
+        "mask",
+        score="masks.miou",
+        loss="masks.miou_loss",
+        bounds=UNIT,
     ),
     BuiltInMetric(
         "miou-to-reference",
         "the same with FP32's mask as truth",
         "reference",
         "mask",
-        file="miou",
+        score="masks.miou",
+        loss="masks.miou_loss",
         bounds=UNIT,
     ),
     BuiltInMetric(
@@ -184,6 +214,8 @@ BUILT_IN = (
         "character error rate of read lines",
         "labels",
         "text",
+        score="text.cer",
+        loss="text.ctc_loss",
         higher_is_better=False,
         bounds=FROM_ZERO,
         package="jiwer",
@@ -193,9 +225,10 @@ BUILT_IN = (
         "the same with what FP32 reads as truth",
         "reference",
         "text",
+        score="text.cer",
+        loss="text.ctc_loss",
         higher_is_better=False,
         bounds=FROM_ZERO,
-        file="cer",
         package="jiwer",
     ),
     BuiltInMetric(
@@ -203,6 +236,8 @@ BUILT_IN = (
         "word error rate of read lines",
         "labels",
         "text",
+        score="text.wer",
+        loss="text.ctc_loss",
         higher_is_better=False,
         bounds=FROM_ZERO,
         package="jiwer",
@@ -212,9 +247,10 @@ BUILT_IN = (
         "the same with what FP32 reads as truth",
         "reference",
         "text",
+        score="text.wer",
+        loss="text.ctc_loss",
         higher_is_better=False,
         bounds=FROM_ZERO,
-        file="wer",
         package="jiwer",
     ),
     BuiltInMetric(
@@ -222,6 +258,8 @@ BUILT_IN = (
         "mean cosine similarity of embeddings with the reference's",
         "reference",
         "values",
+        per_sample="values.cosine",
+        loss="values.cosine_loss",
         bounds=(-1.0, 1.0),
     ),
     BuiltInMetric(
@@ -229,6 +267,8 @@ BUILT_IN = (
         "the share of samples that have one of their class among the K nearest embeddings",
         "labels",
         "embeddings",
+        per_sample="classes.recall",
+        loss="classes.recall_loss",
         is_share=True,
         parameter=1,
     ),
@@ -237,6 +277,8 @@ BUILT_IN = (
         "rank correlation of the first output with the labels",
         "labels",
         "values",
+        score="values.spearman",
+        loss="values.square_error",
         bounds=(-1.0, 1.0),
     ),
     BuiltInMetric(
@@ -244,6 +286,8 @@ BUILT_IN = (
         "mean absolute error of the first output",
         "labels",
         "values",
+        per_sample="values.mae",
+        loss="values.mae",
         higher_is_better=False,
         bounds=FROM_ZERO,
     ),
@@ -252,12 +296,26 @@ BUILT_IN = (
         "root mean square error of the first output",
         "labels",
         "values",
+        score="values.rmse",
+        loss="values.square_error",
         higher_is_better=False,
         bounds=FROM_ZERO,
     ),
-    BuiltInMetric("psnr", "mean peak signal-to-noise ratio of pictures in dB", "labels", "values"),
     BuiltInMetric(
-        "ssim", "mean structural similarity of pictures (Wang et al. 2004)", "labels", "values"
+        "psnr",
+        "mean peak signal-to-noise ratio of pictures in dB",
+        "labels",
+        "values",
+        per_sample="values.psnr",
+        loss="values.square_error",
+    ),
+    BuiltInMetric(
+        "ssim",
+        "mean structural similarity of pictures (Wang et al. 2004)",
+        "labels",
+        "values",
+        per_sample="values.ssim",
+        loss="values.ssim_loss",
     ),
 )
 """End-to-end metrics by name; any other is a function of the user's."""
@@ -268,7 +326,7 @@ NAMES = tuple(metric.usage for metric in BUILT_IN)
 
 @dataclass(frozen=True)
 class Decoder:
-    """A way to read outputs that `--decode` names. What does it is in tasks/boxes/decoders.py for
+    """A way to read outputs that `--decode` names. What it means is in tasks/boxes/decoders.py for
     boxes, and in tasks/text.py for text.
 
     Attributes:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Outputs, TaskMetric, rows_of
+from qdebug.metrics.tasks.base import Outputs, Rows, TaskMetric
+from qdebug.metrics.tasks.load import as_given
 from qdebug.wording import counted, option
 
 _AFTER = " after the worst "
@@ -40,55 +42,46 @@ def of_worst_group(metric: TaskMetric, group: str) -> TaskMetric:
             "Declare it: `score.higher_is_better = True` after the function.",
             code="QD-METRIC-DIRECTION",
         )
+    loss = metric.loss and replace(metric.loss, compute=metric.loss, read=as_given)
+    scores_alone = replace(metric, loss=None, per_sample=None, counts=None)
     return replace(
         metric,
         name=f"{metric.name}{_AFTER}{group}'s loss",
-        compute=partial(_worst, metric, group),
-        by_group=partial(_by_group, metric, group),
-        settled=partial(_settled, metric, group),
+        read=as_given,
+        by_group=partial(_by_group, scores_alone, group),
+        loss=loss,
         per_sample=None,
-        judge=None,
+        counts=None,
         is_share=False,
-        takes_ragged=True,
-        bounds=_bounds(metric),
+        # On the better side no score is beyond a share: no group loses less than all samples do.
+        # On the other one the change of a group may be larger than FP32's score.
+        bounds=(-math.inf, 1.0) if metric.is_share else (-math.inf, math.inf),
     )
-
-
-def _bounds(metric: TaskMetric) -> tuple[float, float]:
-    """On the better side no score is beyond a share: no group loses less than all samples do. On
-    the other one the change of a group may be larger than FP32's score."""
-    return (-math.inf, 1.0) if metric.is_share else (-math.inf, math.inf)
-
-
-def _settled(metric: TaskMetric, group: str, reference: Outputs) -> TaskMetric | None:
-    found = metric.settled(reference) if metric.settled else None
-    return None if found is None else of_worst_group(found, group)
-
-
-def _worst(
-    metric: TaskMetric, group: str, outputs: Outputs, labels: Outputs, reference: Outputs
-) -> float:
-    scores = _by_group(metric, group, outputs, labels, reference).values()
-    return min(scores) if metric.higher_is_better else max(scores)
 
 
 def _by_group(
     metric: TaskMetric, group: str, outputs: Outputs, labels: Outputs, reference: Outputs
 ) -> dict[str, float]:
     numbers = np.asarray(labels[group]).reshape(-1)
-    whole = metric(reference, labels, reference)
-    scores = dict[str, float]()
-    for name in np.unique(numbers):
-        rows = np.flatnonzero(numbers == name)
-        candidate, truth, own = (rows_of(arrays, rows) for arrays in (outputs, labels, reference))
-        try:
-            change = metric(candidate, truth, own) - metric(own, truth, own)
-        except MetricError as error:  # such as a curve of samples that are all of one class
-            raise MetricError(
-                f"{option('worst_group')}: {metric.name} of the {counted(len(rows), 'sample')} of "
-                f"'{group}' that are '{name}': {error.message}",
-                "Add samples of that group, join it with another, or take another metric.",
-                code=error.code,
-            ) from error
-        scores[str(name)] = whole + change
-    return scores
+    rows = {name: np.flatnonzero(numbers == name) for name in np.unique(numbers).tolist()}
+    judging = list[str]()
+
+    def sets() -> Iterator[Rows]:
+        for name, own in rows.items():
+            judging.append(name)
+            yield own
+
+    try:
+        after, before = (metric.judged(x, labels, reference, sets()) for x in (outputs, reference))
+    except MetricError as error:  # such as a curve of samples that are all of one class
+        if not judging:
+            raise
+        count, name = counted(len(rows[judging[-1]]), "sample"), judging[-1]
+        raise MetricError(
+            f"{option('worst_group')}: {metric.name} of the {count} of '{group}' that are "
+            f"'{name}': {error.message}",
+            "Add samples of that group, join it with another, or take another metric.",
+            code=error.code,
+        ) from error
+    changes = (after.left_out - before.left_out).tolist()
+    return {str(name): before.score + change for name, change in zip(rows, changes, strict=True)}

@@ -1,17 +1,15 @@
-"""What the outputs of detectors mean. Adding a decoder takes a function and an entry here, and one
-in the registry of tasks.
+"""What the outputs of detectors mean. A family of detectors is a value, a BoxForm: where boxes and
+scores lie, and in which form. Adding one takes an entry in FORMS, and one in the registry of tasks.
 
-A decoder gets the outputs, arrays [samples, …] by name, and what is known of the model; it gives
-boxes and scores of every place, or raises MetricError where the outputs are not what it reads.
 Which one fits is told by the shapes of the outputs, the size of the input, and the metadata that
 exporters write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import NoReturn
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NoReturn
 
 import numpy as np
 
@@ -38,118 +36,163 @@ _MOST_CHOSEN = 1000
 """Boxes after suppression: exporters write 100 to 300."""
 
 
-Decode = Callable[[Outputs, ModelFacts], Candidates]
+@dataclass(frozen=True)
+class BoxForm:
+    """How a family of detectors writes boxes and scores.
+
+    Attributes:
+        columns: an output [N, places, columns] holds all, in at least so many; 0 where boxes and
+            scores are always outputs of their own.
+        axis: of the columns.
+        scores: the column of the first class; where it is 5, column 4 is the objectness, by which
+            scores are multiplied.
+        apart: boxes and scores may be outputs of their own.
+        chosen: each box has one score and the number of one class: columns 4 and 5.
+        corners: boxes are x1, y1, x2, y2; else cx, cy, w, h.
+        unit: they are shares of the input's size where none is above 2.
+        in_cells: centres are offsets in the cells of a grid, and sizes logarithms.
+        activation: what makes scores of their own shares.
+        background: which of the scores of their own is "no object".
+        distinct: see Candidates.
+    """
+
+    columns: int = 0
+    axis: int = 2
+    scores: int = 4
+    apart: bool = False
+    chosen: bool = False
+    corners: bool = False
+    unit: bool = False
+    in_cells: bool = False
+    activation: Literal["", "sigmoid", "softmax"] = ""
+    background: Literal["", "first", "last"] = ""
+    distinct: bool = False
 
 
-def yolov8(outputs: Outputs, facts: ModelFacts) -> Candidates:
-    """Ultralytics' raw heads since YOLOv8: cx, cy, w, h and a score for each class."""
-    rows = np.moveaxis(_rows("yolov8", outputs, 5, axis=1), 1, 2)
-    classes = facts.classes or rows.shape[2] - 4 - _coefficients(outputs)
-    return Candidates(_corners(rows[..., :4]), rows[..., 4 : 4 + classes])
-
-
-def yolov5(outputs: Outputs, facts: ModelFacts) -> Candidates:
-    """YOLOv5 and v7, and YOLOX exported with its decoding: cx, cy, w, h, objectness, classes."""
-    rows = _rows("yolov5", outputs, 6)
-    classes = facts.classes or rows.shape[2] - 5 - _coefficients(outputs)
-    return Candidates(_corners(rows[..., :4]), rows[..., 4:5] * rows[..., 5 : 5 + classes])
-
-
-def yolox(outputs: Outputs, facts: ModelFacts) -> Candidates:
-    """YOLOX as its exporter writes it: offsets in cells of a grid and logarithms of sizes."""
-    rows = _rows("yolox", outputs, 6)
-    grid, strides = _grid(rows.shape[1], facts)
-    centres = (rows[..., :2] + grid) * strides
-    with np.errstate(over="ignore"):  # an infinite box overlaps none
-        sizes = np.exp(rows[..., 2:4]) * strides
-    boxes = _corners(np.concatenate([centres, sizes], axis=2))
-    return Candidates(boxes, rows[..., 4:5] * rows[..., 5:])
-
-
-def end_to_end(outputs: Outputs, facts: ModelFacts) -> Candidates:
-    """Boxes after suppression, or of a network that needs none (YOLOv10, YOLO26): x1, y1, x2, y2,
-    score, class."""
-    rows = _rows("end-to-end", outputs, 6)
-    return _chosen(rows[..., :4], rows[..., 4], rows[..., 5], facts.classes)
-
-
-def detections(outputs: Outputs, facts: ModelFacts) -> Candidates:
-    """Boxes, scores and classes in outputs of their own, as torchvision and TensorFlow's object
-    detection write them."""
-    boxes = next((a for a in outputs.values() if a.ndim == 3 and a.shape[2] == 4), np.zeros(0))
-    flat = {name: array for name, array in outputs.items() if array.shape == boxes.shape[:2]}
-    if len(flat) < 2:
-        _refuse("detections", outputs)
-    named = [n for n in flat if any(word in n.lower() for word in ("class", "label"))]
-    classes = named[0] if named else list(flat)[-1]
-    scores = next(name for name in flat if name != classes)
-    return _chosen(_floats(boxes), _floats(flat[scores]), flat[classes], facts.classes)
-
-
-def ssd(outputs: Outputs, facts: ModelFacts) -> Candidates:
-    """x1, y1, x2, y2 and scores of which the first is the background's, in two outputs."""
-    boxes, scores = _boxes_and_scores("ssd", outputs)
-    return Candidates(_in_pixels(boxes, facts), scores[..., 1:])
-
-
-def detr(outputs: Outputs, facts: ModelFacts) -> Candidates:
-    """DETR: cx, cy, w, h of the unit square and logits of which the last is "no object"."""
-    boxes, logits = _boxes_and_scores("detr", outputs)
-    shifted = np.exp(logits - logits.max(axis=2, keepdims=True))
-    scores = shifted / shifted.sum(axis=2, keepdims=True)
-    return Candidates(_in_pixels(_corners(boxes), facts), scores[..., :-1], distinct=True)
-
-
-def rt_detr(outputs: Outputs, facts: ModelFacts) -> Candidates:
-    """RT-DETR and RF-DETR: cx, cy, w, h of the unit square and a logit for each class, in two
-    outputs; or, as Ultralytics writes it, boxes and scores in one."""
-    if len(outputs) == 1:
-        rows = _rows("rt-detr", outputs, 5)
-        boxes, scores = rows[..., :4], rows[..., 4:]
-    else:
-        boxes, logits = _boxes_and_scores("rt-detr", outputs)
-        from scipy.special import expit
-
-        scores = expit(logits)
-    return Candidates(_in_pixels(_corners(boxes), facts), scores, distinct=True)
-
-
-def _with_masks(of: str, decode: Decode, axis: int) -> Decode:
-    """The decoder called `of`: one of boxes whose columns, which are on `axis`, end with the
-    coefficients of masks; the prototypes are an output [N, coefficients, height, width], as in
-    YOLACT (Bolya et al. 2019)."""
-
-    def masked(outputs: Outputs, facts: ModelFacts) -> Candidates:
-        name = next((n for n, array in outputs.items() if array.ndim == 3), None)
-        planes = next((_floats(a) for a in outputs.values() if a.ndim == 4), None)
-        if name is None or planes is None or outputs[name].shape[axis] <= planes.shape[1]:
-            _refuse(of, outputs)
-        columns = np.moveaxis(outputs[name], axis, -1)
-        boxes, coefficients = np.split(columns, [columns.shape[2] - planes.shape[1]], axis=2)
-        found = decode({name: np.moveaxis(boxes, -1, axis)}, facts)
-        height, width = planes.shape[2:]
-        size = facts.size or (height * _PROTOTYPE, width * _PROTOTYPE)
-        return replace(
-            found, masks=InstanceMasks(planes, _floats(coefficients), size, in_boxes=True)
-        )
-
-    return masked
-
-
-DECODE: Mapping[str, Decode] = {
-    "yolov8": yolov8,
-    "yolov5": yolov5,
-    "yolox": yolox,
-    "end-to-end": end_to_end,
-    "yolov8-seg": _with_masks("yolov8-seg", yolov8, axis=1),
-    "yolov5-seg": _with_masks("yolov5-seg", yolov5, axis=2),
-    "end-to-end-seg": _with_masks("end-to-end-seg", end_to_end, axis=2),
-    "detections": detections,
-    "ssd": ssd,
-    "detr": detr,
-    "rt-detr": rt_detr,
+FORMS: Mapping[str, BoxForm] = {
+    "yolov8": BoxForm(5, axis=1),
+    "yolov5": BoxForm(6, scores=5),
+    "yolox": BoxForm(6, scores=5, in_cells=True),
+    "end-to-end": BoxForm(6, chosen=True, corners=True, distinct=True),
+    "detections": BoxForm(apart=True, chosen=True, corners=True, distinct=True),
+    "ssd": BoxForm(apart=True, corners=True, unit=True, background="first"),
+    "detr": BoxForm(apart=True, unit=True, activation="softmax", background="last", distinct=True),
+    "rt-detr": BoxForm(5, apart=True, unit=True, activation="sigmoid", distinct=True),
 }
-"""What each of the registry's DECODERS of boxes does."""
+"""Those of the registry's DECODERS of boxes; the ones with masks have prototypes besides."""
+
+
+def candidates_in(outputs: Outputs, decoder: str, facts: ModelFacts) -> Candidates:
+    """What a detector's outputs, arrays [samples, …] by name, say.
+
+    With masks, the columns end with the coefficients of prototypes, which are an output [N,
+    coefficients, height, width], as in YOLACT (Bolya et al. 2019).
+
+    Raises:
+        MetricError: they are not what the decoder reads.
+    """
+    form, masks = FORMS[decoder.removesuffix(WITH_MASKS)], None
+    if form.apart and (len(outputs) > 1 or not form.columns):
+        boxes, scores = _apart(form, outputs, decoder)
+    else:
+        boxes, scores, masks = _together(form, outputs, decoder, facts)
+    if form.chosen:
+        scores = _spread(scores[..., 0], scores[..., 1], facts.classes)
+    if form.in_cells:
+        boxes = _from_cells(boxes, facts)
+    if not form.corners:
+        centres, half = boxes[..., :2], boxes[..., 2:4] / 2
+        boxes = np.concatenate([centres - half, centres + half], axis=-1)
+    if form.unit and facts.size and float(np.nanmax(np.abs(boxes), initial=0.0)) <= 2:
+        boxes = boxes * np.tile(facts.size[::-1], 2).astype(np.float64)
+    return Candidates(boxes, scores, form.distinct, masks)
+
+
+def _together(
+    form: BoxForm, outputs: Outputs, decoder: str, facts: ModelFacts
+) -> tuple[Floats, Floats, InstanceMasks | None]:
+    """Boxes, scores and masks of the columns of one output.
+
+    Raises:
+        MetricError: there are not so many.
+    """
+    rows = next((a for a in outputs.values() if a.ndim == 3), np.zeros((0, 0, 0)))
+    planes = next((a for a in outputs.values() if a.ndim == 4), np.zeros((0, 0, 0, 0)))
+    rows, masks = _floats(np.moveaxis(rows, form.axis, 2)), None
+    columns = rows.shape[2]
+    end = columns - planes.shape[1]
+    if decoder.endswith(WITH_MASKS):
+        columns = end if planes.shape[1] else 0
+        size = facts.size or (_PROTOTYPE * planes.shape[2], _PROTOTYPE * planes.shape[3])
+        masks = InstanceMasks(_floats(planes), rows[..., end:], size, in_boxes=True)
+    if columns < form.columns:
+        _refuse(decoder, outputs)
+    if form.chosen:
+        return rows[..., :4], rows[..., 4:6], masks
+    scores = rows[..., form.scores : form.scores + facts.classes if facts.classes else end]
+    return rows[..., :4], rows[..., 4:5] * scores if form.scores == 5 else scores, masks
+
+
+def _apart(form: BoxForm, outputs: Outputs, decoder: str) -> tuple[Floats, Floats]:
+    """Boxes and scores of outputs of their own: the output [samples, places, 4], of several the one
+    that is named after boxes, and the other one of three axes; or scores and classes of two.
+
+    Raises:
+        MetricError: there are no such outputs.
+    """
+    arrays = {name: array for name, array in outputs.items() if array.ndim == 3}
+    fours = [name for name, array in arrays.items() if array.shape[2] == 4]
+    if form.chosen:  # as torchvision and TensorFlow's object detection write them
+        boxes = arrays[fours[0]] if fours else np.zeros(0)
+        flat = {name: array for name, array in outputs.items() if array.shape == boxes.shape[:2]}
+        if len(flat) < 2:
+            _refuse(decoder, outputs)
+        named = [n for n in flat if any(word in n.lower() for word in ("class", "label"))]
+        classes = flat.pop(named[0] if named else list(flat)[-1])
+        return _floats(boxes), _floats(np.stack([next(iter(flat.values())), classes], axis=-1))
+    named = [name for name in fours if any(word in name.lower() for word in _BOXES)] or fours
+    others = [n for n in arrays if n != named[0]] if named else []
+    if not others:
+        _refuse(decoder, outputs)
+    scores = _floats(arrays[others[0]])
+    if form.activation:
+        from scipy.special import expit, softmax
+
+        scores = softmax(scores, axis=2) if form.activation == "softmax" else expit(scores)
+    kept = {"": slice(None), "first": slice(1, None), "last": slice(-1)}[form.background]
+    return _floats(arrays[named[0]]), scores[..., kept]
+
+
+def _spread(scores: Floats, classes: Array, count: int | None) -> Floats:
+    """The scores [samples, places, classes] of boxes that are of one class each."""
+    whole = np.where(np.isfinite(classes), classes, -1).astype(np.int64)
+    most = max(count or 0, int(whole.max(initial=-1)) + 1)
+    return np.where(whole[..., np.newaxis] == np.arange(most), scores[..., np.newaxis], 0.0)
+
+
+def _from_cells(boxes: Floats, facts: ModelFacts) -> Floats:
+    """Boxes cx, cy, w, h from offsets in the cells of a grid and logarithms of sizes.
+
+    Raises:
+        MetricError: the size of the input is not known, or does not give so many cells.
+    """
+    places = boxes.shape[1]
+    if facts.size is None or _places(facts) != places:
+        raise MetricError(
+            f"{option('decode', 'yolox')}: the {places} places of the output are not those of the "
+            f"input's size {facts.size or 'which is not fixed'} with strides 8, 16 and 32",
+            "Fix the size of the input, or read the output with a function of yours.",
+            code="QD-METRIC-DECODE",
+        )
+    height, width = facts.size
+    cells = []
+    for stride in _STRIDES:
+        y, x = np.mgrid[: height // stride, : width // stride]
+        cells.append(np.stack([x.ravel(), y.ravel(), np.full(x.size, stride)], axis=1))
+    grid = np.concatenate(cells).astype(np.float64)
+    with np.errstate(over="ignore"):  # an infinite box overlaps none
+        parts = (boxes[..., :2] + grid[:, :2]), np.exp(boxes[..., 2:4])
+    return np.concatenate(parts, axis=2) * grid[:, 2:]
 
 
 def fitting_decoder(facts: ModelFacts) -> str | None:
@@ -162,12 +205,12 @@ def fitting_decoder(facts: ModelFacts) -> str | None:
         rows, planes = sorted(shapes, key=len)
         name = _of_one_output(rows, facts, planes[1] or 0)
         masked = f"{name}{WITH_MASKS}"
-        return masked if masked in DECODE and facts.segments else name
+        is_read = masked in (decoder.name for decoder in DECODERS)
+        return masked if is_read and facts.segments else name
     if facts.outputs.keys() >= _RF_DETR and list(map(len, shapes)) == [3, 3]:
         return "rt-detr"
     if any(len(s) == 3 and s[2] == 4 for s in shapes):
-        flat = [s for s in shapes if len(s) == 2]
-        return "detections" if len(flat) == 2 else None
+        return "detections" if [len(s) for s in shapes].count(2) == 2 else None
     return None
 
 
@@ -189,6 +232,14 @@ def _of_one_output(shape: Shape, facts: ModelFacts, coefficients: int = 0) -> st
     if classes and columns == 4 + classes and rows != columns and not coefficients:
         return "rt-detr"  # as Ultralytics exports it
     return "yolov5" if classes and columns == 5 + classes + coefficients else None
+
+
+def _places(facts: ModelFacts) -> int | None:
+    """The cells of all levels of the pyramid."""
+    if facts.size is None:
+        return None
+    height, width = facts.size
+    return sum((height // s) * (width // s) for s in _STRIDES)
 
 
 def undecided(facts: ModelFacts, metric: str) -> MetricError:
@@ -218,92 +269,6 @@ def _refuse(decoder: str, outputs: Outputs) -> NoReturn:
         "Name another decoder, or read the outputs with a function of yours, file.py:function.",
         code="QD-METRIC-DECODE",
     )
-
-
-def _rows(decoder: str, outputs: Outputs, columns: int, axis: int = 2) -> Floats:
-    """The first output of three axes, with at least so many columns, which are on `axis`.
-
-    Raises:
-        MetricError: there is none.
-    """
-    array = next((array for array in outputs.values() if array.ndim == 3), np.zeros(0))
-    if array.ndim != 3 or array.shape[axis] < columns:
-        _refuse(decoder, outputs)
-    return _floats(array)
-
-
-def _coefficients(outputs: Outputs) -> int:
-    """How many columns of the boxes are coefficients of masks: the prototypes that there are."""
-    return next((array.shape[1] for array in outputs.values() if array.ndim == 4), 0)
-
-
-def _places(facts: ModelFacts) -> int | None:
-    """The cells of all levels of the pyramid."""
-    if facts.size is None:
-        return None
-    height, width = facts.size
-    return sum((height // s) * (width // s) for s in _STRIDES)
-
-
-def _grid(places: int, facts: ModelFacts) -> tuple[Floats, Floats]:
-    """The cell [places, 2], x before y, and the stride [places, 1] of each place.
-
-    Raises:
-        MetricError: the size of the input is not known, or does not give so many.
-    """
-    if facts.size is None or _places(facts) != places:
-        raise MetricError(
-            f"{option('decode', 'yolox')}: the {places} places of the output are not those of the "
-            f"input's size {facts.size or 'which is not fixed'} with strides 8, 16 and 32",
-            "Fix the size of the input, or read the output with a function of yours.",
-            code="QD-METRIC-DECODE",
-        )
-    height, width = facts.size
-    cells, strides = [], []
-    for stride in _STRIDES:
-        y, x = np.mgrid[: height // stride, : width // stride]
-        cells.append(np.stack([x.ravel(), y.ravel()], axis=1))
-        strides.append(np.full((x.size, 1), stride))
-    return np.concatenate(cells).astype(np.float64), np.concatenate(strides).astype(np.float64)
-
-
-def _boxes_and_scores(decoder: str, outputs: Outputs) -> tuple[Floats, Floats]:
-    """The output [samples, places, 4] and the other one of three axes; where both have four columns
-    the one that is named after boxes.
-
-    Raises:
-        MetricError: there are no two such outputs.
-    """
-    arrays = {name: array for name, array in outputs.items() if array.ndim == 3}
-    fours = [name for name, array in arrays.items() if array.shape[2] == 4]
-    named = [name for name in fours if any(word in name.lower() for word in _BOXES)] or fours
-    others = [n for n in arrays if n != named[0]] if named else []
-    if not named or not others:
-        _refuse(decoder, outputs)
-    return _floats(arrays[named[0]]), _floats(arrays[others[0]])
-
-
-def _chosen(boxes: Floats, scores: Floats, classes: Array, count: int | None) -> Candidates:
-    """Candidates that are of one class each."""
-    whole = np.where(np.isfinite(classes.astype(np.float64)), classes, -1).astype(np.int64)
-    most = max(count or 0, int(whole.max(initial=-1)) + 1)
-    spread = np.where(whole[..., np.newaxis] == np.arange(most), scores[..., np.newaxis], 0.0)
-    return Candidates(boxes, spread, distinct=True)
-
-
-def _in_pixels(boxes: Floats, facts: ModelFacts) -> Floats:
-    """Boxes of the unit square in pixels of the input, where its size is known; others as they
-    are."""
-    if facts.size is None or float(np.nanmax(np.abs(boxes), initial=0.0)) > 2:
-        return boxes
-    height, width = facts.size
-    return boxes * np.array([width, height, width, height], np.float64)
-
-
-def _corners(boxes: Floats) -> Floats:
-    """cx, cy, w, h as x1, y1, x2, y2."""
-    centres, half = boxes[..., :2], boxes[..., 2:4] / 2
-    return np.concatenate([centres - half, centres + half], axis=-1)
 
 
 def _floats(array: Array) -> Floats:

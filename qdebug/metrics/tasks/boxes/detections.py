@@ -1,28 +1,15 @@
-"""Boxes in memory, as labels give them and as detectors do, and the masks of their objects.
-
-The labels of a set of samples are two arrays of the data: `boxes` [samples, most, 4], xyxy in
-pixels of the network's input (after letterbox or resize), and `classes` [samples, most], whole
-numbers, -1 where a sample has no more boxes; where there are masks, `instance_masks` too, see
-instance_masks.masks_of_labels.
-"""
+"""Boxes in memory, as detectors give them, and the masks of their objects."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.errors import MetricError
-from qdebug.metrics.tasks.base import Float64, Floats, Int64, Outputs, Rows
-from qdebug.metrics.tasks.boxes.instance_masks import (
-    InstanceMasks,
-    Rle,
-    mask_ious,
-    masks_of_labels,
-)
-from qdebug.wording import option
+from qdebug.metrics.tasks.base import Float64, Floats, Int64, Rows
+from qdebug.metrics.tasks.boxes.instance_masks import InstanceMasks, Rle, mask_ious
 
 Objects = npt.NDArray[np.object_]
 
@@ -88,6 +75,32 @@ class Candidates:
 
 
 @dataclass(frozen=True)
+class FoundBoxes:
+    """What is left of Candidates where they were reduced.
+
+    Attributes:
+        found: see Candidates.
+        mask_size: height and width of the masks; None of a detector of boxes.
+        losses: of each sample, next to the reference's; None where they are not known.
+    """
+
+    found: Detections
+    mask_size: tuple[int, int] | None
+    losses: Float64 | None
+
+    @cached_property
+    def sure(self) -> Detections:
+        """See Candidates: boxes of lower scores take none out, so that they can be left out
+        later."""
+        return self.found.above(DECISION)
+
+    def take(self, rows: Rows) -> FoundBoxes:
+        """Those of some samples."""
+        losses = None if self.losses is None else self.losses[rows]
+        return FoundBoxes(self.found.take(rows), self.mask_size, losses)
+
+
+@dataclass(frozen=True)
 class Detections:
     """Boxes of some samples, the highest scores first.
 
@@ -123,58 +136,6 @@ class Detections:
         """Those with at least this score."""
         classes = np.where(self.scores >= score, self.classes, -1)
         return Detections(self.boxes, self.scores, classes, self.masks)
-
-
-def labelled(labels: Outputs, *, masks: bool = False) -> Detections:
-    """The boxes of the labels, which must have masks too where these are judged.
-
-    Raises:
-        MetricError: there are none, or they are not in the form that this module describes.
-    """
-    if not {"boxes", "classes"} <= labels.keys():
-        there = f"the arrays that are not inputs are {', '.join(labels)}" if labels else "none are"
-        raise MetricError(
-            f"the metric needs labelled boxes, arrays 'boxes' and 'classes' in the data: {there}",
-            "Give 'boxes' [samples, most, 4], xyxy in pixels of the input, and 'classes' [samples, "
-            "most], -1 for no box; or use map-to-reference, which takes FP32's boxes.",
-            code="QD-METRIC-LABELS",
-        )
-    if masks and "instance_masks" not in labels:
-        raise MetricError(
-            "the metric compares masks of objects, and the data have boxes alone",
-            "Give outlines with the boxes (COCO's 'segmentation', YOLO's polygons), or judge the "
-            f"boxes: {option('decode', 'yolov8')}, the name of a decoder without -seg.",
-            code="QD-METRIC-LABELS",
-        )
-    boxes, classes = np.asarray(labels["boxes"]), np.asarray(labels["classes"])
-    if boxes.ndim != 3 or boxes.shape[-1] != 4 or classes.shape != boxes.shape[:2]:
-        raise MetricError(
-            f"the labels 'boxes' {list(boxes.shape)} and 'classes' {list(classes.shape)} are not "
-            "[samples, most, 4] and [samples, most]",
-            "Fill up with the class -1 where a sample has fewer boxes.",
-            code="QD-METRIC-LABELS",
-        )
-    whole = np.where(np.isfinite(classes.astype(np.float64)), classes, -1).astype(np.int64)
-    return Detections(boxes.astype(np.float64), np.ones(whole.shape), whole)
-
-
-def labelled_objects(labels: Outputs, size: tuple[int, int]) -> Detections:
-    """The boxes of the labels with their masks, in an input of `size`.
-
-    Raises:
-        MetricError: there are none, or they are not in the form that this module describes.
-    """
-    boxes = labelled(labels, masks=True)
-    masks = masks_of_labels(np.asarray(labels["instance_masks"]), size)
-    if masks.shape != boxes.classes.shape:
-        raise MetricError(
-            f"the labels 'instance_masks' {list(masks.shape)} and 'classes' "
-            f"{list(boxes.classes.shape)} are not [samples, most, …] and [samples, most]",
-            "Give a mask for each box.",
-            code="QD-METRIC-LABELS",
-        )
-    there = np.array([mask is not None for mask in masks.flat], bool).reshape(masks.shape)
-    return replace(boxes, classes=np.where(there, boxes.classes, -1), masks=masks)
 
 
 def detected(candidates: Candidates, lowest: float) -> Detections:
