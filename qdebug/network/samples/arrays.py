@@ -24,15 +24,30 @@ class ArrayInMemory:
         return np.array(self._array[start:stop] if self.shape else self._array, order="C")
 
 
+class ComputedRows:
+    """An array of which `row` computes each row when it is read."""
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype[np.generic], row: Callable[[int], Array]
+    ) -> None:
+        self.shape, self.dtype, self._row = shape, dtype, row
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows start to stop."""
+        numbers = range(self.shape[0])[start:stop]
+        return np.stack([self._row(number) for number in numbers])
+
+
 def read_all(array: SampleArray) -> Array:
     """All of an array of any rank, 0 included."""
     return array.read(0, array.shape[0] if array.shape else 0)
 
 
 class Cursor(Protocol):
-    """A reader that can only go forward."""
+    """A reader that goes forward only, or best."""
 
-    position: int
+    def tell(self) -> int:
+        """Where it is."""
 
 
 C = TypeVar("C", bound=Cursor)
@@ -52,9 +67,9 @@ class Cursors(Generic[C]):
 
     def before(self, position: int) -> C:
         """The cursor nearest to `position` from below; a new one when all are past it."""
-        ready = [cursor for cursor in self._cursors if cursor.position <= position]
+        ready = [cursor for cursor in self._cursors if cursor.tell() <= position]
         if ready:
-            cursor = max(ready, key=lambda each: each.position)
+            cursor = max(ready, key=lambda each: each.tell())
             self._cursors.remove(cursor)
         else:
             cursor = self._open()

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from qdebug.types import Feeds
 
+T = TypeVar("T")
 
-class FeedFiles:
-    """Files or folders in order, each a feed that `load` reads."""
 
-    def __init__(self, paths: Sequence[Path], load: Callable[[Path], Feeds]) -> None:
-        self._paths = paths
-        self._load = load
+class FeedFiles(Generic[T]):
+    """Files, folders or parts of files in order, each a feed that `load` reads."""
+
+    def __init__(
+        self, parts: Sequence[T], load: Callable[[T], Feeds], name: Callable[[T], str] = str
+    ) -> None:
+        self._parts, self._load, self._name = parts, load, name
 
     def read(self, index: int) -> Feeds | None:
         """Feed `index`.
@@ -22,11 +26,11 @@ class FeedFiles:
         Raises:
             SampleError: a file that is not of its kind.
         """
-        return self._load(self._paths[index]) if index < len(self._paths) else None
+        return self._load(self._parts[index]) if index < len(self._parts) else None
 
     def where(self, index: int) -> str:
         """The file or folder."""
-        return str(self._paths[index])
+        return self._name(self._parts[index])
 
 
 def files_in(folder: Path, ending: str) -> list[Path]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from configparser import ConfigParser
@@ -39,7 +40,6 @@ from qdebug.network.preprocessing import (
     picture_input,
 )
 from qdebug.network.samples.matching import inputs_text, shape_text
-from qdebug.network.samples.pictures import rounded_up
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import TensorSpec
 from qdebug.wording import option
@@ -122,6 +122,11 @@ def _sized(
     if same is not None and max(same) <= _USUAL_SIZE:
         return _guessed(how, (rounded_up(same[0], _STEP), rounded_up(same[1], _STEP)))
     return _guessed(how, (_USUAL_SIZE, _USUAL_SIZE))
+
+
+def rounded_up(value: float, step: int) -> int:
+    """The next multiple of `step`."""
+    return step * max(1, math.ceil(value / step))
 
 
 def _guessed(how: Preprocessing, size: tuple[int, int]) -> Preprocessing:

@@ -43,7 +43,7 @@ class IteratedFeeds:
         """
         current = self._passes.before(index)
         try:
-            while current.position < index and current.take() is not _END:
+            while current.tell() < index and current.take() is not _END:
                 pass
             feed = current.take()
         except Exception as error:
@@ -141,13 +141,16 @@ class _Pass:
     """One pass over the feeds."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
-        self.position = 0
-        self._iterator = iterator
+        self._taken, self._iterator = 0, iterator
+
+    def tell(self) -> int:
+        """How many feeds were taken."""
+        return self._taken
 
     def take(self) -> Any:
         """The next feed, or _END."""
         feed = next(self._iterator, _END)
-        self.position += feed is not _END
+        self._taken += feed is not _END
         return feed
 
 

@@ -3,33 +3,32 @@ network: arrays that are decoded when they are read, ahead of time, in threads."
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import compress, starmap
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Self
 
 import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.network.preprocessing import Preprocessing, size_input
-from qdebug.network.samples.arrays import ArrayInMemory
-from qdebug.network.samples.class_folders import numbering
-from qdebug.network.samples.found_preprocessing import (
-    class_names,
-    fitted_preprocessing,
-    input_for_pictures,
-    read_metadata,
+from qdebug.network.samples.arrays import ArrayInMemory, ComputedRows
+from qdebug.network.samples.file_set import (
+    FileSet,
+    UnreadableError,
+    bad_files,
+    refuse_bad,
+    shown_files,
+    threads,
 )
-from qdebug.network.samples.groups import folders_of
+from qdebug.network.samples.found_preprocessing import fitted_preprocessing, input_for_pictures
 from qdebug.network.samples.pictures import (
-    UnreadablePictureError,
     boxes_as_input,
     decoded,
     mask_as_input,
@@ -40,12 +39,10 @@ from qdebug.network.samples.pictures import (
     size_of,
 )
 from qdebug.network.samples.samples import Origin, PreparedSamples, SampleArray
-from qdebug.network.samplespec import FOLDER, SampleSpec
+from qdebug.network.samplespec import SampleSpec
 from qdebug.types import Array, TensorSpec
 from qdebug.wording import counted, option
 
-_NAMED = 3
-"""Pictures that a message names."""
 _BEYOND = 1.0
 """Pixels by which a box may reach outside of its picture unsaid: annotations are rounded."""
 _AHEAD = 64
@@ -73,28 +70,16 @@ class Boxes:
 
 
 @dataclass(frozen=True)
-class PictureSet:
+class PictureSet(FileSet):
     """Pictures in a stable order, and what is known of each.
 
     Attributes:
-        pictures: their files.
-        holds: what they are and how they are labelled, for people.
-        labels: arrays by name, a row for each picture.
         boxes: of each picture, for detection; None where there are none.
         masks: of each picture, for segmentation; None where there are none.
-        classes: the names of the classes that labels and boxes have, by number; () where only
-            numbers are known.
-        folders: the names of the folders whose numbers are the labels, in their order; () where
-            none are.
     """
 
-    pictures: tuple[Path, ...]
-    holds: str
-    labels: Mapping[str, Array] = field(default_factory=dict)
     boxes: tuple[Boxes, ...] | None = None
     masks: tuple[Path, ...] | None = None
-    classes: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()
 
     @property
     def objects_without_outline(self) -> int | None:
@@ -103,45 +88,20 @@ class PictureSet:
         outlines = sum(outline is not None for one in boxes for outline in one.outlines)
         return sum(len(one.classes) for one in boxes) - outlines if outlines else None
 
-    def numbered_by(self, names: Mapping[int, str]) -> PictureSet:
-        """With the numbers that a model has for its classes, where it `names` all of these."""
-        number = {name: k for k, name in names.items()}
-        if not self.classes or not all(name in number for name in self.classes):
-            return self
-        table = np.array([number[name] for name in self.classes], np.int64)
-        labels = dict(self.labels)
-        if "labels" in labels:
-            labels["labels"] = table[labels["labels"]]
-        boxes = self.boxes
-        if boxes is not None:
-            boxes = tuple(replace(one, classes=table[one.classes]) for one in boxes)
-        return replace(self, labels=labels, boxes=boxes, classes=())
+    def renumbered(self, number_of: Mapping[int, int]) -> Self:
+        """See FileSet."""
+        boxes = self.boxes and tuple(
+            replace(one, classes=np.array([number_of[n] for n in one.classes.tolist()], np.int64))
+            for one in self.boxes
+        )
+        return replace(super().renumbered(number_of), boxes=boxes)
 
-    def numbered_as(self, model: str) -> tuple[PictureSet, str]:
-        """With the numbers that a model has for its classes, as far as it says them, and what to
-        say of classes that it does not have."""
-        own = numbering(self.folders, model)
-        if own is not None:
-            holds = self.holds + own.told
-            return replace(self, labels=own.of(self.labels), holds=holds, folders=()), ""
-        if not self.classes or not model:
-            return self, ""
-        names = class_names(read_metadata(model))
-        unknown = [name for name in self.classes if name not in names.values()]
-        told = ""
-        if names and unknown:
-            told = f"; the model has no class '{unknown[0]}': the data's numbers are kept"
-        return self.numbered_by(names), told
-
-    def kept(self, numbers: Sequence[int]) -> PictureSet:
-        """Some of them."""
-        rows = np.array(numbers, np.int64)
+    def kept(self, numbers: Sequence[int]) -> Self:
+        """See FileSet."""
         return replace(
-            self,
-            pictures=tuple(self.pictures[k] for k in numbers),
-            labels={name: array[rows] for name, array in self.labels.items()},
-            boxes=None if self.boxes is None else tuple(self.boxes[k] for k in numbers),
-            masks=None if self.masks is None else tuple(self.masks[k] for k in numbers),
+            super().kept(numbers),
+            boxes=self.boxes and tuple(self.boxes[k] for k in numbers),
+            masks=self.masks and tuple(self.masks[k] for k in numbers),
         )
 
     def prepared(self, spec: SampleSpec, inputs: Sequence[TensorSpec]) -> PreparedSamples:
@@ -152,7 +112,7 @@ class PictureSet:
                 them.
         """
         taken = input_for_pictures(inputs, spec.data)
-        if not self.pictures:
+        if not self.files:
             raise SampleError(
                 f"{spec.data}: holds no pictures.", "Add some.", code="QD-SAMPLES-EMPTY"
             )
@@ -160,16 +120,16 @@ class PictureSet:
         if spec.skip_bad:
             used, left_out = _without_bad(self, spec.data)
         if spec.limit is not None:
-            used = used.kept(range(min(spec.limit, len(used.pictures))))
-        sizes = _sizes(used.pictures, spec.data)
+            used = used.kept(range(min(spec.limit, len(used.files))))
+        sizes = _sizes(used.files, spec.data)
         how = fitted_preprocessing(spec, taken, sizes)
-        _check_sizes(how, used.pictures, sizes, spec.data)
-        used, others = used.numbered_as(spec.model)
+        _check_sizes(how, used.files, sizes, spec.data)
+        used, others = used.grouped(spec).numbered_as(spec.model)
         arrays: dict[str, SampleArray] = {
-            taken.name: DecodedPictures(used.pictures, how, taken.dtype, spec.data),
+            taken.name: DecodedPictures(used.files, how, taken.dtype, spec.data),
             **{name: ArrayInMemory(array) for name, array in used.labels.items()},
         }
-        sizes_given, filled_in = _filled_in(inputs, how, len(used.pictures))
+        sizes_given, filled_in = _filled_in(inputs, how, len(used.files))
         arrays |= sizes_given
         others += filled_in
         if used.boxes is not None:
@@ -180,15 +140,12 @@ class PictureSet:
                 without = counted(used.objects_without_outline, "object")
                 others += f"; {without} without an outline: there are no masks to judge by"
         if used.masks is not None:
-            arrays["masks"] = DecodedMasks(used.masks, how, spec.data)
+            arrays["masks"] = _decoded_masks(used.masks, how, spec.data)
         source = (
             f"a guess {how.source}: `qdebug check` tests it" if how.guess else f"from {how.source}"
         )
         told = f"{used.holds}{left_out}; {how.told()} ({source}){others}"
-        if spec.group == FOLDER and FOLDER not in arrays:
-            folders = folders_of([*map(str, used.pictures)])
-            arrays[FOLDER] = ArrayInMemory(np.array(folders))
-        files = _files(used.pictures, spec.data)
+        files = _files(used.files, spec.data)
         origin = Origin(told, files=files, numbered_folders=len(used.folders))
         return PreparedSamples(arrays, replace(spec, preprocessing=how), origin)
 
@@ -249,17 +206,16 @@ def _without_bad(whole: PictureSet, where: str) -> tuple[PictureSet, str]:
     Raises:
         SampleError: none can be.
     """
-    bad = _bad(whole.pictures, partial(decoded, colour="rgb"))
+    bad = bad_files(whole.files, partial(decoded, colour="rgb"))
     if whole.masks is not None:
-        bad = _bad(whole.masks, partial(mask_as_input, how=Preprocessing("none"))) | bad
-    if len(bad) == len(whole.pictures):
-        _refuse(whole.pictures, bad, where)
+        bad = bad_files(whole.masks, partial(mask_as_input, how=Preprocessing("none"))) | bad
+    if len(bad) == len(whole.files):
+        refuse_bad(whole.files, bad, where)
     if not bad:
         return whole, ""
-    kept = whole.kept([k for k in range(len(whole.pictures)) if k not in bad])
-    named = ", ".join(str(whole.pictures[k]) for k in sorted(bad)[:_NAMED])
-    more = ", …" if len(bad) > _NAMED else ""
-    return kept, f" ({counted(len(bad), 'unreadable one')} left out: {named}{more})"
+    kept = whole.kept([k for k in range(len(whole.files)) if k not in bad])
+    named = shown_files([whole.files[k] for k in sorted(bad)])
+    return kept, f" ({counted(len(bad), 'unreadable one')} left out: {named})"
 
 
 def _sizes(pictures: Sequence[Path], where: str) -> list[tuple[int, int]]:
@@ -269,54 +225,10 @@ def _sizes(pictures: Sequence[Path], where: str) -> list[tuple[int, int]]:
         SampleError: one is no picture.
     """
     try:
-        with ThreadPoolExecutor(_threads()) as pool:
+        with ThreadPoolExecutor(threads()) as pool:
             return list(pool.map(size_of, pictures))
-    except UnreadablePictureError:
-        _refuse_bad(pictures, size_of, where)
-
-
-def _bad(pictures: Sequence[Path], look: Callable[[Path], object]) -> dict[int, str]:
-    """The number of each picture that `look` cannot read, and why."""
-
-    def reason(picture: Path) -> str:
-        try:
-            look(picture)
-        except UnreadablePictureError as error:
-            return str(error)
-        return ""
-
-    with ThreadPoolExecutor(_threads()) as pool:
-        reasons = list(pool.map(reason, pictures))
-    return {k: why for k, why in enumerate(reasons) if why}
-
-
-def _refuse_bad(pictures: Sequence[Path], look: Callable[[Path], object], where: str) -> NoReturn:
-    """Refuse pictures of which `look` could not read one, and count those.
-
-    Raises:
-        SampleError: always.
-    """
-    _refuse(pictures, _bad(pictures, look) or {0: "it was changed meanwhile"}, where)
-
-
-def _refuse(pictures: Sequence[Path], bad: Mapping[int, str], where: str) -> NoReturn:
-    """Refuse pictures for those that are `bad`.
-
-    Raises:
-        SampleError: always.
-    """
-    first = [f"{pictures[k]} ({bad[k]})" for k in sorted(bad)[:_NAMED]]
-    more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-    raise SampleError(
-        f"{where}: {len(bad)} of {counted(len(pictures), 'picture')} cannot be read: "
-        f"{', '.join(first)}{more}.",
-        f"Repair or remove them, or leave them out with {option('skip_bad')}.",
-        code="QD-SAMPLES-PICTURE",
-    )
-
-
-def _threads() -> int:
-    return max(1, os.cpu_count() or 1)
+    except UnreadableError:
+        refuse_bad(pictures, bad_files(pictures, size_of), where)
 
 
 class DecodedPictures:
@@ -336,7 +248,7 @@ class DecodedPictures:
         self.shape: tuple[int, ...] = (len(pictures), *how.input_shape)
         self.dtype = dtype
         self._pictures, self._how, self._where = pictures, how, where
-        self._pool = ThreadPoolExecutor(_threads(), thread_name_prefix="qdebug-pictures")
+        self._pool = ThreadPoolExecutor(threads(), thread_name_prefix="qdebug-pictures")
         self._begun: dict[int, Future[Array]] = {}
         self._next = 0
         self._lock = threading.Lock()
@@ -353,7 +265,7 @@ class DecodedPictures:
             # Threads that share the pictures may ask for the next but one first.
             in_turn = self._next <= start <= self._next + len(numbers)
             self._next = stop
-            ahead = min(stop + max(_threads(), len(numbers)), start + _AHEAD, len(self._pictures))
+            ahead = min(stop + max(threads(), len(numbers)), start + _AHEAD, len(self._pictures))
             wanted = range(start, max(stop, ahead) if in_turn else stop)
             before, submit = self._begun, self._pool.submit
             self._begun = {
@@ -364,33 +276,27 @@ class DecodedPictures:
         try:
             for row, future in enumerate(begun):
                 found[row] = future.result()
-        except UnreadablePictureError:
-            _refuse_bad(self._pictures, self._decoded, self._where)
+        except UnreadableError:
+            bad = bad_files(self._pictures, self._decoded)
+            refuse_bad(self._pictures, bad, self._where)
         return found
 
     def _decoded(self, picture: Path) -> Array:
         return picture_as_input(picture, self._how, self.dtype)
 
 
-class DecodedMasks:
-    """Masks as an array int64 [pictures, height, width], where their pictures are in the input."""
+def _decoded_masks(masks: Sequence[Path], how: Preprocessing, where: str) -> ComputedRows:
+    """Masks as an array int64 [pictures, height, width], where their pictures are in the input;
+    MASK_PADDING outside of these."""
+    look = partial(mask_as_input, how=how)
 
-    def __init__(self, masks: Sequence[Path], how: Preprocessing, where: str) -> None:
-        self.shape: tuple[int, ...] = (len(masks), *(how.size or (0, 0)))
-        self.dtype: np.dtype[np.generic] = np.dtype(np.int64)
-        self._masks, self._how, self._where = masks, how, where
-
-    def read(self, start: int, stop: int) -> Array:
-        """Masks start to stop; MASK_PADDING outside of the picture.
-
-        Raises:
-            SampleError: one cannot be decoded; names how many cannot.
-        """
-        look = partial(mask_as_input, how=self._how)
+    def row(number: int) -> Array:
         try:
-            return np.stack([look(mask) for mask in self._masks[start:stop]])
-        except UnreadablePictureError:
-            _refuse_bad(self._masks, look, self._where)
+            return look(masks[number])
+        except UnreadableError:
+            refuse_bad(masks, bad_files(masks, look), where)
+
+    return ComputedRows((len(masks), *(how.size or (0, 0))), np.dtype(np.int64), row)
 
 
 def _within_pictures(
@@ -404,7 +310,7 @@ def _within_pictures(
     """
     assert whole.boxes is not None
     boxes, cut, outside = [], [], []
-    for picture, own, (height, width) in zip(whole.pictures, whole.boxes, sizes, strict=True):
+    for picture, own, (height, width) in zip(whole.files, whole.boxes, sizes, strict=True):
         corners = own.corners.reshape(-1, 4)
         ends = np.tile((1.0, 1.0) if own.relative else (width, height), 2)
         inside = np.clip(corners, 0, ends)
@@ -416,27 +322,22 @@ def _within_pictures(
         boxes.append(replace(own, corners=inside[there], classes=own.classes[there], outlines=kept))
     if outside and not any(len(own.classes) for own in boxes):
         raise SampleError(
-            f"{where}: all {_box_count(outside)} lie outside of their pictures: {_first(outside)}.",
+            f"{where}: all {_box_count(outside)} lie outside of their pictures: "
+            f"{shown_files(outside)}.",
             "See that they are those of these pictures, and in the units of their format.",
             code="QD-SAMPLES-ANNOTATIONS",
         )
     told = ""
     if cut:
-        told += f"; {_box_count(cut)} cut where the picture ends: {_first(cut)}"
+        told += f"; {_box_count(cut)} cut where the picture ends: {shown_files(cut)}"
     if outside:
         told += f"; {_box_count(outside)} outside of the picture left out: "
-        told += _first(outside)
+        told += shown_files(outside)
     return replace(whole, boxes=tuple(boxes)), told
 
 
 def _box_count(names: Sequence[str]) -> str:
     return f"{len(names)} box{'es' if len(names) != 1 else ''}"
-
-
-def _first(names: Sequence[str]) -> str:
-    """The first few of some names, each once."""
-    each = list(dict.fromkeys(names))
-    return ", ".join(each[:_NAMED]) + ", …" * (len(each) > _NAMED)
 
 
 def _box_arrays(
@@ -465,7 +366,7 @@ def _box_arrays(
                 counts = [_mask_in_input(outline, how, size) for outline in one.outlines if outline]
             except ValueError as error:
                 raise SampleError(
-                    f"{where}: an outline on {pictures.pictures[row]}: {error}.",
+                    f"{where}: an outline on {pictures.files[row]}: {error}.",
                     "Export the annotations again.",
                     code="QD-SAMPLES-ANNOTATIONS",
                 ) from error

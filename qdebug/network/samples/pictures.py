@@ -7,7 +7,6 @@ alpha channel, 16 bits as 8, CMYK as RGB.
 from __future__ import annotations
 
 import io
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from qdebug.errors import SampleError, is_about_memory, required
 from qdebug.inputfiles import read_bytes
 from qdebug.network.dataformats import FORMATS
 from qdebug.network.preprocessing import Preprocessing
+from qdebug.network.samples.file_set import UnreadableError
 from qdebug.types import Array
 
 if TYPE_CHECKING:
@@ -48,15 +48,11 @@ def pillow(what: str) -> ModuleType:
     return required("PIL.Image", f"{what}: a picture", code="QD-SAMPLES-EXTRA", error=SampleError)
 
 
-class UnreadablePictureError(Exception):
-    """A picture cannot be decoded; says why."""
-
-
 def size_of(picture: Path) -> tuple[int, int]:
     """Height and width of a picture, turned as EXIF says; only its header is decoded.
 
     Raises:
-        UnreadablePictureError: it is none.
+        UnreadableError: it is none.
     """
     opened = _opened(picture)
     width, height = opened.size
@@ -72,7 +68,7 @@ def decoded(picture: Path, colour: str) -> Image:
     """A picture of 8 bits, in RGB or in gray.
 
     Raises:
-        UnreadablePictureError: it cannot be decoded.
+        UnreadableError: it cannot be decoded.
     """
     opened = _opened(picture)
     with _errors_of_pillow():
@@ -99,14 +95,14 @@ def _errors_of_pillow() -> Iterator[None]:
     to struct.error and SyntaxError. That the memory is full is no fault of the picture.
 
     Raises:
-        UnreadablePictureError: in the place of what was raised.
+        UnreadableError: in the place of what was raised.
     """
     try:
         yield
     except Exception as error:
         if is_about_memory(error):
             raise
-        raise UnreadablePictureError(_reason(error)) from error
+        raise UnreadableError(_reason(error)) from error
 
 
 def _reason(error: Exception) -> str:
@@ -206,7 +202,7 @@ def picture_as_input(picture: Path, how: Preprocessing, dtype: np.dtype[np.gener
     """A picture as one sample of the input: `how.input_shape`, of `dtype`.
 
     Raises:
-        UnreadablePictureError: it cannot be decoded, or its size does not fit.
+        UnreadableError: it cannot be decoded, or its size does not fit.
         SampleError: a library is not installed.
     """
     image = decoded(picture, how.colour)
@@ -242,11 +238,11 @@ def _fitted(values: Array, how: Preprocessing, place: Placement, size: tuple[int
     """Cropped and padded to `size`.
 
     Raises:
-        UnreadablePictureError: pictures are taken as they are, and this one has another size.
+        UnreadableError: pictures are taken as they are, and this one has another size.
     """
     if how.resize == "none":
         height, width = values.shape[:2]
-        raise UnreadablePictureError(
+        raise UnreadableError(
             f"it has {height}x{width} pixels, where {size[0]}x{size[1]} are needed and nothing "
             "says how to resize"
         )
@@ -271,13 +267,13 @@ def mask_as_input(picture: Path, how: Preprocessing) -> Array:
     elsewhere. A palette's indices are the classes.
 
     Raises:
-        UnreadablePictureError: it cannot be decoded, or has several channels.
+        UnreadableError: it cannot be decoded, or has several channels.
     """
     opened = _opened(picture)
     with _errors_of_pillow():
         values = np.asarray(opened)
     if values.ndim != 2:
-        raise UnreadablePictureError("a mask has one channel, whose values are classes")
+        raise UnreadableError("a mask has one channel, whose values are classes")
     return plane_as_input(values.astype(np.int64), how, MASK_PADDING)
 
 
@@ -320,8 +316,3 @@ def points_as_input(points: Array, how: Preprocessing, size: tuple[int, int]) ->
     place = placed(how, *size)
     rows, columns = place.scale
     return points.astype(np.float64) * (columns, rows) + (place.left, place.top)
-
-
-def rounded_up(value: float, step: int) -> int:
-    """The next multiple of `step`."""
-    return step * max(1, math.ceil(value / step))

@@ -6,30 +6,28 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from qdebug.errors import SampleError, is_about_memory, required
 from qdebug.inputfiles import read_text
 from qdebug.network.dataformats import FORMATS
-from qdebug.network.samples.arrays import ArrayInMemory
-from qdebug.network.samples.class_folders import numbering
+from qdebug.network.samples.arrays import ArrayInMemory, ComputedRows
+from qdebug.network.samples.feed_files import FeedFiles
+from qdebug.network.samples.file_set import FileSet, UnreadableError, refuse_bad
 from qdebug.network.samples.found_preprocessing import folders_beside
-from qdebug.network.samples.groups import folders_of
 from qdebug.network.samples.matching import inputs_text
 from qdebug.network.samples.samples import Origin, PreparedSamples, SampleArray
-from qdebug.network.samplespec import FOLDER, SampleSpec
+from qdebug.network.samplespec import SampleSpec
 from qdebug.types import Array, Feeds, TensorSpec
-from qdebug.wording import counted, option
+from qdebug.wording import counted
 
 SUFFIXES = frozenset(next(f for f in FORMATS if f.name == "recordings").endings)
-_NAMED = 3
-"""Files that a message names."""
 _VARIANCE = 1e-7
 """That Hugging Face's Wav2Vec2FeatureExtractor adds to the variance."""
 
@@ -37,10 +35,6 @@ _VARIANCE = 1e-7
 def is_recording(path: Path) -> bool:
     """Whether its name ends as that of a recording."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-
-
-class UnreadableRecordingError(Exception):
-    """A recording cannot be decoded; says why."""
 
 
 @dataclass(frozen=True)
@@ -59,27 +53,8 @@ class Listening:
 
 
 @dataclass(frozen=True)
-class Recordings:
-    """Recordings in a stable order, and what is known of each.
-
-    Attributes:
-        files: of them.
-        holds: what they are and how they are labelled, for people.
-        labels: arrays by name, a row for each.
-        folders: the names of the folders whose numbers are the labels, in their order; () where
-            none are.
-    """
-
-    files: tuple[Path, ...]
-    holds: str
-    labels: Mapping[str, Array] = field(default_factory=dict)
-    folders: tuple[str, ...] = ()
-
-    def kept(self, numbers: Sequence[int]) -> Recordings:
-        """Some of them."""
-        rows = np.array(numbers, np.int64)
-        labels = {name: array[rows] for name, array in self.labels.items()}
-        return replace(self, files=tuple(self.files[k] for k in numbers), labels=labels)
+class Recordings(FileSet):
+    """Recordings in a stable order, and what is known of each."""
 
     def prepared(self, spec: SampleSpec, inputs: Sequence[TensorSpec]) -> PreparedSamples:
         """The waveforms: stacked where the network takes a fixed number of values, or where all
@@ -96,33 +71,44 @@ class Recordings:
         left_out = ""
         if bad:
             if not spec.skip_bad or len(bad) == len(used.files):
-                _refuse(used.files, bad, spec.data)
+                refuse_bad(used.files, bad, spec.data, "recording")
             left_out = f" ({counted(len(bad), 'unreadable one')} left out)"
             used = used.kept([k for k in range(len(used.files)) if k not in bad])
         if not used.files:
             raise SampleError(
                 f"{spec.data}: holds no recordings.", "Add some.", code="QD-SAMPLES-EMPTY"
             )
-        if spec.group == FOLDER and FOLDER not in used.labels:
-            folders = np.array(folders_of([str(file) for file in used.files]))
-            used = replace(used, labels={**used.labels, FOLDER: folders})
+        used, others = used.grouped(spec).numbered_as(spec.model)
         how = listening_beside(spec.model)
         rate = how.rate or _only(rates, used.files, spec.data)
         how = replace(how, rate=rate)
         sizes = [math.ceil(n * rate / own) for n, own in zip(lengths, rates, strict=True)]
-        wanted = taken.shape[_axis_of_values(taken)]
+        axis = _axis_of_values(taken)
+        wanted = taken.shape[axis]
         length = wanted if isinstance(wanted, int) else None
-        own = numbering(used.folders, spec.model)
-        if own is not None:
-            used = replace(
-                used, labels=own.of(used.labels), holds=used.holds + own.told, folders=()
-            )
-        told = f"{used.holds}{left_out}; {_told(how, rates, length, sizes)}"
+        told = f"{used.holds}{left_out}; {_told(how, rates, length, sizes)}{others}"
         origin = Origin(told, rate=rate, numbered_folders=len(used.folders))
+        shape = [1] * len(taken.shape)
+
+        def feed(number: int) -> Feeds:
+            shape[axis] = -1
+            values = waveform(used.files[number], how).reshape(shape).astype(taken.dtype)
+            labels = {n: a[number : number + 1] for n, a in used.labels.items()}
+            return {taken.name: values, **labels}
+
+        def row(number: int) -> Array:
+            values = waveform(used.files[number], how)[:cut]
+            padded = np.zeros(shape[1:], taken.dtype)
+            padded.reshape(-1)[: len(values)] = values
+            return padded
+
         if length is None and len(set(sizes)) > 1:
-            return PreparedSamples(_RecordingFeeds(used, taken, how), spec, origin)
+            names = [*map(str, used.files)]
+            feeds = FeedFiles(range(len(names)), feed, names.__getitem__)
+            return PreparedSamples(feeds, spec, origin)
+        shape[axis] = cut = length or sizes[0]
         arrays: dict[str, SampleArray] = {
-            taken.name: DecodedRecordings(used.files, how, taken, length or sizes[0]),
+            taken.name: ComputedRows((len(used.files), *shape[1:]), taken.dtype, row),
             **{name: ArrayInMemory(array) for name, array in used.labels.items()},
         }
         return PreparedSamples(arrays, spec, origin)
@@ -224,7 +210,7 @@ def _surveyed(files: Sequence[Path]) -> tuple[list[int], list[int], dict[int, st
     for number, file in enumerate(files):
         try:
             length, rate = _measured(file)
-        except UnreadableRecordingError as error:
+        except UnreadableError as error:
             bad[number] = str(error)
             continue
         lengths.append(length)
@@ -232,26 +218,11 @@ def _surveyed(files: Sequence[Path]) -> tuple[list[int], list[int], dict[int, st
     return lengths, rates, bad
 
 
-def _refuse(files: Sequence[Path], bad: Mapping[int, str], where: str) -> NoReturn:
-    """Refuse recordings for those that are `bad`.
-
-    Raises:
-        SampleError: always.
-    """
-    first = ", ".join(f"{files[k]} ({bad[k]})" for k in sorted(bad)[:_NAMED])
-    more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-    raise SampleError(
-        f"{where}: {len(bad)} of {counted(len(files), 'recording')} cannot be read: {first}{more}.",
-        f"Repair or remove them, or leave them out with {option('skip_bad')}.",
-        code="QD-SAMPLES-RECORDING",
-    )
-
-
 def _measured(file: Path) -> tuple[int, int]:
     """The length of a recording, in values, and its rate, by its header where that tells them.
 
     Raises:
-        UnreadableRecordingError: it is none.
+        UnreadableError: it is none.
         SampleError: soundfile is needed, and not installed.
     """
     if _is_wav(file):
@@ -265,7 +236,7 @@ def _measured(file: Path) -> tuple[int, int]:
     with _readable():
         about = _soundfile(file).info(file)
     if not about.frames or not about.samplerate:
-        raise UnreadableRecordingError("it holds no sound")
+        raise UnreadableError("it holds no sound")
     return int(about.frames), int(about.samplerate)
 
 
@@ -275,7 +246,7 @@ def decoded(file: Path) -> tuple[Array, int]:
     Whole numbers are divided by the largest magnitude of their type: 2^15 of 16 bits.
 
     Raises:
-        UnreadableRecordingError: it is none.
+        UnreadableError: it is none.
         SampleError: soundfile is needed, and not installed.
     """
     with _readable():
@@ -284,7 +255,7 @@ def decoded(file: Path) -> tuple[Array, int]:
         else:
             values, rate = _soundfile(file).read(file, dtype="float32")
     if not values.size or not rate:
-        raise UnreadableRecordingError("it holds no sound")
+        raise UnreadableError("it holds no sound")
     if values.dtype.kind in "iu":
         middle = 128 if values.dtype.kind == "u" else 0  # 8 bits are unsigned
         half = 2.0 ** (8 * values.dtype.itemsize - 1)
@@ -316,7 +287,7 @@ def _readable() -> Iterator[None]:
     """Errors within say that a recording is unreadable.
 
     Raises:
-        UnreadableRecordingError: it is.
+        UnreadableError: it is.
         SampleError: as within.
     """
     try:
@@ -327,7 +298,7 @@ def _readable() -> Iterator[None]:
         if is_about_memory(error):
             raise
         why = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise UnreadableRecordingError(why) from error
+        raise UnreadableError(why) from error
 
 
 def waveform(file: Path, how: Listening) -> Array:
@@ -338,8 +309,8 @@ def waveform(file: Path, how: Listening) -> Array:
     """
     try:
         values, rate = decoded(file)
-    except UnreadableRecordingError as error:
-        _refuse([file], {0: str(error)}, str(file.parent))
+    except UnreadableError as error:
+        refuse_bad([file], {0: str(error)}, str(file.parent), "recording")
     if how.rate not in (None, rate):
         from scipy.signal import resample_poly
 
@@ -348,56 +319,3 @@ def waveform(file: Path, how: Listening) -> Array:
     if how.normalized:
         values = (values - values.mean()) / np.sqrt(values.var() + _VARIANCE)
     return values
-
-
-class DecodedRecordings:
-    """Recordings as a stacked array of a network's input, each padded with 0 or cut at its end;
-    they are decoded when they are read."""
-
-    def __init__(
-        self, files: Sequence[Path], how: Listening, taken: TensorSpec, length: int
-    ) -> None:
-        shape = [len(files), *(1,) * (len(taken.shape) - 1)]
-        shape[_axis_of_values(taken)] = length
-        self.shape: tuple[int, ...] = tuple(shape)
-        self._length = length
-        self.dtype: np.dtype[np.generic] = taken.dtype
-        self._files, self._how = files, how
-
-    def read(self, start: int, stop: int) -> Array:
-        """Recordings start to stop.
-
-        Raises:
-            SampleError: one cannot be decoded.
-        """
-        files = self._files[start:stop]
-        found = np.zeros((len(files), *self.shape[1:]), self.dtype)
-        for row, file in zip(found, files, strict=True):
-            values = waveform(file, self._how)[: self._length]
-            row.reshape(-1)[: len(values)] = values
-        return found
-
-
-class _RecordingFeeds:
-    """Recordings of unequal length, one by one."""
-
-    def __init__(self, recordings: Recordings, taken: TensorSpec, how: Listening) -> None:
-        self._recordings, self._taken, self._how = recordings, taken, how
-
-    def read(self, index: int) -> Feeds | None:
-        """Recording `index`, with its labels.
-
-        Raises:
-            SampleError: it cannot be decoded.
-        """
-        if index >= len(self._recordings.files):
-            return None
-        values = waveform(self._recordings.files[index], self._how)
-        shape = [1] * len(self._taken.shape)
-        shape[_axis_of_values(self._taken)] = -1
-        labels = {n: a[index : index + 1] for n, a in self._recordings.labels.items()}
-        return {self._taken.name: values.reshape(shape).astype(self._taken.dtype), **labels}
-
-    def where(self, index: int) -> str:
-        """The file."""
-        return str(self._recordings.files[index])

@@ -16,6 +16,7 @@ import onnx
 from qdebug.errors import SampleError, required
 from qdebug.inputfiles import read_bytes, read_text
 from qdebug.network.samples.arrays import ArrayInMemory
+from qdebug.network.samples.feed_files import FeedFiles
 from qdebug.network.samples.found_preprocessing import folders_beside
 from qdebug.network.samples.matching import inputs_text
 from qdebug.network.samples.samples import Origin, PreparedSamples, Samples
@@ -101,7 +102,17 @@ class Texts:
         told += f", {counted(cut, 'text')} cut at {longest}" if cut else ""
         pads = length is not None or _MASK in meanings.values() or len(set(sizes)) == 1
         if not pads:
-            feeds = _TextFeeds(encoded, meanings, inputs, used)
+
+            def feed(number: int) -> Feeds:
+                own = encoded[number]
+                ids = {
+                    each.name: np.array([getattr(own, meanings[each.name])], each.dtype)
+                    for each in inputs
+                }
+                labels = {name: array[number : number + 1] for name, array in used.labels.items()}
+                return ids | labels
+
+            feeds = FeedFiles(range(len(encoded)), feed, "text {}".format)
             return PreparedSamples(feeds, spec, Origin(told, used.readable))
         width = length or max(sizes)
         arrays = {
@@ -289,33 +300,3 @@ def _stacked(
         values = getattr(each, meaning)
         row[: len(values)] = values
     return found
-
-
-class _TextFeeds:
-    """Texts of unequal length for a network without a mask, one by one."""
-
-    def __init__(
-        self,
-        encoded: Sequence[Any],
-        meanings: Mapping[str, str],
-        inputs: Sequence[TensorSpec],
-        texts: Texts,
-    ) -> None:
-        self._encoded, self._meanings, self._inputs, self._texts = encoded, meanings, inputs, texts
-
-    def read(self, index: int) -> Feeds | None:
-        """Text `index`, with its labels."""
-        if index >= len(self._encoded):
-            return None
-        feed = {
-            each.name: np.array(
-                [getattr(self._encoded[index], self._meanings[each.name])], each.dtype
-            )
-            for each in self._inputs
-        }
-        labels = {name: array[index : index + 1] for name, array in self._texts.labels.items()}
-        return feed | labels
-
-    def where(self, index: int) -> str:
-        """The number of the text."""
-        return f"text {index}"

@@ -364,9 +364,9 @@ def test_few_pictures_are_decoded_at_a_time(save: Any, tmp_path: Path, decoded: 
     samples = opened(tmp_path)
     assert not decoded
     samples.feeds(0, 1)
-    assert len(decoded) <= 1 + max(1, sets._threads())
+    assert len(decoded) <= 1 + max(1, sets.threads())
     assert values(samples) == list(range(12))
-    assert len(decoded) <= 13 + sets._threads()
+    assert len(decoded) <= 13 + sets.threads()
 
 
 def test_pictures_that_are_cut_off_later(save: Any, tmp_path: Path) -> None:

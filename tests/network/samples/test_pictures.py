@@ -15,8 +15,8 @@ from PIL import Image, ImageOps
 
 from qdebug.errors import UsageError
 from qdebug.network.preprocessing import PRESETS, Preprocessing, given_preprocessing
+from qdebug.network.samples.file_set import UnreadableError
 from qdebug.network.samples.pictures import (
-    UnreadablePictureError,
     boxes_as_input,
     mask_as_input,
     picture_as_input,
@@ -140,10 +140,10 @@ def test_what_is_no_picture(monkeypatch: pytest.MonkeyPatch, picture: np.ndarray
     whole = encoded(Image.fromarray(picture))
     for data in (b"", b"text", whole.read_bytes()[: whole.stat().st_size // 2]):
         Path("damaged.png").write_bytes(data)
-        with pytest.raises(UnreadablePictureError):
+        with pytest.raises(UnreadableError):
             picture_as_input(Path("damaged.png"), how, FLOAT)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(UnreadablePictureError, match="too many pixels"):
+    with pytest.raises(UnreadableError, match="too many pixels"):
         picture_as_input(whole, how, FLOAT)
 
 

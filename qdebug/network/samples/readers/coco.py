@@ -18,6 +18,7 @@ import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.inputfiles import read_bytes
+from qdebug.network.samples.damage import reading
 from qdebug.network.samples.feed_files import files_in
 from qdebug.network.samples.picture_set import Boxes, Outline, PictureSet
 from qdebug.network.samples.samples import Source
@@ -45,16 +46,8 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
     Raises:
         SampleError: it is damaged, or names pictures or categories that are not there.
     """
-    try:
-        data = json.loads(read_bytes(path))
-        return _picture_set(path, data)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SampleError(
-            f"{path}: not annotations of COCO's format, or cut off "
-            f"({type(error).__name__}: {error}).",
-            "It must hold 'images', 'annotations' and 'categories'.",
-            code="QD-SAMPLES-DAMAGED",
-        ) from error
+    with reading(path, "COCO's format has 'images', 'annotations' and 'categories'."):
+        return _picture_set(path, json.loads(read_bytes(path)))
 
 
 def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source | None:

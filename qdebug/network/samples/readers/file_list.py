@@ -17,6 +17,7 @@ import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.inputfiles import read_text
+from qdebug.network.samples.damage import reading
 from qdebug.network.samples.picture_set import PictureSet
 from qdebug.network.samples.readers.coco import find_files
 from qdebug.network.samples.recordings import Recordings, is_recording
@@ -85,30 +86,19 @@ def rows_of(path: Path) -> list[Mapping[str, Any]]:
     Raises:
         SampleError: it is neither.
     """
-    try:
+    repair = 'Each line of a .jsonl file is an object such as {"file": "a.jpg", "label": 3}; a CSV '
+    with reading(path, f"{repair}file has a heading."):
         text = read_text(path)
-        return _of_csv(text) if path.suffix.lower() == ".csv" else _of_lines(text)
-    except (ValueError, csv.Error, RecursionError) as error:
-        raise SampleError(
-            f"{path}: not a list of samples ({next(iter(str(error).splitlines()), '')}).",
-            "Each line of a .jsonl file is an object such as "
-            '{"file": "a.jpg", "label": 3}; a CSV file has a heading.',
-            code="QD-SAMPLES-DAMAGED",
-        ) from error
-
-
-def _of_csv(text: str) -> list[Mapping[str, Any]]:
-    table = list(csv.DictReader(io.StringIO(text)))
-    longer = next((k for k, row in enumerate(table, start=1) if None in row), None)
-    if longer is not None:
-        raise ValueError(f"row {longer} has more values than the heading has names")
-    return [*table]
-
-
-def _of_lines(text: str) -> list[Mapping[str, Any]]:
-    rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("a line is no object")
+        rows: list[Mapping[str, Any]]
+        if path.suffix.lower() == ".csv":
+            rows = [*csv.DictReader(io.StringIO(text))]
+        else:
+            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        for number, row in enumerate(rows, start=1):
+            if not isinstance(row, dict):
+                raise ValueError("a line is no object")
+            if None in row:
+                raise ValueError(f"row {number} has more values than the heading has names")
     return rows
 
 

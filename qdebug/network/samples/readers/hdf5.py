@@ -17,6 +17,7 @@ import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.inputfiles import check_file
+from qdebug.network.samples.damage import reading
 from qdebug.network.samples.samples import SampleArray, Source
 from qdebug.types import Array, TensorSpec
 
@@ -34,23 +35,9 @@ def open_hdf5(path: Path) -> dict[str, SampleArray]:
     """
     import h5py
 
-    try:
+    with reading(path, "Copy the file again, or end the program that writes it."):
         check_file(path)
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise SampleError(
-            f"{path}: not an HDF5 file, truncated, or locked by a writer ({error}).",
-            "Close or repeat the program that wrote it.",
-            code="QD-SAMPLES-DAMAGED",
-        ) from error
-    try:
-        arrays = _datasets(file, path)
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise SampleError(
-            f"{path}: damaged: its datasets cannot be listed ({_first_line(error)}).",
-            "Copy the file again.",
-            code="QD-SAMPLES-DAMAGED",
-        ) from error
+        arrays = _datasets(h5py.File(path, "r"), path)
     if not arrays:
         raise SampleError(
             f"{path}: holds no datasets.",
@@ -65,7 +52,6 @@ def _datasets(file: Any, path: Path) -> dict[str, SampleArray]:
 
     Raises:
         SampleError: the data of one lie in another file.
-        OSError, RuntimeError, KeyError, ValueError, TypeError: the file is damaged.
     """
     import h5py
 
@@ -128,10 +114,6 @@ def own_values(group: Any, name: str) -> Any:
     return dataset[()]
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
 INSTALL_FILTER = "Run `pip install hdf5plugin`, or decompress the file with `h5repack -f NONE`."
 
 
@@ -176,12 +158,6 @@ class Hdf5Array:
                 INSTALL_FILTER,
                 code="QD-SAMPLES-FILTER",
             )
-        try:
+        with reading(self._where):
             data = self._source[start:stop] if self.shape else self._source[()]
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-            raise SampleError(
-                f"{self._where}: cannot be read ({_first_line(error)}).",
-                "Copy the file again.",
-                code="QD-SAMPLES-DAMAGED",
-            ) from error
         return np.asarray(data, dtype=self.dtype if self.dtype.kind == "U" else None)

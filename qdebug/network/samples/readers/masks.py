@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qdebug.errors import SampleError
-from qdebug.network.samples.class_folders import files_of
+from qdebug.network.samples.file_set import files_of
 from qdebug.network.samples.picture_set import PictureSet
 from qdebug.network.samples.pictures import is_picture
 from qdebug.network.samples.samples import Source

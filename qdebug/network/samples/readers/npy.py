@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.inputfiles import open_file
-from qdebug.network.samples.arrays import read_all
+from qdebug.network.samples.arrays import Cursors, read_all
+from qdebug.network.samples.damage import reading
 from qdebug.network.samples.feed_files import FeedFiles, files_in
 from qdebug.network.samples.matching import find_names
 from qdebug.network.samples.samples import SampleArray, Source
@@ -19,12 +23,12 @@ from qdebug.types import Array, TensorSpec
 
 
 def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
-    """All samples of the model's only input.
+    """All samples of the model's only input: an array that is named after the file.
 
     Raises:
         SampleError: not `.npy` data, truncated, or a pickle.
     """
-    return open_npy(path)
+    return _named(path)
 
 
 def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source | None:
@@ -36,9 +40,9 @@ def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source | None:
     found = find_names([file.stem for file in files], inputs)
     if found or len(inputs) > 1:
         # With several inputs the names must fit; `match_names` says which one is missing.
-        return {n: a for file in files for n, a in open_npy(file).items()}
+        return {n: a for file in files for n, a in _named(file).items()}
     if len(files) == 1:
-        return open_npy(files[0])
+        return _named(files[0])
     return FeedFiles(files, lambda file: {inputs[0].name: read_all(open_array(file))})
 
 
@@ -51,31 +55,23 @@ class Header:
     fortran_order: bool
     size_bytes: int
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of array data."""
-        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
-
-def read_header(stream: IO[bytes], where: str) -> Header:
-    """Reads the header and leaves the stream at the data.
+def read_header(stream: IO[bytes], where: str, held: int) -> Header:
+    """Reads the header of an array of which `held` bytes are there, and leaves the stream at the
+    data.
 
     Raises:
-        SampleError: not `.npy` data, or an array of Python objects (a pickle).
+        SampleError: not `.npy` data, or cut off, or an array of Python objects (a pickle).
     """
-    try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        else:
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-        _check_shape(shape)
-    except Exception as error:  # numpy reads the header as Python: there is no end of kinds
-        raise SampleError(
-            f"{where}: not a readable .npy array, or cut off ({_line(error)}).",
-            "Save it again with `numpy.save`.",
-            code="QD-SAMPLES-DAMAGED",
-        ) from error
+    with reading(where, "Save it again with `numpy.save`."):
+        forms = np.lib.format
+        version = forms.read_magic(stream)
+        read = forms.read_array_header_1_0 if version == (1, 0) else forms.read_array_header_2_0
+        shape, fortran, dtype = read(stream)
+        promised = math.prod(shape) * dtype.itemsize
+        there = held - stream.tell()
+        if any(size < 0 for size in shape) or there < promised:
+            raise EOFError(f"its header promises {promised} bytes of data, {there} are there")
     if dtype.hasobject:
         raise SampleError(
             f"{where}: holds Python objects (a pickle), which qdebug does not load.",
@@ -85,62 +81,52 @@ def read_header(stream: IO[bytes], where: str) -> Header:
     return Header(shape, dtype, fortran, stream.tell())
 
 
-def _check_shape(shape: tuple[int, ...]) -> None:
-    if any(size < 0 for size in shape):
-        raise ValueError(f"its shape is {shape}")
-
-
-def check_size(header: Header, held: int, where: str) -> None:
-    """Check that the promised bytes are `held` behind the header.
-
-    Raises:
-        SampleError: there are fewer.
-    """
-    if held < header.nbytes:
-        raise SampleError(
-            f"{where}: truncated: its header promises {header.nbytes} bytes of data, "
-            f"{max(held, 0)} are there.",
-            "Copy or save the file again.",
-            code="QD-SAMPLES-DAMAGED",
-        )
-
-
 class StoredArray:
-    """An array that lies uncompressed in a file, from byte `offset`; rows are read when asked for.
+    """An array in a file, of which rows are read when they are asked for, from several threads if
+    need be. Of a compressed one, reading in order is streaming; going back starts over.
 
     Read, not mapped: what was touched of a mapping counts as memory of the process, which would
     grow with the number of samples.
     """
 
-    def __init__(self, path: Path, header: Header, offset: int) -> None:
-        self.shape = header.shape
-        self.dtype = header.dtype
-        self._path, self._header, self._offset = path, header, offset
+    def __init__(
+        self, open_stream: Callable[[], Any], offset: int, header: Header, where: str
+    ) -> None:
+        """`offset` is that of the data in the stream."""
+        self.shape, self.dtype = header.shape, header.dtype
+        self._fortran, self._offset, self._where = header.fortran_order, offset, where
+        self._streams = Cursors(open_stream)
+        self._whole: Array | None = None
+        self._lock = threading.Lock()
 
     def read(self, start: int, stop: int) -> Array:
-        """Rows start to stop. A Fortran-ordered array has no rows in its file: it is read whole."""
-        shape = self.shape
-        if not shape or self._header.fortran_order or not self._header.nbytes:
-            whole = self._values(0, int(np.prod(shape, dtype=object)))
-            data = whole.reshape(shape, order="F" if self._header.fortran_order else "C")
-            return np.array(data[start:stop] if shape else data, order="C")
-        start, stop, _ = slice(start, stop).indices(shape[0])
-        width = int(np.prod(shape[1:], dtype=object))
-        rows = max(stop - start, 0)
-        return self._values(start * width, rows * width).reshape((rows, *shape[1:]))
+        """Rows start to stop. A Fortran-ordered array has no rows in its file: it is read whole.
 
-    def _values(self, first: int, count: int) -> Array:
-        at = self._offset + first * self.dtype.itemsize
-        if count == 0:
-            return np.empty(0, self.dtype)
-        found = np.fromfile(self._path, self.dtype, count, offset=at)
-        if found.size < count:
-            raise SampleError(
-                f"{self._path}: truncated: {found.size} of {count} values are there.",
-                "Copy or save the file again.",
-                code="QD-SAMPLES-DAMAGED",
-            )
-        return found
+        Raises:
+            SampleError: the data are damaged or cut off.
+        """
+        first, last, _ = slice(start, stop).indices(self.shape[0]) if self.shape else (0, 1, 1)
+        with self._lock, reading(self._where):
+            if not self._fortran:
+                return self._values(
+                    first, (max(0, last - first) * bool(self.shape), *self.shape[1:])
+                )
+            if self._whole is None:
+                self._whole = self._values(0, self.shape[::-1]).T
+            return self._whole[first:last].copy(order="C")
+
+    def _values(self, first: int, shape: tuple[int, ...]) -> Array:
+        out: Array = np.empty(shape if self.shape else (), self.dtype)
+        at = self._offset + first * math.prod(self.shape[1:]) * self.dtype.itemsize
+        try:
+            stream = self._streams.before(at)
+            stream.seek(at)
+            if out.nbytes and stream.readinto(out.reshape(-1).view(np.uint8).data) < out.nbytes:
+                raise EOFError("the data end early")
+        except Exception:
+            self._streams.clear()
+            raise
+        return out
 
 
 def open_array(path: Path) -> StoredArray:
@@ -150,15 +136,9 @@ def open_array(path: Path) -> StoredArray:
         SampleError: not `.npy` data, truncated, or a pickle.
     """
     with open_file(path) as stream:
-        header = read_header(stream, str(path))
-    check_size(header, path.stat().st_size - header.size_bytes, str(path))
-    return StoredArray(path, header, header.size_bytes)
+        header = read_header(stream, str(path), path.stat().st_size)
+    return StoredArray(partial(open_file, path), header.size_bytes, header, str(path))
 
 
-def open_npy(path: Path) -> dict[str, SampleArray]:
-    """A lone `.npy`: one array, named after the file."""
+def _named(path: Path) -> dict[str, SampleArray]:
     return {path.stem: open_array(path)}
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
+import mmap
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,16 @@ import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.inputfiles import open_file
-from qdebug.network.samples.feed_files import files_in
+from qdebug.network.samples.damage import reading
+from qdebug.network.samples.feed_files import FeedFiles, files_in
 from qdebug.network.samples.readers.npy import read_header
 from qdebug.network.samples.samples import Source
 from qdebug.types import Array, Feeds, TensorSpec
 
-CHUNK_BYTES = 1 << 20
-_STRUCTURE = re.compile(rb'["\\{}\[\]]')
+_MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]]', re.DOTALL)
+"""A string, or a bracket outside of one."""
 _LEGACY_MARKER = "__polygraphy_encoded_ndarray"
+_REPAIR = "Write it with `polygraphy run --save-inputs`, or save an .npz."
 
 
 def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
@@ -41,116 +42,56 @@ def read_folder(path: Path, _: Sequence[TensorSpec]) -> Source | None:
     return _opened(files) if files else None
 
 
-def _opened(files: Sequence[Path]) -> JsonFeeds:
-    return JsonFeeds([span for file in files for span in _find_feeds(file)])
+def _opened(files: Sequence[Path]) -> FeedFiles[tuple[Path, int, int]]:
+    spans = [(file, *span) for file in files for span in _find_feeds(file)]
+    return FeedFiles(spans, _feed, lambda span: f"{span[0]}: from byte {span[1]}")
 
 
-@dataclass(frozen=True)
-class _Span:
-    """Where one feed's JSON object lies in a file."""
-
-    path: Path
-    start: int
-    stop: int
-
-
-class JsonFeeds:
-    """Feeds in order, each decoded when it is read."""
-
-    def __init__(self, spans: list[_Span]) -> None:
-        self._spans = spans
-
-    def read(self, index: int) -> Feeds | None:
-        """Feed `index`, decoded.
-
-        Raises:
-            SampleError: it does not hold encoded numpy arrays.
-        """
-        if index >= len(self._spans):
-            return None
-        span = self._spans[index]
-        with open_file(span.path) as file:
-            file.seek(span.start)
-            text = file.read(span.stop - span.start)
-        try:
-            feed = json.loads(text)
-        except ValueError as error:
-            raise SampleError(
-                f"{self.where(index)}: not valid JSON ({error}).",
-                "Save the inputs again.",
-                code="QD-SAMPLES-DAMAGED",
-            ) from error
-        return {name: _decode(value, name, self.where(index)) for name, value in feed.items()}
-
-    def where(self, index: int) -> str:
-        """The file and the number of the feed."""
-        return f"{self._spans[index].path}: item {index}"
-
-
-def _find_feeds(path: Path) -> Iterator[_Span]:
-    """The outermost objects of a file, or of the list it holds.
+def _find_feeds(path: Path) -> Iterator[tuple[int, int]]:
+    """Where the outermost objects of a file, or of the list it holds, begin and end.
 
     Raises:
         SampleError: the file is not JSON, or cut off.
     """
-    depth = start = base = 0
-    for offset, mark in _structure(path):
-        if mark in b"{[":
-            if depth == 0:
-                base = 1 if mark == b"[" else 0
-            if depth == base and mark == b"{":
-                start = offset
-            depth += 1
-        else:
-            depth -= 1
-            if depth == base and mark == b"}":
-                yield _Span(path, start, offset + 1)
-    if depth != 0:
-        raise SampleError(
-            f"{path}: not valid JSON, or cut off.",
-            "Save the inputs again.",
-            code="QD-SAMPLES-DAMAGED",
-        )
+    with reading(path, _REPAIR), open_file(path) as file:
+        if not path.stat().st_size:
+            return
+        depth = start = base = 0
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            for mark in _MARK.finditer(text):
+                if mark[0] in b"{[":
+                    base = int(mark[0] == b"[") if depth == 0 else base
+                    start = mark.start() if depth == base else start
+                    depth += 1
+                elif mark[0] in b"}]":
+                    depth -= 1
+                    if depth == base and mark[0] == b"}":
+                        yield start, mark.end()
+        if depth:
+            raise ValueError("its brackets do not close")
 
 
-def _structure(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Offsets of the brackets and braces that are not inside a string."""
-    in_string = False
-    escaped = -1
-    with open_file(path) as file:
-        base = 0
-        while chunk := file.read(CHUNK_BYTES):
-            for match in _STRUCTURE.finditer(chunk):
-                offset, mark = base + match.start(), match.group()
-                if offset == escaped:
-                    continue
-                if mark == b"\\":
-                    escaped = offset + 1
-                elif mark == b'"':
-                    in_string = not in_string
-                elif not in_string:
-                    yield offset, mark
-            base += len(chunk)
+def _feed(span: tuple[Path, int, int]) -> Feeds:
+    path, start, stop = span
+    where = f"{path}: from byte {start}"
+    with reading(where, _REPAIR), open_file(path) as file:
+        file.seek(start)
+        feed = json.loads(file.read(stop - start))
+    return {name: _decoded(value, f"{where}: '{name}'") for name, value in feed.items()}
 
 
-def _decode(value: Any, name: str, where: str) -> Array:
+def _decoded(value: Any, where: str) -> Array:
     is_array = isinstance(value, dict) and (
         value.get("polygraphy_class") == "ndarray" or _LEGACY_MARKER in value
     )
     if not is_array:
         raise SampleError(
-            f"{where}: '{name}' is not an encoded numpy array; this is not Polygraphy's inputs.",
-            "Write it with `polygraphy run --save-inputs`, or save an .npz.",
+            f"{where} is not an encoded numpy array; this is not Polygraphy's inputs.",
+            _REPAIR,
             code="QD-SAMPLES-FORMAT",
         )
-    try:
+    with reading(where, _REPAIR):
         data = base64.b64decode(value["array"], validate=True)
-        read_header(io.BytesIO(data), f"{where}: '{name}'")
+        read_header(io.BytesIO(data), where, len(data))
         array: Array = np.load(io.BytesIO(data), allow_pickle=False)
-    except (KeyError, TypeError, ValueError, EOFError, binascii.Error) as error:
-        raise SampleError(
-            f"{where}: '{name}' cannot be decoded ({error}).",
-            "Save the inputs again.",
-            code="QD-SAMPLES-DAMAGED",
-        ) from error
     return array

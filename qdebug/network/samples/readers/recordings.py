@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from qdebug.network.samples.class_folders import classed_files
+from qdebug.network.samples.file_set import set_in
 from qdebug.network.samples.recordings import Recordings, is_recording
 from qdebug.network.samples.samples import Source
 from qdebug.types import TensorSpec
-from qdebug.wording import counted
 
 
 def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
@@ -19,11 +18,4 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
 
 def read_folder(path: Path, _: Sequence[TensorSpec]) -> Source | None:
     """The recordings of a folder, or of the folders in it, each of which is a class."""
-    found = classed_files(path, is_recording)
-    if found is None:
-        return None
-    holds = counted(len(found.files), "recording")
-    if found.labels is None:
-        return Recordings(found.files, holds)
-    holds += f" in {found.count} classes by folder"
-    return Recordings(found.files, holds, {"labels": found.labels}, found.numbered)
+    return set_in(Recordings, path, is_recording, "recording")

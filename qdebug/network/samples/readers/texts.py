@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from qdebug.errors import SampleError
 from qdebug.inputfiles import read_text
+from qdebug.network.samples.damage import reading
 from qdebug.network.samples.readers.file_list import (
     FILE_COLUMNS,
     labels_of_rows,
@@ -53,7 +53,8 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
         SampleError: it is damaged, or a row lacks its text.
     """
     if path.suffix.lower() == ".txt":
-        lines = _lines(path)
+        with reading(path, "Write one text on each line, in UTF-8."):
+            lines = tuple(line for line in read_text(path).splitlines() if line.strip())
         return Texts(lines, f"{counted(len(lines), 'text')} ({path.name})")
     rows = rows_of(path)
     text = next(name for name in TEXT_COLUMNS if name in rows[0])
@@ -66,14 +67,3 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
         None if pair is None else tuple(map(str, values_of(path, rows, pair))),
         {name: array for name, array in labels.items() if array.dtype.kind != "U"},
     )
-
-
-def _lines(path: Path) -> tuple[str, ...]:
-    try:
-        return tuple(line for line in read_text(path).splitlines() if line.strip())
-    except ValueError as error:
-        raise SampleError(
-            f"{path}: not text in UTF-8 ({error}).",
-            "Write one text on each line.",
-            code="QD-SAMPLES-DAMAGED",
-        ) from error

@@ -7,14 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
 
 from qdebug.errors import SampleError
 from qdebug.inputfiles import read_text
-from qdebug.network.samples.class_folders import files_of
+from qdebug.network.samples.damage import reading
+from qdebug.network.samples.file_set import files_of
 from qdebug.network.samples.picture_set import Boxes, Outline, PictureSet
 from qdebug.network.samples.pictures import is_picture
 from qdebug.network.samples.samples import Source
@@ -26,6 +26,10 @@ _DATA = "data.yaml"
 _SPLITS = "val", "test", "train"
 """Of a data.yaml: the first that it has is taken."""
 _BOX = 4
+_LINE = (
+    "A line holds a class from 0, then centre x, centre y, width and height in shares of the "
+    "picture, or the corners of a polygon."
+)
 
 
 def recognizes(path: Path) -> bool:
@@ -43,7 +47,9 @@ def read_file(path: Path, _: Sequence[TensorSpec]) -> Source:
     Raises:
         SampleError: it is damaged, or names a folder that is not there.
     """
-    data = _yaml(path)
+    with reading(path, "A data.yaml of YOLO's format is expected."):
+        data = yaml.safe_load(read_text(path))
+    data = data if isinstance(data, dict) else {}
     split = next((name for name in _SPLITS if data.get(name)), None)
     if split is None or not isinstance(data.get("names"), list | dict):
         raise SampleError(
@@ -78,18 +84,6 @@ def read_folder(path: Path, inputs: Sequence[TensorSpec]) -> Source | None:
     return None
 
 
-def _yaml(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(read_text(path))
-    except (ValueError, yaml.YAMLError) as error:
-        raise SampleError(
-            f"{path}: not YAML ({next(iter(str(error).splitlines()), '')}).",
-            "A data.yaml of YOLO's format is expected.",
-            code="QD-SAMPLES-DAMAGED",
-        ) from error
-    return data if isinstance(data, dict) else {}
-
-
 def _labels_of(images: Path) -> Path:
     """The folder of the labels: the last `images` of the path becomes `labels`, as Ultralytics has
     it."""
@@ -120,40 +114,26 @@ def _boxes(path: Path, known: int) -> Boxes:
     Raises:
         SampleError: a line that is no box, or of a class that has no name.
     """
-    corners, classes, outlines = [], [], []
+    corners, classes = [], []
+    outlines: list[Outline | None] = []
     lines = read_text(path).splitlines() if path.is_file() else []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        box = _box(line)
-        if box is None or (known and box[0] >= known):
-            raise SampleError(
-                f"{path}:{number}: '{line[:80]}' is not a box of one of {known or 'the'} classes.",
-                "A line holds a class from 0, then centre x, centre y, width and height in shares "
-                "of the picture.",
-                code="QD-SAMPLES-ANNOTATIONS",
-            )
-        classes.append(box[0])
-        corners.append(box[1])
-        outlines.append(box[2])
+        with reading(f"{path}:{number}", _LINE, "QD-SAMPLES-ANNOTATIONS"):
+            own, *values = map(float, line.split())
+            if not own.is_integer() or not 0 <= own < (known or math.inf):
+                raise ValueError(f"{own:g} is not one of {known or 'the'} classes")
+            if len(values) < _BOX or len(values) % 2 or not all(map(math.isfinite, values)):
+                raise ValueError(f"{line[:80]!r} is not a box")
+        polygon = np.array(values, np.float64).reshape(-1, 2)
+        if len(values) == _BOX:
+            middle, half = polygon[0], polygon[1] / 2
+            corners.append((*(middle - half), *(middle + half)))
+            outlines.append(None)
+        else:
+            corners.append((*polygon.min(axis=0), *polygon.max(axis=0)))
+            outlines.append((polygon,))
+        classes.append(int(own))
     table = np.array(corners, np.float64).reshape(-1, 4)
     return Boxes(table, np.array(classes, np.int64), relative=True, outlines=tuple(outlines))
-
-
-def _box(line: str) -> tuple[int, tuple[float, ...], Outline | None] | None:
-    """Class, corners and outline of a line, of a polygon those around it; None where it is none."""
-    try:
-        first, *values = map(float, line.split())
-    except ValueError:
-        return None
-    if not all(map(math.isfinite, (first, *values))) or first < 0 or not first.is_integer():
-        return None
-    if len(values) < _BOX or len(values) % 2:
-        return None
-    if len(values) == _BOX:
-        x, y, width, height = values
-        corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-        return int(first), corners, None
-    xs, ys = values[::2], values[1::2]
-    polygon = np.array(values, np.float64).reshape(-1, 2)
-    return int(first), (min(xs), min(ys), max(xs), max(ys)), (polygon,)
