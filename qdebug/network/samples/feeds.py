@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -52,41 +52,33 @@ class FeedReader:
     def __init__(
         self, source: FeedSource, inputs: Sequence[TensorSpec], offsets: list[int], batched: bool
     ) -> None:
-        self._source = source
-        self._inputs = inputs
-        self._offsets = offsets
+        self._source, self._inputs, self._offsets = source, inputs, offsets
         self._batched = batched
         self._cache: dict[int, Feeds] = {}
         self._lock = threading.Lock()
 
     def read(self, start: int, count: int) -> dict[str, Array]:
         """`count` samples from `start`, which lie in one feed or in several."""
-        with self._lock:
-            parts = self._parts(start, start + count)
-        return {spec.name: as_input(_join(parts, spec.name), spec) for spec in self._inputs}
-
-    def _parts(self, start: int, stop: int) -> list[Feeds]:
         parts: list[Feeds] = []
         index = bisect.bisect_right(self._offsets, start) - 1
-        while self._offsets[index] < stop:
-            feed, first = self._feed(index), self._offsets[index]
-            if self._batched:
-                rows = slice(max(start - first, 0), stop - first)
-                feed = {name: array[rows] for name, array in feed.items()}
-            parts.append(feed)
-            index += 1
-        return parts
+        with self._lock:
+            while self._offsets[index] < start + count:
+                feed, first = self._feed(index), self._offsets[index]
+                rows = slice(max(start - first, 0), start + count - first)
+                parts.append({n: a[rows] for n, a in feed.items()} if self._batched else feed)
+                index += 1
+        joined = {
+            spec.name: np.concatenate([part[spec.name] for part in parts])
+            if len(parts) > 1
+            else parts[0][spec.name].copy()  # the feed itself stays in the cache
+            for spec in self._inputs
+        }
+        return {spec.name: as_input(joined[spec.name], spec) for spec in self._inputs}
 
     def _feed(self, index: int) -> Feeds:
-        if index not in self._cache:
-            for old in list(self._cache)[: len(self._cache) - _CACHED_FEEDS + 1]:
-                del self._cache[old]
-            self._cache[index] = self._read_again(index)
-        return self._cache[index]
-
-    def _read_again(self, index: int) -> Feeds:
-        where = self._source.where(index)
-        raw = self._source.read(index)
+        if index in self._cache:
+            return self._cache[index]
+        where, raw = self._source.where(index), self._source.read(index)
         fitted = None if raw is None else _fit(raw, self._inputs, where, self._batched)
         expected = self._offsets[index + 1] - self._offsets[index]
         if fitted is None or fitted.count != expected:
@@ -96,33 +88,74 @@ class FeedReader:
                 "The data must be the same on every pass: fix the order and the seed.",
                 code="QD-SAMPLES-CHANGED",
             )
+        last = list(self._cache.items())[1 - _CACHED_FEEDS :]
+        self._cache = {**dict(last), index: fitted.feed}
         return fitted.feed
 
 
-def _join(parts: list[Feeds], name: str) -> Array:
-    if len(parts) == 1:  # a copy, as the feed itself stays in the cache
-        return parts[0][name].copy()
-    return np.concatenate([part[name] for part in parts])
-
-
+@dataclass
 class _Survey:
     """What the first pass learns. `batched`: samples are the rows of the feeds."""
 
-    def __init__(self, batched: bool) -> None:
-        self.batched = batched
-        self.counts: list[int] = []
-        self.total = 0
-        self.uniform = True
-        self.extras = GatheredExtras()
-        self._trailing: dict[str, tuple[int, ...]] | None = None
+    batched: bool
+    counts: list[int] = field(default_factory=list)
+    extras: dict[str, list[Array]] = field(default_factory=dict)
+    shapes: set[tuple[tuple[int, ...], ...]] = field(default_factory=set)
+
+    @property
+    def offsets(self) -> list[int]:
+        """The first sample of each feed, and the end."""
+        found: list[int] = np.cumsum([0, *self.counts]).tolist()
+        return found
 
     def add(self, fitted: _Fitted, where: str) -> None:
+        """Add a feed.
+
+        Raises:
+            SampleError: it has an extra that the feeds before do not have, or the other way round,
+                or one that does not have a row for each of its samples.
+        """
+        different = sorted(set(fitted.extras) ^ set(self.extras)) if self.counts else []
+        if different:
+            raise SampleError(
+                f"{where}: array '{different[0]}' is there for some samples and not for others.",
+                "Give it for all samples, or for none.",
+                code="QD-SAMPLES-LABELS",
+            )
+        for name, array in fitted.extras.items():
+            own = np.array(array)
+            if own.shape[:1] != (fitted.count,):
+                if fitted.count > 1:
+                    rows = counted(own.shape[0], "row") if own.ndim else "no rows"
+                    raise SampleError(
+                        f"{where}: array '{name}' has {rows}, the inputs have {fitted.count} "
+                        "samples.",
+                        "An array that is not a model input is taken for labels, one row per "
+                        "sample.",
+                        code="QD-SAMPLES-LABELS",
+                    )
+                own = own[np.newaxis]
+            self.extras.setdefault(name, []).append(own)
         self.counts.append(fitted.count)
-        self.total += fitted.count
-        self.extras.add(fitted.extras, fitted.count, where)
-        trailing = {name: array.shape[1:] for name, array in fitted.feed.items()}
-        self._trailing = self._trailing or trailing
-        self.uniform = self.uniform and trailing == self._trailing
+        self.shapes.add(tuple(array.shape[1:] for array in fitted.feed.values()))
+
+    def joined_extras(self, where: str) -> dict[str, SampleArray]:
+        """The extras of all samples, one row each.
+
+        Raises:
+            SampleError: they differ in shape or type.
+        """
+        found: dict[str, SampleArray] = {}
+        for name, rows in self.extras.items():
+            try:
+                found[name] = ArrayInMemory(np.concatenate(rows))
+            except (ValueError, TypeError) as error:
+                raise SampleError(
+                    f"{where}: array '{name}' differs in shape or type between samples ({error}).",
+                    "Give labels of one shape.",
+                    code="QD-SAMPLES-LABELS",
+                ) from error
+        return found
 
 
 def open_feeds(
@@ -139,25 +172,25 @@ def open_feeds(
         survey = _survey(source, inputs, limit, batched=True)
     if survey is None:
         survey = _survey(source, inputs, limit, batched=False)
-    if survey is None or not survey.total:
+    if survey is None or not survey.counts:
         raise SampleError(
             f"{where}: holds no samples.",
             "Give at least one dict of arrays.",
             code="QD-SAMPLES-EMPTY",
         )
-    count = survey.total if limit is None else min(limit, survey.total)
+    total = survey.offsets[-1]
+    count = total if limit is None else min(limit, total)
     layout = _layout(survey, inputs, count, where)
-    offsets = np.cumsum([0, *survey.counts]).tolist()
-    reader = FeedReader(source, inputs, offsets, survey.batched)
-    return reader, layout, Extras(survey.extras.joined(where), count)
+    reader = FeedReader(source, inputs, survey.offsets, survey.batched)
+    return reader, layout, Extras(survey.joined_extras(where), count)
 
 
 def _survey(
     source: FeedSource, inputs: Sequence[TensorSpec], limit: int | None, batched: bool
 ) -> _Survey | None:
     """Reads feeds until there are no more, or `limit` samples; None when `batched` is wrong."""
-    survey = _Survey(batched)
-    while limit is None or survey.total < limit:
+    survey, total = _Survey(batched), 0
+    while limit is None or total < limit:
         index = len(survey.counts)
         raw = source.read(index)
         if raw is None:
@@ -166,6 +199,7 @@ def _survey(
         if fitted is None:
             return None
         survey.add(fitted, source.where(index))
+        total += fitted.count
     return survey
 
 
@@ -178,12 +212,18 @@ def _fit(raw: Feeds, inputs: Sequence[TensorSpec], where: str, batched: bool) ->
         SampleError: it does not fit the model.
     """
     names = match_names(raw, inputs, where)
-    feed = {spec.name: _fit_input(raw[names[spec.name]], spec, where) for spec in inputs}
+    feed = {}
+    for spec in inputs:
+        array = raw[names[spec.name]]
+        check_dtype(array.dtype, spec, where)
+        shape, axes = array.shape, spec.shape
+        if axes and array.ndim == len(axes) - 1:
+            array = array[np.newaxis]
+        if array.ndim != len(axes) or not axes_fit(array.shape[batched:], axes[batched:]):
+            refuse_shape(shape, spec, where)
+        feed[spec.name] = array
     extras = {name: raw[name] for name in raw if name not in names.values()}
     if not batched:
-        for spec in inputs:
-            if not axes_fit(feed[spec.name].shape, spec.shape):
-                refuse_shape(feed[spec.name].shape, spec, where)
         return _Fitted(feed, extras, 1)
     lengths = {array.shape[:1] for array in feed.values()}
     if len(lengths) > 1 or () in lengths or len(fixed_batch(inputs)) > 1:
@@ -198,26 +238,22 @@ def _fit(raw: Feeds, inputs: Sequence[TensorSpec], where: str, batched: bool) ->
     return _Fitted(feed, extras, count)
 
 
-def _fit_input(array: Array, spec: TensorSpec, where: str) -> Array:
-    check_dtype(array.dtype, spec, where)
-    shape = array.shape
-    if spec.shape and array.ndim == len(spec.shape) - 1:
-        array = array[np.newaxis]
-    if array.ndim != len(spec.shape) or not axes_fit(array.shape[1:], spec.shape[1:]):
-        refuse_shape(shape, spec, where)
-    return array
-
-
 def _layout(survey: _Survey, inputs: Sequence[TensorSpec], count: int, where: str) -> Layout:
     if not survey.batched:
         return Layout(count, 1, batch_is_free=False, offsets=range(count + 1))
-    fixed = next(iter(fixed_batch(inputs)), None)
-    if fixed is not None:
-        _check_shareable(survey, fixed, where)
+    uniform = len(survey.shapes) == 1
+    for fixed in fixed_batch(inputs):
+        if not uniform and any(own % fixed for own in survey.counts):
+            raise SampleError(
+                f"{where}: the model takes batches of {fixed}, and samples of different shapes "
+                "cannot share one.",
+                f"Give {fixed} samples of one shape at a time, stacked into one array.",
+                code="QD-SAMPLES-SHAPE",
+            )
         return Layout(count, fixed, batch_is_free=False)
-    if survey.uniform and set(survey.counts) == {1}:
+    if uniform and set(survey.counts) == {1}:
         return Layout(count, 1, batch_is_free=True)
-    offsets = np.cumsum([0, *survey.counts]).tolist()
+    offsets = survey.offsets
     if offsets[-1] != count:
         raise SampleError(
             f"{where}: {option('samples', str(count))} ends inside of item "
@@ -227,67 +263,3 @@ def _layout(survey: _Survey, inputs: Sequence[TensorSpec], count: int, where: st
             code="QD-SAMPLES-COUNT",
         )
     return Layout(count, max(survey.counts), batch_is_free=False, offsets=offsets)
-
-
-def _check_shareable(survey: _Survey, batch_size: int, where: str) -> None:
-    if not survey.uniform and any(count % batch_size for count in survey.counts):
-        raise SampleError(
-            f"{where}: the model takes batches of {batch_size}, and samples of different shapes "
-            "cannot share one.",
-            f"Give {batch_size} samples of one shape at a time, stacked into one array.",
-            code="QD-SAMPLES-SHAPE",
-        )
-
-
-class GatheredExtras:
-    """Collects labels feed by feed; kept in memory."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, list[Array]] = {}
-        self._feeds = 0
-
-    def add(self, extras: Feeds, count: int, where: str) -> None:
-        """Adds the extras of a feed of `count` samples.
-
-        Raises:
-            SampleError: an extra that the feeds before do not have, or the other way round, or
-                that does not have `count` rows.
-        """
-        different = sorted(set(extras) ^ set(self._rows)) if self._feeds else []
-        if different:
-            raise SampleError(
-                f"{where}: array '{different[0]}' is there for some samples and not for others.",
-                "Give it for all samples, or for none.",
-                code="QD-SAMPLES-LABELS",
-            )
-        for name, array in extras.items():
-            self._rows.setdefault(name, []).append(_rows(name, array, count, where))
-        self._feeds += 1
-
-    def joined(self, where: str) -> dict[str, SampleArray]:
-        """The extras of all samples, one row each."""
-        return {n: ArrayInMemory(_join_rows(n, rows, where)) for n, rows in self._rows.items()}
-
-
-def _rows(name: str, array: Array, count: int, where: str) -> Array:
-    if array.shape[:1] == (count,):
-        return np.array(array)
-    if count == 1:
-        return np.array(array)[np.newaxis]
-    rows = counted(array.shape[0], "row") if array.ndim else "no rows"
-    raise SampleError(
-        f"{where}: array '{name}' has {rows}, the inputs have {count} samples.",
-        "An array that is not a model input is taken for labels, one row per sample.",
-        code="QD-SAMPLES-LABELS",
-    )
-
-
-def _join_rows(name: str, rows: list[Array], where: str) -> Array:
-    try:
-        return np.concatenate(rows)
-    except (ValueError, TypeError) as error:
-        raise SampleError(
-            f"{where}: array '{name}' differs in shape or type between samples ({error}).",
-            "Give labels of one shape.",
-            code="QD-SAMPLES-LABELS",
-        ) from error

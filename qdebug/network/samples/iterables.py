@@ -11,16 +11,17 @@ The script imports modules of its own folder, as `python script.py` does.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.network.samples.arrays import Cursors
-from qdebug.network.samples.samples import FeedSource
 from qdebug.types import Array, Feeds
 from qdebug.userfile import last_line, raising_line
 
@@ -29,9 +30,7 @@ class IteratedFeeds:
     """Feeds in the order of an iterable, which `start` gives anew for every pass."""
 
     def __init__(self, start: Callable[[], Any], name: str, path: Path | None = None) -> None:
-        self._function = start
-        self._path = path
-        self._name = name
+        self._function, self._name, self._path = start, name, path
         self._kept: Iterable[Any] | None = None
         self._passes = Cursors(self._start)
 
@@ -43,34 +42,18 @@ class IteratedFeeds:
         """
         current = self._passes.before(index)
         try:
-            while current.tell() < index and current.take() is not _END:
-                pass
-            feed = current.take()
-        except Exception as error:
+            with self._running(self._name):
+                while current.tell() < index and current.take() is not _END:
+                    pass
+                feed = current.take()
+        except SampleError:
             self._passes.clear()
-            _refuse(self._name, error, self._path)
-        return None if feed is _END else self._arrays(feed, index)
-
-    def where(self, index: int) -> str:
-        """The iterable and the number of the feed."""
-        return f"{self._name}: item {index}"
-
-    def _start(self) -> _Pass:
-        if self._kept is not None:
-            return _Pass(iter(self._kept))
-        try:
-            result = self._function()
-            iterator = iter(result)
-        except Exception as error:
-            _refuse(self._name, error, self._path)
-        if iterator is not result:
-            self._kept = result
-        return _Pass(iterator)
-
-    def _arrays(self, feed: Any, index: int) -> Feeds:
+            raise
+        if feed is _END:
+            return None
         if not isinstance(feed, Mapping):
             raise SampleError(
-                f"{self.where(index)} is {_a(feed)}, not a dict.",
+                f"{self.where(index)} is of type {type(feed).__name__}, not a dict.",
                 "Yield a dict of arrays by input name, such as {'input': array}.",
                 code="QD-SAMPLES-FEEDS",
             )
@@ -79,58 +62,77 @@ class IteratedFeeds:
             for name, value in feed.items()
         }
 
+    def where(self, index: int) -> str:
+        """The iterable and the number of the feed."""
+        return f"{self._name}: item {index}"
+
+    def _start(self) -> _Pass:
+        if self._kept is not None:
+            return _Pass(iter(self._kept))
+        with self._running(self._name):
+            result = self._function()
+            iterator = iter(result)
+        if iterator is not result:
+            self._kept = result
+        return _Pass(iterator)
+
     def _array(self, value: Any, name: str) -> Array:
-        try:
+        with self._running(name):  # tensors of other libraries raise what they like
             array: Array = np.asarray(value)
-        except Exception as error:  # tensors of other libraries raise what they like
-            _refuse(name, error, self._path)
         if array.dtype.hasobject:
             raise SampleError(
-                f"{name} is {_a(value)}, not a numeric array.",
+                f"{name} is of type {type(value).__name__}, not a numeric array.",
                 "Yield numpy arrays.",
                 code="QD-SAMPLES-OBJECTS",
             )
         return array
 
-
-class KeptFeeds:
-    """Feeds of a source that can be read only once and in order, kept to be read in any."""
-
-    def __init__(self, source: FeedSource) -> None:
-        self._source = source
-        self._kept: list[Feeds] = []
-        self._ended = False
-        self._failure: SampleError | None = None
-        self._lock = threading.Lock()
-
-    def read(self, index: int) -> Feeds | None:
-        """Feed `index`; reads the source as far as that.
+    @contextmanager
+    def _running(self, name: str) -> Iterator[None]:
+        """Run the user's code.
 
         Raises:
-            SampleError: as of the source, again at every later call.
+            SampleError: it raised.
         """
-        with self._lock:
-            while index >= len(self._kept) and not self._ended:
-                self._keep_one()
-            return self._kept[index] if index < len(self._kept) else None
-
-    def where(self, index: int) -> str:
-        """As of the source."""
-        return self._source.where(index)
-
-    def _keep_one(self) -> None:
-        if self._failure is not None:
-            raise self._failure
         try:
-            feed = self._source.read(len(self._kept))
-        except SampleError as error:
-            self._failure = error
-            raise
-        if feed is None:
-            self._ended = True
-            return
-        # Copies: an iterator may fill one array again and again.
-        self._kept.append({name: np.array(array) for name, array in feed.items()})
+            yield
+        except Exception as error:
+            raise SampleError(
+                f"{name} failed: {last_line(error)}",
+                raising_line(error, self._path),
+                code="QD-SAMPLES-FEEDS",
+            ) from error
+
+
+def feeds_of(given: Iterable[Any] | Callable[[], Iterable[Any]], name: str) -> IteratedFeeds:
+    """The feeds of an object in memory, called `name` in messages. Nothing is read."""
+    if callable(given):
+        return IteratedFeeds(given, name)
+    again = _Again(given) if isinstance(given, Iterator) else given
+    return IteratedFeeds(lambda: again, name)
+
+
+class _Again:
+    """What an iterator gives, which is kept to be given again."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator, self._kept = iterator, list[Any]()
+        self._failure: Exception | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in count():  # another pass may have gone on meanwhile
+            if number == len(self._kept):
+                if self._failure is not None:  # what failed is over, and not shorter
+                    raise self._failure
+                try:
+                    feed = next(self._iterator, _END)
+                except Exception as error:
+                    self._failure = error
+                    raise
+                if feed is _END:
+                    return
+                self._kept.append(deepcopy(feed))  # it may fill one array again and again
+            yield self._kept[number]
 
 
 _END = object()
@@ -152,13 +154,3 @@ class _Pass:
         feed = next(self._iterator, _END)
         self._taken += feed is not _END
         return feed
-
-
-def _a(value: object) -> str:
-    return f"of type {type(value).__name__}"
-
-
-def _refuse(name: str, error: Exception, script: Path | None) -> NoReturn:
-    raise SampleError(
-        f"{name} failed: {last_line(error)}", raising_line(error, script), code="QD-SAMPLES-FEEDS"
-    ) from error

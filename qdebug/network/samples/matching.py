@@ -143,30 +143,24 @@ def match_names(found: Collection[str], inputs: Sequence[TensorSpec], where: str
         return {inputs[0].name: next(iter(found))}
     for spec in inputs:
         if spec.name not in names:
-            _refuse_missing(spec.name, sorted(set(found) - set(names.values())), found, where)
-    _refuse_shared(names, where)
-    return names
-
-
-def _refuse_missing(name: str, free: list[str], found: Collection[str], where: str) -> NoReturn:
-    near = difflib.get_close_matches(name, free, n=1, cutoff=0.5)
-    hint = f"Rename '{near[0]}' to '{name}'." if near else f"Name one of the arrays '{name}'."
-    held = quoted(sorted(found))
-    raise SampleError(
-        f"{where}: no array for model input '{name}'; found {held}.", hint, code="QD-SAMPLES-NAMES"
-    )
-
-
-def _refuse_shared(names: dict[str, str], where: str) -> None:
+            free = sorted(set(found) - set(names.values()))
+            near = difflib.get_close_matches(spec.name, free, n=1, cutoff=0.5)
+            raise SampleError(
+                f"{where}: no array for model input '{spec.name}'; found {quoted(sorted(found))}.",
+                f"Rename '{near[0]}' to '{spec.name}'."
+                if near
+                else f"Name one of the arrays '{spec.name}'.",
+                code="QD-SAMPLES-NAMES",
+            )
     owner: dict[str, str] = {}
     for name, alias in names.items():
-        if alias in owner:
+        if owner.setdefault(alias, name) != name:
             raise SampleError(
                 f"{where}: array '{alias}' could be model input '{owner[alias]}' or '{name}'.",
                 "Save both in an .npz, under the inputs' exact names.",
                 code="QD-SAMPLES-NAMES",
             )
-        owner[alias] = name
+    return names
 
 
 def shape_text(shape: tuple[int | str | None, ...]) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.inmemory import InMemory
 from qdebug.network.samples.arrays import ArrayInMemory
-from qdebug.network.samples.iterables import IteratedFeeds, KeptFeeds
-from qdebug.network.samples.samples import FeedSource, Samples
+from qdebug.network.samples.iterables import feeds_of
+from qdebug.network.samples.samples import Samples
 
 _IN_MEMORY = "the samples given in memory"
 
@@ -40,11 +39,3 @@ def samples_in_memory(given: object) -> InMemory:
         "Give a path, a dict of arrays, or an iterable of such dicts.",
         code="QD-SAMPLES-TYPE",
     )
-
-
-def feeds_of(given: Iterable[Any] | Callable[[], Iterable[Any]], name: str) -> FeedSource:
-    """The feeds of an object in memory, called `name` in messages. Nothing is read."""
-    if callable(given):
-        return IteratedFeeds(given, name)
-    feeds = IteratedFeeds(lambda: given, name)
-    return KeptFeeds(feeds) if isinstance(given, Iterator) else feeds
