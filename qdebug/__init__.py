@@ -14,7 +14,10 @@ none of the numeric packages: that waits until one of its functions is used.
 
 import os
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what editors and type checkers see of __getattr__ below
+    from qdebug.api import *  # noqa: F403
 
 # ONNX Runtime reports its use to Microsoft, and reads this once, when it is imported; calling its
 # disable_telemetry_events() afterwards is too late. Who set the variable has decided already.
@@ -28,19 +31,16 @@ _PUBLIC = {
         "diff", "report", "view", "export", "doctor", "load_run", "open_samples",
     ),
     "qdebug.commands.framework.capture": ("capture",),
-    "qdebug.config.check": ("CheckSettings",),
+    "qdebug.config.look": (
+        "CheckSettings", "InitSettings", "RangesSettings", "InspectSettings",
+    ),
     "qdebug.config.compare": ("CompareSettings",),
     "qdebug.config.calibrate": ("CalibrateSettings",),
-    "qdebug.config.bisect": ("BisectSettings",),
-    "qdebug.config.repair": ("RepairSettings",),
+    "qdebug.config.search": ("BisectSettings", "RepairSettings"),
     "qdebug.config.sweep": ("SweepSettings",),
-    "qdebug.config.ranges": ("RangesSettings",),
-    "qdebug.config.init": ("InitSettings",),
-    "qdebug.config.inspect": ("InspectSettings",),
-    "qdebug.config.diff": ("DiffSettings",),
-    "qdebug.config.report": ("ReportSettings",),
-    "qdebug.config.view": ("ViewSettings",),
-    "qdebug.config.export": ("ExportSettings",),
+    "qdebug.config.report": (
+        "DiffSettings", "ReportSettings", "ViewSettings", "ExportSettings",
+    ),
     "qdebug.errors": (
         "QdebugError", "UsageError", "ModelError", "SampleError", "PlanError", "StoreError",
         "MetricError", "BackendError", "ClusterError",

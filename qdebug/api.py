@@ -7,39 +7,34 @@ Each takes the options of its command as keywords, under the names of the flags 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qdebug.config.bisect import BisectSettings
 from qdebug.config.calibrate import CalibrateSettings
-from qdebug.config.check import CheckSettings
 from qdebug.config.compare import CompareSettings
-from qdebug.config.diff import DiffSettings
-from qdebug.config.export import ExportSettings
-from qdebug.config.init import InitSettings
-from qdebug.config.inspect import InspectSettings
-from qdebug.config.option import settings_of
-from qdebug.config.ranges import RangesSettings
-from qdebug.config.repair import RepairSettings
-from qdebug.config.report import ReportSettings
+from qdebug.config.flag import settings_of
+from qdebug.config.look import CheckSettings, InitSettings, InspectSettings, RangesSettings
+from qdebug.config.report import (
+    RUN_TARGETS,
+    DiffSettings,
+    ExportSettings,
+    ReportSettings,
+    ViewSettings,
+)
+from qdebug.config.search import BisectSettings, RepairSettings
 from qdebug.config.sweep import SweepSettings
-from qdebug.config.view import ViewSettings
-from qdebug.errors import StoreError, UsageError, about_model
-from qdebug.execute.context import session_settings
+from qdebug.config.validate import settled
+from qdebug.errors import UsageError, about_model
 from qdebug.types import ProgressCallback, ignore_progress
-from qdebug.wording import option
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from qdebug.backends.doctor import DoctorResult
     from qdebug.commands.report.view import View
     from qdebug.decide.bisect.result import BisectResult
     from qdebug.decide.remedies.result import RepairResult
     from qdebug.network.samples import Samples
+    from qdebug.network.samplespec import SampleSpec
     from qdebug.plan.export import ExportResult
     from qdebug.result import Result
     from qdebug.results.calibrate import CalibrateResult
@@ -52,6 +47,38 @@ if TYPE_CHECKING:
     from qdebug.results.recorded import Run
     from qdebug.results.report import ReportResult
     from qdebug.results.sweep import SweepResult
+
+__all__ = [  # what `import qdebug` shows to editors; see there
+    "BisectSettings",
+    "CalibrateSettings",
+    "CheckSettings",
+    "CompareSettings",
+    "DiffSettings",
+    "ExportSettings",
+    "InitSettings",
+    "InspectSettings",
+    "RangesSettings",
+    "RepairSettings",
+    "ReportSettings",
+    "SweepSettings",
+    "ViewSettings",
+    "bisect",
+    "calibrate",
+    "check",
+    "compare",
+    "diff",
+    "doctor",
+    "export",
+    "init",
+    "inspect",
+    "load_run",
+    "open_samples",
+    "ranges",
+    "repair",
+    "report",
+    "sweep",
+    "view",
+]
 
 SettingsT = TypeVar("SettingsT")
 ResultT = TypeVar("ResultT", bound="Result")
@@ -73,9 +100,7 @@ def check(
     """
     from qdebug.commands.check.command import check as run
 
-    checked = _settings(CheckSettings, model, settings)
-    with _running(checked, checked.model):
-        return run(checked, progress or ignore_progress)
+    return _run(run, _settings(CheckSettings, model, settings), progress)
 
 
 def init(
@@ -93,11 +118,12 @@ def init(
         QdebugError: bad input, or a runtime that failed.
     """
     from qdebug.commands.init import init as run
+    from qdebug.commands.outputs import with_file
 
     checked = _settings(InitSettings, model, settings)
     with about_model(checked.model):
         result = run(checked, progress or ignore_progress)
-    return _with_text(checked, "output", lambda r: r.config_yaml(), result)
+    return with_file(checked, "output", lambda r: r.config_yaml(), result)
 
 
 def compare(
@@ -117,14 +143,9 @@ def compare(
     Raises:
         QdebugError: bad input (nothing was written), or a runtime that failed.
     """
-    from qdebug.commands.compare.command import compare as run
-    from qdebug.commands.report.attached import compare_with_page
+    from qdebug.commands.report.attached import compare_with_page as run
 
-    checked = _settings(CompareSettings, model, settings)
-    with _running(checked, checked.model):
-        if checked.html:
-            return compare_with_page(checked, checked.html, progress or ignore_progress)
-        return run(checked, progress or ignore_progress)
+    return _run(run, _settings(CompareSettings, model, settings), progress)
 
 
 def calibrate(
@@ -142,15 +163,13 @@ def calibrate(
         QdebugError: bad input, or a runtime that failed.
     """
     from qdebug.commands.calibrate.command import calibrate as run
-    from qdebug.commands.reading import read_data
+    from qdebug.commands.outputs import with_file, with_page
 
     checked = _settings(CalibrateSettings, model, settings)
-    with _running(checked, checked.model):
-        data = read_data(checked.calibrates_on, checked.held_out)
-        result = replace(run(checked, progress or ignore_progress), data=data)
-    result = _with_text(checked, "output", lambda r: r.scales_yaml(), result)
-    result = _with_text(checked, "trt_cache", lambda r: r.trt_cache(), result)
-    return _with_page(checked, checked.model, result)
+    result = _run(run, checked, progress, checked.calibrates_on, checked.held_out)
+    result = with_file(checked, "output", lambda r: r.scales_yaml(), result)
+    result = with_file(checked, "trt_cache", lambda r: r.trt_cache(), result)
+    return with_page(checked, checked.model, result)
 
 
 def ranges(
@@ -168,11 +187,9 @@ def ranges(
     Raises:
         QdebugError: bad input, or a runtime that failed.
     """
-    from qdebug.commands.ranges.command import ranges as run
+    from qdebug.commands.ranges import ranges as run
 
-    checked = _settings(RangesSettings, source, settings)
-    with _running(checked, checked.source):
-        return run(checked, progress or ignore_progress)
+    return _run(run, _settings(RangesSettings, source, settings), progress)
 
 
 def bisect(
@@ -193,15 +210,13 @@ def bisect(
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
     from qdebug.commands.bisect import bisect as run
-    from qdebug.commands.reading import read_data
+    from qdebug.commands.outputs import with_file, with_page
 
     checked = _settings(BisectSettings, model, settings)
-    with _running(checked, checked.model):
-        data = read_data(*checked.quantization.samples, checked.held_out)
-        result = replace(run(checked, progress or ignore_progress), data=data)
+    result = _run(run, checked, progress, *checked.quantization.samples, checked.held_out)
     if result.found:
-        result = _with_text(checked, "output", lambda r: r.plan_yaml(), result)
-    return _with_page(checked, checked.model, result)
+        result = with_file(checked, "output", lambda r: r.plan_yaml(), result)
+    return with_page(checked, checked.model, result)
 
 
 def repair(
@@ -221,69 +236,12 @@ def repair(
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was done is kept.
     """
-    from qdebug.commands.reading import read_data
+    from qdebug.commands.outputs import write_files
     from qdebug.commands.repair import repair as run
-    from qdebug.plan.repaired import is_unfinished
 
     checked = _settings(RepairSettings, model, settings)
-    with _running(checked, checked.model):
-        data = read_data(checked.calibrates_on, checked.held_out)
-        publish = partial(_publish, checked)
-        result = replace(run(checked, progress or ignore_progress, publish), data=data)
-    kept = _with_better_kept(checked, result)
-    if kept is not None:
-        return kept
-    path = checked.output
-    unfinished = path is not None and is_unfinished(path, result.model.sha256)
-    replaced = replace(checked, force=checked.force or unfinished)
-    result = _with_model(replaced, "output", lambda r: r.model_proto(), result)
-    result = _with_model(checked, "save_fp32", lambda r: r.fp32_proto(), result)
-    result = _with_text(checked, "save_plan", lambda r: r.plan_yaml(), result)
-    result = _with_text(checked, "trt_cache", lambda r: r.trt_cache(), result)
-    return _with_page(checked, checked.model, result)
-
-
-def _publish(settings: RepairSettings, best: RepairResult) -> str:
-    """Write the best so far, unless what is there is better; returns what is to be said of it."""
-    from qdebug.network.weights import write_model
-    from qdebug.plan.repaired import is_unfinished, record_in
-
-    path = settings.output
-    if path is None:
-        return ""
-    there = record_in(path)
-    if there is not None and replace(there, unfinished=False).better_than(best.record()):
-        return ""
-    force = settings.force or is_unfinished(path, best.model.sha256)
-    try:
-        write_model(best.model_proto(), path, option("output"), force=force)
-    except StoreError:  # the last write says it
-        return ""
-    return f"the best so far is in {path}"
-
-
-def _with_better_kept(settings: RepairSettings, result: RepairResult) -> RepairResult | None:
-    """`result`, of which no file is written because one of them holds a better one for the same
-    question; None where none does."""
-    from qdebug.plan.repaired import record_in
-    from qdebug.stages import with_failure
-
-    names = ("output", "save_plan", "save_fp32", "trt_cache", "html")
-    files = {name: getattr(settings, name) for name in names if getattr(settings, name)}
-    records = {n: record_in(files[n]) for n in ("output", "save_plan") if n in files}
-    better = [n for n, found in records.items() if found and found.better_than(result.record())]
-    if not better:
-        return None
-    for name in (*better[:1], *(n for n in files if n != better[0])):
-        what, hint = f"{option(name)}: {files[name]}", ""
-        if name == better[0] and (found := records[name]):
-            what += f" holds a better result for the same target ({found.told}), and stays"
-            hint = "Give other paths to write this result, or remove that file."
-        else:
-            what += " is not written either: files of one repair belong together"
-        error = StoreError(what, hint, code="QD-STORE-BETTER-RESULT")
-        result = with_failure(result, option(name), error, file=files[name])
-    return result
+    result = _run(run, checked, progress, checked.calibrates_on, checked.held_out)
+    return write_files(checked, result)
 
 
 def inspect(file: Any = None, **settings: Any) -> InspectResult:
@@ -299,11 +257,12 @@ def inspect(file: Any = None, **settings: Any) -> InspectResult:
             fit, an engine of another model, an unknown condition.
     """
     from qdebug.commands.inspect import inspect as run
+    from qdebug.commands.outputs import with_file, with_page
     from qdebug.display.inspect import layers_to_csv
 
     checked = _settings(InspectSettings, file, settings)
-    result = _with_text(checked, "csv", layers_to_csv, run(checked))
-    return _with_page(checked, checked.model, result)
+    result = with_file(checked, "csv", layers_to_csv, run(checked))
+    return with_page(checked, checked.model, result)
 
 
 def sweep(
@@ -320,16 +279,14 @@ def sweep(
     Raises:
         QdebugError: bad input (nothing was built), or a reference that does not run.
     """
-    from qdebug.commands.reading import read_data
+    from qdebug.commands.outputs import with_file, with_page
     from qdebug.commands.sweep.command import sweep as run
     from qdebug.display.sweep import sweep_to_csv
 
     checked = _settings(SweepSettings, model, settings)
-    with _running(checked, checked.model):
-        data = read_data(checked.compared, checked.calibrates_on)
-        result = replace(run(checked, progress or ignore_progress), data=data)
-    result = _with_text(checked, "output", sweep_to_csv, result)
-    return _with_page(checked, checked.model, result)
+    result = _run(run, checked, progress, checked.compared, checked.calibrates_on)
+    result = with_file(checked, "output", sweep_to_csv, result)
+    return with_page(checked, checked.model, result)
 
 
 def diff(run: Any = None, **settings: Any) -> DiffResult:
@@ -396,10 +353,7 @@ def export(plan: Any = None, **settings: Any) -> ExportResult:
     Raises:
         QdebugError: an unknown target, a plan that does not fit, an existing output.
     """
-    from qdebug.commands.export import export_plan
-    from qdebug.commands.export_run import export_run
-    from qdebug.config.export import RUN_TARGETS
-    from qdebug.config.objects import as_settings
+    from qdebug.commands.export import export as run
     from qdebug.decide.bisect.result import BisectResult
     from qdebug.results.calibrate import CalibrateResult
     from qdebug.results.recorded import Run
@@ -408,19 +362,7 @@ def export(plan: Any = None, **settings: Any) -> ExportResult:
         plan = plan.path  # otherwise its plan
     if isinstance(plan, BisectResult | CalibrateResult):
         settings.setdefault("model", plan.model.path)
-    if isinstance(plan, CalibrateResult):
-        plan = as_settings(CompareSettings, {"calibration": plan})["calibration"]
-    checked = _settings(ExportSettings, plan, settings)
-    if checked.to in RUN_TARGETS:
-        return export_run(checked.plan, checked.to, output=checked.output, force=checked.force)
-    return export_plan(
-        checked.plan,
-        checked.to,
-        model=checked.model,
-        output=checked.output,
-        force=checked.force,
-        missing=checked.missing,
-    )
+    return run(_settings(ExportSettings, plan, settings))
 
 
 def doctor() -> DoctorResult:
@@ -456,81 +398,35 @@ def open_samples(
     Raises:
         QdebugError: the data or the model cannot be read, or do not fit.
     """
-    from qdebug.config.objects import as_settings
     from qdebug.network.load import read_model
     from qdebug.network.prepare import prepare_model
     from qdebug.network.sampleaxis import sample_inputs
-    from qdebug.network.samplespec import SampleSpec
 
-    given = as_settings(CompareSettings, {"inputs": data, "model": model})
-    inputs = sample_inputs(prepare_model(read_model(given["model"])).graph)
-    spec = SampleSpec(given["inputs"], samples, batch_size, model=given["model"])
-    return spec.open(inputs)
+    given = _settings(CompareSettings, model, {"inputs": data})
+    inputs = sample_inputs(prepare_model(read_model(given.model)).graph)
+    return given.sample_spec(given.inputs, samples, batch_size).open(inputs)
 
 
-def _with_page(settings: Any, model: str | None, result: ResultT) -> ResultT:
-    """`result`, of which the page that is asked for is written."""
-
-    def write(page: str, found: ResultT) -> None:
-        from qdebug.commands.report.attached import write_result_page
-
-        write_result_page(settings, page, model, found)
-
-    return _with_file(settings, "html", write, result)
-
-
-def _with_text(
-    settings: Any, name: str, text: Callable[[ResultT], str], result: ResultT
+def _run(
+    run: Callable[[Any, ProgressCallback], ResultT],
+    settings: Any,
+    progress: ProgressCallback | None,
+    *samples: SampleSpec | None,
 ) -> ResultT:
-    """`result`, of which `text` is written to the file that the setting `name` gives, if any."""
-    from qdebug.outputfiles import write_text
-
-    def write(path: str, found: ResultT) -> None:
-        write_text(path, text(found), option(name), force=settings.force)
-
-    return _with_file(settings, name, write, result)
-
-
-def _with_model(
-    settings: Any, name: str, proto: Callable[[ResultT], ModelProto], result: ResultT
-) -> ResultT:
-    """`result`, of which a model is written to the file that the setting `name` gives, if any."""
-    from qdebug.network.weights import write_model
-
-    def write(path: str, found: ResultT) -> None:
-        write_model(proto(found), path, option(name), force=settings.force)
-
-    return _with_file(settings, name, write, result)
-
-
-def _with_file(
-    settings: Any, name: str, write: Callable[[str, ResultT], None], result: ResultT
-) -> ResultT:
-    """`result`, after `write` of it to the file that the setting `name` gives, if any. A file that
-    cannot be written is listed in its `failed`: nothing that was measured is lost."""
-    from qdebug.stages import attempted
-
-    path = getattr(settings, name)
-    if not path:
-        return result
-
-    def written(found: ResultT) -> ResultT:
-        write(path, found)
-        return found
-
-    return attempted(option(name), result, written, file=path)
-
-
-@contextmanager
-def _running(settings: Any, model: Any) -> Iterator[None]:
-    """Within, a command runs on `model`, of which its errors are.
+    """What a command gives, with what its samples are, as far as they are given here; errors of its
+    model name it.
 
     Raises:
         UsageError: a library of custom operators cannot be loaded.
     """
-    with about_model(model):
+    from qdebug.commands.reading import read_data
+    from qdebug.execute.context import session_settings
+
+    with about_model(getattr(settings, "model", None) or getattr(settings, "source", None)):
         session_settings(settings).check()
-        yield
+        data = read_data(*samples)
+        result = run(settings, progress or ignore_progress)
+    return replace(result, data=data) if samples else result  # type: ignore[type-var]
 
 
 def _settings(kind: type[SettingsT], first: Any, given: Mapping[str, Any]) -> SettingsT:
@@ -545,11 +441,8 @@ def _settings(kind: type[SettingsT], first: Any, given: Mapping[str, Any]) -> Se
         UsageError: an unknown keyword, a value that cannot be, or one that is missing.
         QdebugError: an object in memory that cannot be used, or a file that cannot be written.
     """
-    from qdebug.commands.preflight import check_files, planned_model
-    from qdebug.config.objects import as_settings
-    from qdebug.config.resolve import from_keywords
+    from qdebug.commands.preflight import check_files
 
-    values = dict(given)
     if isinstance(first, kind):
         if given:
             raise UsageError(
@@ -557,10 +450,9 @@ def _settings(kind: type[SettingsT], first: Any, given: Mapping[str, Any]) -> Se
                 "Use dataclasses.replace to change settings, or give keywords alone.",
                 code="QD-USAGE-KEYWORD",
             )
-        every = {setting: getattr(first, setting.name) for setting in settings_of(kind)}
-        values = {s.name: value for s, value in every.items() if value is not s.default}
-    elif first is not None:
-        values[next(s.name for s in settings_of(kind) if s.option.positional)] = first
-    settings = from_keywords(kind, as_settings(kind, values), planned_model)
+        settings = first
+    else:
+        name = next(s.name for s in settings_of(kind) if s.positional)
+        settings = settled(kind, {**given, **({} if first is None else {name: first})})
     check_files(settings)
     return settings

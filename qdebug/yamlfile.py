@@ -25,9 +25,28 @@ def read_yaml(path: Path, schema: type[SchemaT], error: type[QdebugError]) -> Sc
         QdebugError: an `error`: the file is missing, not YAML or not valid; the message is
             "file:line: …".
     """
+    return parse_yaml(_text(path, error), str(path), schema, error)
+
+
+def read_keys(path: Path, error: type[QdebugError]) -> dict[str, tuple[int, str, Any]]:
+    """The keys in a YAML file: the line (from 1) of each, its value as it is written, "" where that
+    is a list or a mapping, and the value.
+
+    Raises:
+        QdebugError: an `error`: the file is missing, not YAML or no mapping.
+    """
+    root, data = _mapping(_text(path, error), str(path), error)
+    return {
+        key.value: (key.start_mark.line + 1, _text_of(value), data[key.value])
+        for key, value in root.value
+        if key.value in data
+    }
+
+
+def _text(path: Path, error: type[QdebugError]) -> str:
     wrong = _with_code(error)
     try:
-        text = read_text(path)
+        return read_text(path)
     except FileNotFoundError:
         raise wrong(f"{path}: no such file", "Check the path.") from None
     except UnicodeDecodeError as problem:
@@ -35,22 +54,6 @@ def read_yaml(path: Path, schema: type[SchemaT], error: type[QdebugError]) -> Sc
         raise wrong(message, "A YAML file is expected.") from problem
     except OSError as problem:
         raise wrong(f"{path}: cannot be read: {problem.strerror}") from problem
-    return parse_yaml(text, str(path), schema, error)
-
-
-def keys_in(path: Path) -> dict[str, tuple[int, str]]:
-    """The keys in a YAML file: the line (from 1) of each, and its value as it is written, "" where
-    that is a list or a mapping. None where `read_yaml` refuses the file."""
-    try:
-        root = _Loader(read_text(path)).get_single_node()
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return {}
-    pairs = root.value if isinstance(root, yaml.MappingNode) else []
-    return {
-        key.value: (key.start_mark.line + 1, _text_of(value))
-        for key, value in pairs
-        if isinstance(key, yaml.ScalarNode)
-    }
 
 
 def _text_of(node: yaml.Node) -> str:
@@ -63,12 +66,7 @@ def parse_yaml(text: str, name: str, schema: type[SchemaT], error: type[QdebugEr
     Raises:
         QdebugError: an `error`: the text is not YAML or not valid.
     """
-    wrong = _with_code(error)
-    root, data = _parse(name, text, wrong)
-    if root is None:
-        raise wrong(f"{name}:1: the file is empty", "Run what writes it again, until it ends.")
-    if not isinstance(data, dict):
-        raise wrong(f"{name}:{_line_of(root, ())}: the file is not a mapping of keys to values")
+    root, data = _mapping(text, name, error)
     try:
         return schema.model_validate(data)
     except ValidationError as problem:
@@ -76,7 +74,18 @@ def parse_yaml(text: str, name: str, schema: type[SchemaT], error: type[QdebugEr
         where = ".".join(str(part) for part in _in_file(root, first["loc"]))
         line = _line_of(root, first["loc"])
         message = f"{name}:{line}: {where}: {_reason(first)}"
-        raise wrong(message, _hint(schema, first)) from problem
+        raise _with_code(error)(message, _hint(schema, first)) from problem
+
+
+def _mapping(text: str, name: str, error: type[QdebugError]) -> tuple[yaml.Node, dict[str, Any]]:
+    """The node tree, which knows lines, and the values of a document that is a mapping."""
+    wrong = _with_code(error)
+    root, data = _parse(name, text, wrong)
+    if root is None:
+        raise wrong(f"{name}:1: the file is empty", "Run what writes it again, until it ends.")
+    if not isinstance(data, dict):
+        raise wrong(f"{name}:{_line_of(root, ())}: the file is not a mapping of keys to values")
+    return root, data
 
 
 def _with_code(error: type[QdebugError]) -> Callable[..., QdebugError]:
@@ -226,11 +235,8 @@ def _reason(problem: Any) -> str:
 
 
 def _hint(schema: type[BaseModel], problem: Any) -> str:
-    value = str(problem["input"])
-    if problem["loc"] == ("schema",) and value in _TAKEN_BY:
-        return f"It is what {option(_TAKEN_BY[value])} takes, in the commands that have it."
-    if problem["loc"] == ("command",) and value in _COMMANDS:
-        return f"Run it with 'qdebug {value} --config FILE'."
+    if problem["loc"] == ("schema",) and (taken := taken_by(problem["input"])):
+        return taken
     if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
         known = (field.alias or name for name, field in schema.model_fields.items())
         return f"Known keys: {', '.join(known)}."
@@ -239,13 +245,14 @@ def _hint(schema: type[BaseModel], problem: Any) -> str:
     return ""
 
 
+def taken_by(schema: object) -> str:
+    """Which setting takes a file that claims to be of a schema; "" where that is not known."""
+    setting = _TAKEN_BY.get(str(schema))
+    return f"It is what {option(setting)} takes, in the commands that have it." if setting else ""
+
+
 _TAKEN_BY = {"qdebug.plan/1": "plan", "qdebug.scales/1": "calibration"}
 """The setting that takes a file, by its schema."""
-_COMMANDS = (
-    *("bisect", "calibrate", "check", "compare", "diff", "export", "init"),
-    *("inspect", "ranges", "repair", "report", "sweep"),
-)
-"""Those that read a configuration."""
 
 
 def _expected(schema: type[BaseModel]) -> tuple[str, ...]:

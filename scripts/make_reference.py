@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from qdebug.config.commands import COMMANDS, Command  # noqa: E402
-from qdebug.config.option import Setting, settings_of  # noqa: E402
+from qdebug.config.flag import ARGUMENT, InPython, Setting, settings_of  # noqa: E402
 
 FOLDER = REPOSITORY / "docs" / "reference"
 _MADE = "<!-- Made by scripts/make_reference.py from qdebug/config; do not edit. -->"
@@ -30,8 +30,8 @@ SHARED_BY = 5
 _CLI = """\
 # Command line
 
-`qdebug COMMAND --help-all` shows the same in the terminal; `--help` leaves out the flags of
-backends that are not installed. `qdebug --version` shows the version. The settings of a command can
+`qdebug COMMAND --help-all` shows the same in the terminal, `--help` the flags that matter first.
+`qdebug --version` shows the version. The settings of a command can
 also come from a [configuration file](configuration.md), or from [Python](python-api.md); flags
 override the file. Where a flag may be given again and again, the table says *repeatable*; of any
 other flag the last one counts. [Flags of many commands](#flags-of-many-commands) stand at the end.
@@ -83,14 +83,12 @@ def cli_page() -> str:
     parts = [_CLI]
     for command in COMMANDS.values():
         parts += _heading(command)
-        arguments = [s.flag for s in settings_of(command.settings) if s.option.positional]
-        usage = " ".join(("qdebug", command.name, *arguments, "[OPTIONS]"))
         example = f"\n# for example\n{command.command_line}" if command.example else ""
-        parts.append(f"```sh\n{usage}{example}\n```\n")
+        parts.append(f"```sh\n{command.usage}{example}\n```\n")
         rows: list[tuple[str, str, str]] = []
         for group, members in command.grouped.items():
             own = [row for row in map(_flag_row, members) if row not in shared]
-            rows += [(f"**{group}**", "", "")] if group and own else []
+            rows += [(f"**{group.name}**", "", "")] if group is not ARGUMENT and own else []
             rows += own
         if rows:
             parts.append(_table(("Flag", "Meaning", "Default"), rows))
@@ -121,24 +119,20 @@ def _heading(command: Command) -> Iterator[str]:
 
 
 def _flag_row(setting: Setting) -> tuple[str, str, str]:
-    option = setting.option
-    value = "" if setting.is_switch or option.count else f" {option.metavar or 'NAME'}"
-    if option.positional:
-        name = f"`{setting.flag}`"
-    else:
-        name = ", ".join(f"`{flag}{value}`" for flag in (setting.flag, option.short) if flag)
-    text = option.off if setting.default is True else option.help
-    if setting.choices and not setting.option.words:
+    bare = setting.is_switch or setting.counts
+    value = "" if bare or setting.positional else f" {setting.parameter.metavar or 'NAME'}"
+    name = ", ".join(f"`{flag}{value}`" for flag in setting.flags)
+    text = setting.parameter.help or ""
+    if setting.choices:
         text += f" One of {', '.join(f'`{word}`' for word in setting.choices)}."
-    default = "" if setting.is_switch or option.count else _default(setting)
-    return name, text, default
+    return name, text, "" if bare else _default(setting)
 
 
 def _kind(setting: Setting) -> str:
     if setting.is_switch:
         return "`true` or `false`"
-    word = setting.type_name
-    if setting.choices and not setting.option.words:
+    word = "integer" if int in setting.parts else "number" if float in setting.parts else "text"
+    if setting.choices:
         word = ", ".join(f"`{choice}`" for choice in setting.choices)
     return f"list of {word}" if setting.is_list else word
 
@@ -146,15 +140,14 @@ def _kind(setting: Setting) -> str:
 def _default(setting: Setting) -> str:
     if setting.required:
         return "required"
-    if setting.is_switch:
-        return f"`{str(setting.default).lower()}`"
     shown = setting.shown_default
-    return shown if setting.option.unset or not shown else f"`{shown}`"
+    return shown if setting.parameter.show_default or not shown else f"`{shown}`"
 
 
 def _object(setting: Setting) -> str:
-    kinds = re.split(r" \| (?![^\[]*\])", setting.python_type.removesuffix(" | None"))
-    return ", ".join(f"`{kind}`" for kind in kinds if setting.as_object and kind != "str")
+    types = next((part.types for part in setting.parts if isinstance(part, InPython)), "")
+    kinds = re.split(r" \| (?![^\[]*\])", types)
+    return ", ".join(f"`{kind}`" for kind in kinds if kind)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -42,7 +42,7 @@ ONLY_IN = {
     "cloudpickle": ("execute/cluster/",),
     "h5py": ("store/", "network/samples/readers/hdf5.py"),
     "hdf5plugin": ("store/", "network/samples/readers/hdf5.py"),
-    "cyclopts": ("cli/parser.py",),
+    "cyclopts": ("cli/", "config/"),
     "rich": ("cli/", "display/", "results/words.py"),
 }
 CONFIG_USERS = ("execute", "analyse", "decide", "commands", "api", "cli")
@@ -252,8 +252,6 @@ def test_the_settings_of_compare_stay_near_its_entry(tmp_path: Path) -> None:
 
 
 OF_THE_PROCESS = {
-    "_KNOWN": "config/option.py",  # what the fields of each settings class declare
-    "_SCHEMAS": "config/resolve.py",  # how pydantic checks them
     "_received": "cli/process.py",  # signals that came
     "_results": "cli/process.py",  # the stream that holds results only
     "_loaded": "backends/tensorrt/library.py",  # loaded once, and keeps what it was told
@@ -418,6 +416,6 @@ def test_every_module_imports_without_its_extras() -> None:
 
 @pytest.mark.parametrize("module", ["qdebug", "qdebug.cli.app"])
 def test_the_command_line_starts_without_heavy_libraries(module: str) -> None:
-    heavy = {"onnxruntime", "onnx", "numpy", "h5py", "scipy", "onnxslim", "polygraphy", "pydantic"}
+    heavy = {"onnxruntime", "onnx", "numpy", "h5py", "scipy", "onnxslim", "polygraphy"}
     loaded = set(_run(f"import sys, {module}; print(*sys.modules)").split())
     assert not heavy & loaded

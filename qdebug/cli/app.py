@@ -1,4 +1,5 @@
-"""Runs the command that is asked for, and turns errors into messages and exit codes."""
+"""The program: parses a command line, runs the command, and turns errors into messages and exit
+codes."""
 
 from __future__ import annotations
 
@@ -7,54 +8,44 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from qdebug.cli.parser import as_flags, parse_and_run
+from cyclopts import CycloptsError
+
+from qdebug.cli.arguments import HELP, app_of, usage_error
 from qdebug.cli.process import (
     discard,
     interrupted_code,
     output_error,
-    results_apart,
     signalled,
     standard_output,
 )
 from qdebug.config.commands import Command
-from qdebug.errors import (
-    BackendError,
-    QdebugError,
-    UsageError,
-    is_about_memory,
-    out_of_memory,
-)
-from qdebug.wording import Spelling, printable, spelled_by
+from qdebug.errors import BackendError, QdebugError, UsageError, is_about_memory, out_of_memory
+from qdebug.wording import printable
 
-if TYPE_CHECKING:
-    from qdebug.config.resolve import Place
+_LONGEST = 1000
+_DEFECT = "This is a defect of qdebug; -vv shows the traceback."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; never raises on bad input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    begun: list[Command] = []
-
-    def run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -> int:
-        begun.append(command)
-        return _run(command, given, shown)
-
     try:
-        code = parse_and_run(arguments, run)
+        try:
+            code = app_of(arguments, _run)(arguments)
+        except CycloptsError as problem:
+            raise usage_error(problem) from None
         with standard_output():
-            return code
+            return UsageError.exit_code if not arguments else int(code or 0)
     except KeyboardInterrupt:
         pass
     except SystemExit:  # Rich's, where the reader of a help text went away
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and (not arguments or {*HELP, "--version"} & {*arguments}):
+            error = output_error(error)
         if not signalled():  # foreign code may make an error of its own of a Ctrl-C
-            if isinstance(error, OSError) and not begun:  # only help was printed
-                error = output_error(error)
             return _report(error, arguments)
         if _wants_traceback(arguments):
             _say("".join(traceback.format_exception(error)))
@@ -70,58 +61,10 @@ def entry() -> None:
     sys.exit(main())
 
 
-def spelling(command: Command, places: Mapping[str, Place] | None = None) -> Spelling:
-    """Settings of a command as its command line has them, or its configuration file at `places`;
-    see wording.option."""
-    as_flag = as_flags(command)
+def _run(command: Command, given: Mapping[str, Any]) -> int:
+    from qdebug.cli.run import run  # --help must not wait for the numeric packages
 
-    def spelled(name: str, value: str | None) -> str:
-        place = (places or {}).get(name)
-        return place.spelled(value) if place else as_flag(name, value)
-
-    return spelled
-
-
-def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -> int:
-    # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import set_verbosity
-    from qdebug.commands.preflight import check_files, planned_model
-    from qdebug.config.resolve import from_flags, places_in_file, validated
-
-    with spelled_by(spelling(command)), results_apart():
-        _check_directory()
-        show = command.shown(**validated(command.shown, shown))
-        set_verbosity(show.verbose)
-        file = getattr(show, "config", None)
-        places = places_in_file(command.settings, given, file)
-        try:
-            with spelled_by(spelling(command, places)):
-                settings = from_flags(command.settings, given, file, planned_model)
-                check_files(settings, show)
-                run = import_module(f"qdebug.cli.{command.name}").run
-                try:
-                    return int(run(settings, show))
-                except KeyboardInterrupt:
-                    if getattr(settings, "cache", False):
-                        _say("qdebug: progress is saved: the same command goes on from there\n")
-                    raise
-        except SystemExit as stopped:  # would end us with its code, which may well be 0
-            raise UsageError(
-                f"your script called sys.exit({stopped.code!r})",
-                "A script or metric that qdebug loads must not end the program.",
-                code="QD-USAGE-SCRIPT-EXIT",
-            ) from None
-
-
-def _check_directory() -> None:
-    try:
-        Path.cwd()
-    except OSError as error:
-        raise UsageError(
-            f"the working directory cannot be used: {error.strerror}",
-            "Change to a directory that exists.",
-            code="QD-USAGE-DIRECTORY",
-        ) from error
+    return run(command, given)
 
 
 def _wants_traceback(arguments: Sequence[str]) -> bool:
@@ -157,7 +100,3 @@ def _print_error(text: str) -> None:
         sys.stderr.flush()
     except OSError:  # a full disk
         discard(sys.stderr)
-
-
-_LONGEST = 1000
-_DEFECT = "This is a defect of qdebug; -vv shows the traceback."

@@ -7,10 +7,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from qdebug.errors import StoreError
+from qdebug.errors import StoreError, UsageError
 
 _received: list[int] = []
 """The signals that came."""
@@ -37,6 +38,22 @@ def signalled() -> bool:
 def interrupted_code() -> int:
     """The exit code of a program that was interrupted: 128 + the signal."""
     return 128 + (_received[0] if _received else signal.SIGINT)
+
+
+def check_directory() -> None:
+    """Refuse to work in a directory that is gone.
+
+    Raises:
+        UsageError: it is.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UsageError(
+            f"the working directory cannot be used: {error.strerror}",
+            "Change to a directory that exists.",
+            code="QD-USAGE-DIRECTORY",
+        ) from error
 
 
 _STDOUT, _STDERR = 1, 2

@@ -7,11 +7,11 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
-from qdebug.commands.check.suspicions import suspicions
+from qdebug.commands.check.trials import suspicions
 from qdebug.commands.framework.framework_check import framework_result
-from qdebug.config.bisect import BisectSettings
+from qdebug.config.search import BisectSettings
 from qdebug.decide.bisect.result import BisectResult
-from qdebug.decide.bisect.steps import Setup, prepare, search_from
+from qdebug.decide.bisect.steps import prepare, search_from
 from qdebug.decide.search.pareto import check_select_point
 from qdebug.display.framework import unlike_export
 from qdebug.errors import ModelError
@@ -36,18 +36,16 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     framework = _right_export(settings, progress)
     with ExitStack() as stack, time_limit_told(settings.time_limit):
         setup = prepare(settings, progress, stack)
-        suspicious = _suspicions(settings, setup, started + (settings.time_limit or math.inf))
+        suspicious = suspicions(
+            setup.context,
+            setup.model.graph,
+            setup.searched.samples,
+            setup.target.metric,
+            settings.quantization.calibrates_on,
+            ends_at=started + (settings.time_limit or math.inf),
+        )
         found = search_from(settings.search, setup, started)
         return replace(found, framework=framework, notes=(*suspicious, *found.notes))
-
-
-def _suspicions(settings: BisectSettings, setup: Setup, ends_at: float) -> tuple[str, ...]:
-    """What is wrong with the samples, as far as that is seen at once. See suspicions."""
-    calibrates_on = settings.quantization.calibrates_on
-    samples, graph = setup.searched.samples, setup.model.graph
-    calibration = calibrates_on.open(sample_inputs(graph)) if calibrates_on else None
-    metric = setup.target.metric
-    return suspicions(setup.context, graph, samples, metric, calibration, ends_at=ends_at)
 
 
 def _right_export(settings: BisectSettings, progress: ProgressCallback) -> FrameworkResult | None:

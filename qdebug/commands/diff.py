@@ -9,7 +9,7 @@ from typing import Any
 
 from qdebug.backends.registry import DEFAULT
 from qdebug.commands.report.sources import described_in
-from qdebug.config.diff import DiffSettings
+from qdebug.config.report import DiffSettings
 from qdebug.errors import StoreError, UsageError
 from qdebug.metrics.sums import ErrorSums, measure
 from qdebug.metrics.tensor import GATED, Metrics, metrics_of

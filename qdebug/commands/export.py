@@ -7,24 +7,77 @@ from dataclasses import replace
 from pathlib import Path
 
 from qdebug.commands.preflight import check_suffix
-from qdebug.config.export import RUN_TARGETS
+from qdebug.config.report import RUN_TARGETS, ExportSettings
+from qdebug.display.tables import rendered
 from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.execute.model_pair import bind_user_plan, check_not_quantized, ranges_for
 from qdebug.inmemory import InMemory, path_in
 from qdebug.network.load import ModelFile, read_model
 from qdebug.network.prepare import Model, prepare_model, with_taken
-from qdebug.outputfiles import Content, check_distinct, check_writable, output_exists, write_all
+from qdebug.outputfiles import (
+    Content,
+    check_distinct,
+    check_new,
+    check_writable,
+    output_exists,
+    write_all,
+)
 from qdebug.plan.export import EXPORT_TARGETS, ExportResult
 from qdebug.plan.export.source import ExportSource
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, bind_plan
 from qdebug.plan.planfile import model_for, read_plan
 from qdebug.plan.rangesfile import Ranges, read_ranges
-from qdebug.results.recorded import is_run_file
+from qdebug.results.recorded import Run, is_run, is_run_file
 from qdebug.wording import counted, option
 
 
-def export_plan(
+def export_run(source: str, target: str, *, output: str | None, force: bool) -> ExportResult:
+    """Write the figures of a comparison for `target`, one of RUN_TARGETS.
+
+    Args:
+        source: its run file.
+        target: what to write.
+        output: a name that those of the files begin with, less its suffix; None takes that of the
+            run file.
+        force: replace existing files.
+
+    Raises:
+        UsageError: `source` is no run file.
+        StoreError: it cannot be read, or a file exists or cannot be written.
+    """
+    if not is_run(source):
+        raise UsageError(
+            f"{source}: not a run file, which {option('to', target)} is made of",
+            "Give the run file that `qdebug compare` wrote.",
+            code="QD-USAGE-EXPORT-SOURCE",
+        )
+    with Run(source) as run:
+        contents = rendered(target, run.result)
+    stem = str(Path(output or source).with_suffix(""))
+    files = {Path(f"{stem}{end}"): data for end, data in contents.items()}
+    check_distinct({option("output"): str(next(iter(files)))}, {"the run": source})
+    for path in files:
+        check_new(str(path), option("output"), force=force)
+    write_all(files, option("output"), force=force)
+    return ExportResult(target, tuple(files), ())
+
+
+def export(settings: ExportSettings) -> ExportResult:
+    """Write what the settings ask for.
+
+    Raises:
+        QdebugError: a plan that does not fit, a file that is no run, an existing output.
+    """
+    s = settings
+    if s.to in RUN_TARGETS:
+        return export_run(s.plan, s.to, output=s.output, force=s.force)
+    return _export_plan(
+        s.plan, s.to, model=s.model, output=s.output, force=s.force, missing=s.missing
+    )
+
+
+def _export_plan(
     source: str,
     target: str,
     *,

@@ -18,8 +18,7 @@ from qdebug.backends.sizing import parallelism
 from qdebug.commands.check.judging import Judged, execute, judge_of, judged_by
 from qdebug.commands.check.trials import score_findings
 from qdebug.commands.reading import read_data, require_samples
-from qdebug.config.check import CheckSettings
-from qdebug.config.init import InitSettings
+from qdebug.config.look import CheckSettings, InitSettings
 from qdebug.config.specs import spec_from
 from qdebug.errors import MetricError
 from qdebug.execute.context import simulation_context
@@ -187,7 +186,9 @@ def _gate(
     context = simulation_context(parallelism(), progress, DEFAULT_SESSIONS)
     for name in asked:
         try:
-            judge = judge_of(_as_check(settings, name), samples, model, len(names))
+            judge = judge_of(
+                spec_from(CheckSettings, settings, metric=name), samples, model, len(names)
+            )
             if judge.to_reference is not None:
                 judge = judged_by(judge.to_reference)
             if judge.metric is None:
@@ -245,10 +246,6 @@ def _gated(
             "# fail-on" if wrong else "fail-on", f"[{json.dumps(f'metric{sign}{bound:g}')}]", why
         ),
     ]
-
-
-def _as_check(settings: InitSettings, metric: str | None) -> CheckSettings:
-    return spec_from(CheckSettings, settings, metric=metric)
 
 
 def _further(settings: InitSettings, metric: str, data: str) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from qdebug.backends.tensorrt.serialized import read_engine
-from qdebug.config.inspect import InspectSettings
-from qdebug.engine_info.audit import Audit, audit_plan
+from qdebug.config.look import InspectSettings
+from qdebug.engine_info.audit import audit_plan
 from qdebug.engine_info.diff import diff
 from qdebug.engine_info.files.onnx_file import info_of_graph, with_nodes
 from qdebug.engine_info.files.opening import (
@@ -54,7 +54,7 @@ def inspect(settings: InspectSettings) -> InspectResult:
     if settings.expect:
         model, bound = _bound(settings.expect, settings.model)
         info = with_nodes(info, planned_pair(model, bound).candidate)
-        audit = audit_bound(model, bound, info)
+        audit = audit_plan(model, bound.layers, planned_pair(model, bound).precisions, info)
     elif settings.model:
         with given_by("model"):
             info = with_nodes(info, prepare_model(read_model(settings.model)).graph)
@@ -93,16 +93,6 @@ def _opened(file: str, shapes: InputShapes = ()) -> EngineInfo:
             code="QD-USAGE-SHAPE",
         )
     return info
-
-
-def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> Audit:
-    """Whether the engine runs each layer as the plan asks.
-
-    Raises:
-        UsageError: the engine's source does not say its precisions, or is of another model.
-        PlanError: an INT8 layer reads a tensor without an amax.
-    """
-    return audit_plan(model, bound.layers, planned_pair(model, bound).precisions, info)
 
 
 def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:

@@ -1,37 +1,18 @@
-"""What every command checks before any work: the model that a plan names, the files it writes."""
+"""What every command checks before any work: the files that it writes."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qdebug.config.option import settings_of
-from qdebug.errors import UsageError, given_by
+from qdebug.config.flag import File, settings_of
+from qdebug.errors import UsageError
 from qdebug.inmemory import InMemory, path_in
-from qdebug.outputfiles import check_distinct, check_new, check_writable
-from qdebug.plan.planfile import model_for, named_model
+from qdebug.outputfiles import check_distinct, check_new
 from qdebug.plan.repaired import record_in
 from qdebug.wording import option
-
-
-def planned_model(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The model that the plan names, where `settings` give a plan and no model; of several plans
-    the first that names one. To be given to `config.resolve`.
-
-    Raises:
-        PlanError: a plan cannot be read, or names no model that is there.
-    """
-    given = settings.get("plan")
-    several = given if isinstance(given, (list, tuple)) else [given]
-    plans: list[str] = [plan for plan in several if isinstance(plan, str)]
-    if settings.get("model") or not plans:
-        return {}
-    with given_by("plan"):
-        named = {plan: named_model(plan) for plan in plans}
-        plan = next((plan for plan, model in named.items() if model), plans[0])
-        return {"model": model_for(plan, named[plan], hint=f"Give {option('model')}.")}
 
 
 def check_files(*declared: Any) -> None:
@@ -47,26 +28,21 @@ def check_files(*declared: Any) -> None:
     """
     force = any(getattr(record, "force", False) for record in declared)
     reads: dict[str, str] = {}
-    writes: dict[str, str] = {}
-    checks: dict[str, str] = {}
-    suffixes: dict[str, tuple[str, ...]] = {}
+    writes: dict[str, tuple[str, File]] = {}
     for record in declared:
         for setting in settings_of(type(record)):
-            one = setting.option
-            for name, path in _paths(record, setting.name):
-                if one.writes:
-                    suffixes[name] = one.suffixes
-                    writes[name], checks[name] = path, one.writes
-                elif one.reads:
+            file = setting.file
+            for name, path in _paths(record, setting.name) if file else ():
+                if file and file.written:
+                    writes[name] = path, file
+                else:
                     reads[name] = path
-    check_distinct(writes, reads)
-    for name, path in writes.items():
-        check_suffix(name, path, suffixes[name])
-        if checks[name] in ("new", "resumed"):
-            resumed = checks[name] == "resumed" and _is_left_of(path, *declared)
+    check_distinct({name: path for name, (path, _) in writes.items()}, reads)
+    for name, (path, file) in writes.items():
+        check_suffix(name, path, file.suffixes)
+        if file.written != "own":
+            resumed = file.written == "resumed" and _is_left_of(path, *declared)
             check_new(path, name, force=force or resumed)
-        elif checks[name] == "any":
-            check_writable(path, name)
 
 
 def _is_left_of(path: str, *declared: Any) -> bool:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from qdebug.analyse.metric_samples import FOR_INTERVAL
-from qdebug.commands.check.suspicions import suspicions
-from qdebug.config.removed import REMOVED
-from qdebug.config.repair import RepairSettings
+from qdebug.commands.check.trials import suspicions
+from qdebug.commands.outputs import publish
+from qdebug.config.search import RepairSettings
 from qdebug.decide.bisect.answer import hardly_worth
 from qdebug.decide.bisect.result import BisectResult
 from qdebug.decide.bisect.target import few_samples_note
@@ -27,7 +27,6 @@ from qdebug.decide.repair.verdict import Judgement, holds
 from qdebug.errors import UsageError
 from qdebug.execute.context import time_limit_told
 from qdebug.metrics.tasks.base import is_share
-from qdebug.plan.select import nearest
 from qdebug.result import ModelRef
 from qdebug.results.conditions import Condition
 from qdebug.run.timelimit import OutOfTimeError
@@ -44,15 +43,7 @@ _WENT_ON = (
 )
 
 
-Publish = Callable[[RepairResult], str]
-"""Is given the best so far, unfinished; returns where it put that, for people, or ""."""
-
-
-def repair(
-    settings: RepairSettings,
-    progress: ProgressCallback = ignore_progress,
-    publish: Publish = lambda _: "",
-) -> RepairResult:
+def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progress) -> RepairResult:
     """Give a quantized network its accuracy back, without training.
 
     Raises:
@@ -60,14 +51,13 @@ def repair(
     """
     ends_at = time.monotonic() + (settings.time_limit or math.inf)
     with ExitStack() as stack, time_limit_told(settings.time_limit):
-        return _repair(stack, settings, progress, publish, ends_at)
+        return _repair(stack, settings, progress, ends_at)
 
 
 def _repair(
     stack: ExitStack,
     settings: RepairSettings,
     progress: ProgressCallback,
-    publish: Publish,
     ends_at: float,
 ) -> RepairResult:
     sequence = _sequence(settings)
@@ -82,10 +72,11 @@ def _repair(
         proven = proving.so_far(state) if state.steps[-1].accepted else None
         if proven is None:
             return ""
-        return publish(replace(_found(settings, setup, state, proven), unfinished=True))
+        return publish(settings, replace(_found(settings, setup, state, proven), unfinished=True))
 
     trying = _trying(setup, condition, on_step)
-    state, found, explanation, went_on = _tried(trying, proving, _begin(setup, sequence))
+    state = State(setup.start, tuple(Attempt(name) for name in sequence))
+    state, found, explanation, went_on = _tried(trying, proving, state)
     proven = proving.of(state)
     dropped = ""
     if proven.reverted:
@@ -196,16 +187,8 @@ def _sequence(settings: RepairSettings) -> tuple[str, ...]:
     """The remedies to try, in order.
 
     Raises:
-        UsageError: a remedy that is not known, or none is left.
+        UsageError: none is left.
     """
-    for setting, names in (("only", settings.only), ("never", settings.never)):
-        for name in names:
-            if name not in REMEDIES:
-                raise UsageError(
-                    f"{option(setting)}: there is no remedy '{name}'",
-                    REMOVED.get(f"{setting}={name}") or nearest(name, REMEDIES),
-                    code="QD-USAGE-REMEDY",
-                )
     left = tuple(
         name
         for name in REMEDIES
@@ -331,11 +314,6 @@ def _trying(setup: Setup, condition: Condition | None, on_step: Callable[[State]
         on_step=on_step,
         keep_undecided=setup.keep_undecided,
     )
-
-
-def _begin(setup: Setup, sequence: tuple[str, ...]) -> State:
-    """Before the first step."""
-    return State(setup.start, tuple(Attempt(name) for name in sequence))
 
 
 def _with_pins(result: RepairResult, pinning: BisectResult) -> RepairResult:

@@ -2,166 +2,136 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from cyclopts import Parameter
+from pydantic import BeforeValidator
+from pydantic.dataclasses import dataclass
+
 from qdebug.calibrators.registry import METHODS, method_usage
-from qdebug.config.candidate import (
-    BATCH_SIZE,
-    CACHE,
-    CUSTOM_OPS,
+from qdebug.config.flag import ARGUMENT, CHECKED, PRECISIONS, SAMPLED, WHAT, WRITE, File
+from qdebug.config.objects import Calibration, Calibrator, Data, Model
+from qdebug.config.shared import (
     DATA,
-    DECODE,
-    FORCE,
-    FP16_KERNELS,
-    GROUP,
-    HTML,
-    METRIC,
-    SAMPLES,
+    GROUP_BY,
+    ClusterSettings,
     FallbackName,
-    Fp16KernelsName,
+    KernelSettings,
+    PageSettings,
+    RunSettings,
+    TaskSettings,
     WeightsName,
 )
-from qdebug.config.cluster import ClusterSettings
-from qdebug.config.data import DataSettings
-from qdebug.config.option import (
-    PRECISIONS,
-    SAMPLED,
-    WHAT,
-    WRITE,
-    CalibrationLike,
-    CalibratorLike,
-    DataLike,
-    MetricLike,
-    ModelLike,
-    Option,
-    Positive,
-    Share,
-)
-from qdebug.config.values import values_of
+from qdebug.config.values import Share, values_of
 from qdebug.network.samplespec import SampleSpec
 
 
-@dataclass(frozen=True)
-class CalibrateSettings(ClusterSettings, DataSettings):
+@dataclass(frozen=True, config=CHECKED)
+class CalibrateSettings(RunSettings, TaskSettings, KernelSettings, ClusterSettings, PageSettings):
     """The settings of `qdebug calibrate`."""
 
-    model: Annotated[
-        ModelLike, Option("The FP32 ONNX model.", metavar="MODEL", positional=True, reads=True)
-    ]
+    model: Annotated[Model, Parameter(help="The FP32 ONNX model.", group=ARGUMENT, metavar="MODEL")]
     calib_data: Annotated[
-        DataLike, Option(f"Samples to calibrate on: {DATA}.", WHAT, metavar="DATA", reads=True)
+        Data, Parameter(help=f"Samples to calibrate on: {DATA}.", group=WHAT, metavar="DATA")
     ]
     method: Annotated[
         tuple[str, ...],
-        Option(
-            f"Methods to try, with commas: {method_usage()}.",
-            WHAT,
+        BeforeValidator(values_of),
+        Parameter(
+            help=f"Methods to try, with commas: {method_usage()}.",
+            group=WHAT,
             metavar="NAMES",
-            unset="all",
-            parse=values_of,
+            show_default="all",
         ),
     ] = METHODS
     calibrator: Annotated[
-        tuple[CalibratorLike, ...],
-        Option(
-            "A method of your own: file.py:function gets a histogram and returns amax, the "
+        tuple[Calibrator, ...],
+        Parameter(
+            help="A method of your own: file.py:function gets a histogram and returns amax, the "
             "largest magnitude of the range; repeatable.",
-            PRECISIONS,
+            group=PRECISIONS,
             metavar="FILE:FUNCTION",
         ),
     ] = ()
     precision: Annotated[
         Literal["int8", "fp8", "a16w8"],
-        Option("The precision that the ranges are for, and are evaluated in.", PRECISIONS),
+        Parameter(
+            help="The precision that the ranges are for, and are evaluated in.", group=PRECISIONS
+        ),
     ] = "int8"
     from_cache: Annotated[
-        CalibrationLike | None,
-        Option(
-            "Also evaluate existing ranges: a calibration cache of TensorRT or of ONNX Runtime's "
-            "TensorRT provider, scales.yaml or a plan.",
-            PRECISIONS,
+        Calibration | None,
+        Parameter(
+            help="Also evaluate existing ranges: a calibration cache of TensorRT or of ONNX "
+            "Runtime's TensorRT provider, scales.yaml or a plan.",
+            group=PRECISIONS,
             metavar="FILE",
-            reads=True,
         ),
     ] = None
     weights: Annotated[
         WeightsName,
-        Option("One scale per output channel of a weight, or one per weight.", PRECISIONS),
+        Parameter(
+            help="One scale per output channel of a weight, or one per weight.", group=PRECISIONS
+        ),
     ] = "per-channel"
     fallback_precision: Annotated[
-        FallbackName, Option("Precision of the layers that cannot be quantized.", PRECISIONS)
+        FallbackName,
+        Parameter(help="Precision of the layers that cannot be quantized.", group=PRECISIONS),
     ] = "fp32"
-    fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     weight_method: Annotated[
         Literal["max", "mse"],
-        Option(
-            "Range of a weight: its largest magnitude, or that of least squared error.",
-            PRECISIONS,
+        Parameter(
+            help="Range of a weight: its largest magnitude, or that of least squared error.",
+            group=PRECISIONS,
         ),
     ] = "max"
-    samples: Annotated[Positive | None, SAMPLES] = None
-    batch_size: Annotated[Positive | None, BATCH_SIZE] = None
-    custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
-    cache: Annotated[bool, CACHE] = True
     holdout: Annotated[
-        DataLike | None,
-        Option(
-            "Other samples, to compare the methods on.",
-            SAMPLED,
+        Data | None,
+        Parameter(
+            help="Other samples, to compare the methods on.",
+            group=SAMPLED,
             metavar="DATA",
-            unset="a share of the calibration data",
-            reads=True,
+            show_default="a share of the calibration data",
         ),
     ] = None
     holdout_share: Annotated[
         Share,
-        Option(
-            "Without --holdout, the share of the samples to set aside for that.",
-            SAMPLED,
+        Parameter(
+            help="Without --holdout, the share of the samples to set aside for that.",
+            group=SAMPLED,
             metavar="X",
         ),
     ] = 0.2
-    group: Annotated[str | None, GROUP] = None
+    group: Annotated[str | None, GROUP_BY] = None
     balance: Annotated[
         bool,
-        Option(
-            "Also try ranges for which every group of samples counts alike, however many samples "
-            "it has.",
-            SAMPLED,
+        Parameter(
+            help="Also try ranges for which every group of samples counts alike, however many "
+            "samples it has.",
+            group=SAMPLED,
         ),
     ] = False
-    metric: Annotated[MetricLike | None, METRIC] = None
-    decode: Annotated[str | None, DECODE] = None
     output: Annotated[
         str | None,
-        Option(
-            "Write the best ranges (YAML), which other commands take with --calibration.",
-            WRITE,
+        File("new", (".yaml", ".yml")),
+        Parameter(
+            name=("--output", "-o"),
+            help="Write the best ranges (YAML), which other commands take with --calibration.",
+            group=WRITE,
             metavar="scales.yaml",
-            suffixes=(".yaml", ".yml"),
-            short="-o",
-            writes="new",
         ),
     ] = None
     trt_cache: Annotated[
         str | None,
-        Option(
-            "Write them as a calibration cache for TensorRT 10, as trtexec and Polygraphy read it "
-            "(EntropyCalibration2; for a calibrator of another class change its first line).",
-            WRITE,
+        File("new", (".cache",)),
+        Parameter(
+            help="Write them as a calibration cache for TensorRT 10, as trtexec and Polygraphy "
+            "read it (EntropyCalibration2; for a calibrator of another class change its first "
+            "line).",
+            group=WRITE,
             metavar="FILE",
-            suffixes=(".cache",),
-            writes="new",
         ),
     ] = None
-    html: Annotated[str | None, HTML] = None
-    force: Annotated[bool, FORCE] = False
-
-    @property
-    def told_apart_by(self) -> str | None:
-        """See DataSettings."""
-        return self.group
 
     @property
     def calibrates_on(self) -> SampleSpec:

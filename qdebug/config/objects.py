@@ -1,49 +1,43 @@
-"""Objects in memory as settings hold them: what a Python caller gives in place of a file or a name.
-
-A setting says by its type which objects it takes (config.option.AsObject).
-"""
+"""The types of settings that a Python caller may give as objects: text in settings, with the object
+behind it where there is one (`inmemory.InMemory`)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import PurePath
+from typing import Annotated, Any
 
-from qdebug.config.option import AsObject, settings_of
+from pydantic import AfterValidator, PlainValidator, ValidationInfo
+
+from qdebug.config.flag import File, InPython
 from qdebug.errors import UsageError, given_by
 from qdebug.inmemory import InMemory
+from qdebug.network.preprocessing import parse_preprocessing
 
 
-def as_settings(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` by setting of `kind`: paths as text, objects in memory under a name.
+def _taking(convert: Callable[[Any], str]) -> PlainValidator:
+    """Text and paths as text, all else as `convert` does; its errors name the setting."""
+
+    def text(value: Any, info: ValidationInfo) -> str:
+        if isinstance(value, str | PurePath):
+            return value if isinstance(value, str) else str(value)
+        with given_by(info.field_name or ""):
+            return convert(value)
+
+    return PlainValidator(text)
+
+
+def _held(value: Any, kind: type[Any] | tuple[type[Any], ...], what: str, wanted: str) -> str:
+    """An object of a type that holds what a file would; else the path that it is.
 
     Raises:
-        UsageError: an object that cannot be used (QD-USAGE-TYPE).
-        QdebugError: samples, a metric or a calibrator that cannot be used.
+        UsageError: it is of another type.
     """
-    accepted = {setting.name: setting.as_object for setting in settings_of(kind)}
-    found = {}
-    for name, value in values.items():
-        with given_by(name):
-            found[name] = _converted(accepted.get(name), value)
-    return found
-
-
-def _converted(mark: AsObject | None, value: Any) -> Any:
-    if mark is None or isinstance(value, str | None):
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
-    if isinstance(value, list | tuple) and not mark.takes_sequences:
-        return tuple(_converted(mark, item) for item in value)
-    return _CONVERTERS[mark.what](value)
-
-
-def _path_or(value: Any, kind: type[Any], name: str, wanted: str) -> str:
-    """An object of a type that holds what a file would; else the path that it is."""
     if isinstance(value, kind):
-        return InMemory(name, value)
+        return InMemory(f"the {what} given in memory", value)
     if isinstance(value, os.PathLike):
-        path: str = os.fspath(value)
-        return path
+        return str(os.fspath(value))
     raise UsageError(
         f"a value of type {type(value).__name__} cannot be used",
         f"Give {wanted}.",
@@ -54,21 +48,20 @@ def _path_or(value: Any, kind: type[Any], name: str, wanted: str) -> str:
 def _model(value: Any) -> str:
     import onnx
 
-    name, wanted = "the model given in memory", "a path or an onnx.ModelProto"
-    return _path_or(value, onnx.ModelProto, name, wanted)
+    return _held(value, onnx.ModelProto, "model", "a path or an onnx.ModelProto")
 
 
 def _data(value: Any) -> str:
     from qdebug.network.samples import samples_in_memory
 
-    return os.fspath(value) if isinstance(value, os.PathLike) else samples_in_memory(value)
+    return samples_in_memory(value)
 
 
 def _preprocessing(value: Any) -> str:
     from qdebug.network.preprocessing import Preprocessing
 
-    name, wanted = "the preprocessing given in memory", "a preset, a path or a Preprocessing"
-    return _path_or(value, Preprocessing, name, wanted)
+    wanted = "a preset, a path or a Preprocessing"
+    return _held(value, Preprocessing, "preprocessing", wanted)
 
 
 def _metric(value: Any) -> str:
@@ -76,25 +69,22 @@ def _metric(value: Any) -> str:
 
     if callable(value):
         return metric_in_memory(value)
-    return _path_or(value, str, "", "the name of a metric or a function")
+    return _held(value, str, "metric", "the name of a metric or a function")
 
 
-def _calibrator(value: Any) -> Any:
+def _calibrator(value: Any) -> str:
     from qdebug.calibrators.user import calibrator_in_memory
 
-    return calibrator_in_memory(value) if callable(value) else value
+    if callable(value):
+        return calibrator_in_memory(value)
+    return _held(value, str, "calibrator", "FILE:FUNCTION or a function")
 
 
 def _plan(value: Any) -> str:
     from qdebug.plan.plan import PrecisionPlan
 
-    name, wanted = "the plan given in memory", "a path, a PrecisionPlan or a BisectResult"
-    return _path_or(_plan_of(value), PrecisionPlan, name, wanted)
-
-
-def _plan_of(value: Any) -> Any:
-    """The plan of a BisectResult or a Run; any other value as it is."""
-    return getattr(value, "plan", value)
+    plan = getattr(value, "plan", value)  # of a BisectResult or a Run
+    return _held(plan, PrecisionPlan, "plan", "a path, a PrecisionPlan or a BisectResult")
 
 
 def _calibration(value: Any) -> str:
@@ -102,12 +92,9 @@ def _calibration(value: Any) -> str:
     from qdebug.plan.rangesfile import Ranges
     from qdebug.results.calibrate import CalibrateResult
 
-    name, digest, value = "the calibration given in memory", "", _plan_of(value)
-    taken: Mapping[str, str] = {}
-    if isinstance(value, PrecisionPlan):
-        return InMemory(name, value)
+    digest, taken, value = "", dict[str, str](), getattr(value, "plan", value)
     if isinstance(value, CalibrateResult):
-        digest, taken = value.model.sha256, value.control_flow
+        digest, taken = value.model.sha256, dict(value.control_flow)
         value = {**value.chosen.ranges, **value.weights}
     if isinstance(value, Mapping):
         tensors = {
@@ -116,32 +103,52 @@ def _calibration(value: Any) -> str:
         }
         value = Ranges(tensors, True, "ranges by tensor", digest, control_flow=taken)
     wanted = "a path, a CalibrateResult, a PrecisionPlan, or a dict of amax by tensor"
-    return _path_or(value, Ranges, name, wanted)
-
-
-def _run(value: Any) -> str:
-    from qdebug.results.compare import CompareResult
-
-    name = "the result given in memory"
-    return _path_or(value, CompareResult, name, "a path, a Run or a CompareResult")
+    what = "plan" if isinstance(value, PrecisionPlan) else "calibration"
+    return _held(value, (PrecisionPlan, Ranges), what, wanted)
 
 
 def _result(value: Any) -> str:
     from qdebug.result import Result
 
-    name = "the result given in memory"
-    return _path_or(value, Result, name, "a path, a Run or the result of a command")
+    return _held(value, Result, "result", "a path, a Run or the result of a command")
 
 
-_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
-    "model": _model,
-    "data": _data,
-    "metric": _metric,
-    "calibrator": _calibrator,
-    "plan": _plan,
-    "preprocessing": _preprocessing,
-    "calibration": _calibration,
-    "run": _run,
-    "result": _result,
-}
-"""By AsObject.what."""
+def _run(value: Any) -> str:
+    from qdebug.results.compare import CompareResult
+
+    return _held(value, CompareResult, "result", "a path, a Run or a CompareResult")
+
+
+Model = Annotated[str, _taking(_model), File(), InPython("onnx.ModelProto")]
+Data = Annotated[str, _taking(_data), File(), InPython("Mapping[str, ArrayLike] | Iterable[Feeds]")]
+Metric = Annotated[str, _taking(_metric), InPython("Callable[..., float]")]
+Calibrator = Annotated[str, _taking(_calibrator), InPython("Callable[..., float]")]
+Calibration = Annotated[
+    str,
+    _taking(_calibration),
+    File(),
+    InPython("CalibrateResult | PrecisionPlan | Mapping[str, float]"),
+]
+Pictures = Annotated[
+    str,
+    _taking(_preprocessing),
+    AfterValidator(parse_preprocessing),
+    InPython("Preprocessing"),
+]
+Plan = Annotated[str, _taking(_plan), File(), InPython("PrecisionPlan | BisectResult | Run")]
+PlanOrRanges = Annotated[
+    str,
+    _taking(_calibration),
+    File(),
+    InPython("PrecisionPlan | BisectResult | CalibrateResult | Run"),
+]
+RunOrProfile = Annotated[str, _taking(_run), File(), InPython("CompareResult | Run")]
+ResultFile = Annotated[
+    str,
+    _taking(_result),
+    File(),
+    InPython(
+        "Run | CompareResult | CalibrateResult | RangesResult | BisectResult | RepairResult | "
+        "SweepResult | InspectResult"
+    ),
+]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
+
+from annotated_types import Gt, Lt
+from pydantic import BeforeValidator
 
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
@@ -15,10 +19,7 @@ def parse_bytes(value: object) -> int:
     """
     body = str(value).strip().lower().removesuffix("b").removesuffix("i")
     unit = body[-1:] if body[-1:] in _UNITS else ""
-    try:
-        number = float(body.removesuffix(unit) if unit else body)
-    except ValueError:
-        number = 0.0
+    number = _number(body.removesuffix(unit))
     if not 0 < number < math.inf:
         raise ValueError("invalid size; write for example 512M or 2G")
     return int(number * 2 ** _UNITS[unit])
@@ -38,24 +39,14 @@ def values_of(given: object) -> tuple[object, ...]:
         if isinstance(item, bool):  # YAML reads off and on as truth values
             found.append("on" if item else "off")
         elif isinstance(item, (str, int, float)):
-            found += (part.strip() for part in str(item).split(","))
+            found += filter(None, (part.strip() for part in str(item).split(",")))
         elif isinstance(item, (list, tuple, set, dict)):
             raise ValueError("a list or a mapping in place of a value; write each value by itself")
         else:
             found.append(item)
-    values = unique(tuple(value for value in found if not isinstance(value, str) or value))
-    if not values:
+    if not found and items:
         raise ValueError("no value; give one or more with commas, or leave it out")
-    return values
-
-
-def unique(given: tuple[object, ...]) -> tuple[object, ...]:
-    """Several values, each once."""
-    found: list[object] = []
-    for value in given:  # which may be an object that has no hash
-        if not any(value is known or value == known for known in found):
-            found.append(value)
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def parse_difference(value: object) -> float:
@@ -65,14 +56,24 @@ def parse_difference(value: object) -> float:
         ValueError: it is negative or not a number.
     """
     text = str(value).strip()
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = _number(text)
     if not 0 <= number < math.inf:
-        percent = text.removesuffix("%")
+        percent = _number(text.removesuffix("%")) / 100
         example = "write for example 0.01"
-        if percent != text and percent.replace(".", "", 1).isdigit():
-            example = f"write {float(percent) / 100:g} for {text} of a metric from 0 to 1"
+        if text.endswith("%") and percent >= 0:
+            example = f"write {percent:g} for {text} of a metric from 0 to 1"
         raise ValueError(f"invalid difference of a metric; {example}")
     return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Difference = Annotated[float, BeforeValidator(parse_difference)]
+Seconds = Annotated[float, Gt(0)]
+Share = Annotated[float, Gt(0), Lt(1)]

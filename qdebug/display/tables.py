@@ -66,7 +66,7 @@ _WRITERS: Mapping[str, Callable[[Sequence[Row]], bytes]] = {
     "csv": lambda rows: csv_text(rows).encode(),
     "parquet": _as_parquet,
 }
-"""What writes a table, by the targets of `config.export.RUN_TARGETS`."""
+"""What writes a table, by the targets of `config.report.RUN_TARGETS`."""
 
 
 def rendered(target: str, result: CompareResult) -> dict[str, bytes]:

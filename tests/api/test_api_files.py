@@ -17,7 +17,7 @@ from onnxruntime import InferenceSession
 
 import qdebug
 from qdebug.config.commands import COMMANDS
-from qdebug.config.option import Setting, settings_of
+from qdebug.config.flag import InPython, Setting, settings_of
 from qdebug.testing.contract import network
 
 ONLY_FILES = {
@@ -33,7 +33,9 @@ FILE_SETTINGS = [
     (command.name, setting)
     for command in COMMANDS.values()
     for setting in settings_of(command.settings)
-    if setting.option.reads and setting.name != "custom_op_library"  # the system's loader reads it
+    if setting.file
+    and not setting.written
+    and setting.name != "custom_op_library"  # the system's loader reads it
 ]
 
 
@@ -117,7 +119,7 @@ def runs_shown(view: Any) -> Any:
 SAID: dict[str, Callable[[Any], Any]] = {
     "BisectResult": lambda result: (result.pinned, result.cost),
     "CheckResult": lambda result: (result.inputs, result.ranges, result.findings),
-    "InitResult": lambda result: result.settings[1:],  # the first one is the model's path
+    "InitResult": lambda result: [s for s in result.settings if s.key not in ("model", "inputs")],
 }
 
 
@@ -150,14 +152,27 @@ def figures(result: Any) -> Any:
     raise TypeError(type(result))
 
 
+def kind_of(setting: Setting) -> str:
+    """What a setting takes, by the first of the types of its objects."""
+    (types,) = (part.types for part in setting.parts if isinstance(part, InPython))
+    return {
+        "onnx.ModelProto": "model",
+        "Mapping": "data",
+        "PrecisionPlan": "plan",
+        "CalibrateResult": "calibration",
+        "CompareResult": "run",
+        "Run": "result",
+    }[re.split(r"[\[ ]", types)[0]]
+
+
 def test_what_has_no_type_in_memory_is_known() -> None:
-    without = {(command, s.name) for command, s in FILE_SETTINGS if s.as_object is None}
+    without = {(command, s.name) for command, s in FILE_SETTINGS if not s.takes_objects}
     assert without == ONLY_FILES
 
 
 @pytest.mark.parametrize(
     ("command", "setting"),
-    [entry for entry in FILE_SETTINGS if entry[1].as_object],
+    [entry for entry in FILE_SETTINGS if entry[1].takes_objects],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_an_object_is_as_its_file(
@@ -168,9 +183,8 @@ def test_an_object_is_as_its_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path / "cache"))
-    assert setting.as_object is not None
     beside = keywords(command, setting.name, given, tmp_path)
-    file, *objects = given.get(setting.name, given[setting.as_object.what])
+    file, *objects = given.get(setting.name, given[kind_of(setting)])
     if (command, setting.name) == ("calibrate", "from_cache"):
         objects = objects[:1]  # a dict names no methods, a plan others
     run = getattr(qdebug, command)

@@ -13,7 +13,7 @@ import pytest
 
 import qdebug
 from qdebug.config.commands import COMMANDS
-from qdebug.config.option import settings_of
+from qdebug.config.flag import settings_of
 from qdebug.network.samples import open_samples, samples_in_memory
 from qdebug.types import Array, TensorSpec
 
@@ -230,9 +230,7 @@ TEXTS = [
     (command.name, setting.name)
     for command in COMMANDS.values()
     for setting in settings_of(command.settings)
-    if not setting.is_switch
-    and not setting.option.writes
-    and setting.name not in ("pin", "tensors")
+    if not setting.is_switch and not setting.written and setting.name not in ("pin", "tensors")
 ]
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from qdebug.backends.doctor import DoctorResult, Finding
-from qdebug.backends.registry import BackendSpec, takers
-from qdebug.cli import parser
+from qdebug.cli import arguments
 from qdebug.config.commands import COMMANDS, Command
 
 commands = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda c: c.name)
@@ -178,66 +177,46 @@ def test_everything_is_listed_and_what_matters_first(
     text = _help(desk, command.name, "--help-all")
     assert all(len(line) <= 80 for line in text.splitlines())
     found = _flags(text)
-    known = {s.name: s.flag for s in command.declared if not s.option.positional}
+    known = {s.name: s.flag for s in command.declared if not s.positional}
     assert sorted(found) == sorted(known.values())
     assert len(command.first) <= 6
     assert found[: len(command.first)] == [known[name] for name in command.first]
     assert len(known) < 8 or command.first
 
 
-@pytest.mark.parametrize("name", ["compare", "bisect", "sweep"])
-def test_flags_of_backends_that_are_not_installed_are_folded(
-    desk: Any, monkeypatch: pytest.MonkeyPatch, name: str
+@commands
+def test_help_fits_60_lines_and_says_how_to_see_the_rest(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
-    everywhere = _flags(_help(desk, name, "--help-all"))
-    installed = property(lambda spec: not spec.name.startswith("tensorrt"))
-    monkeypatch.setattr(BackendSpec, "installed", installed)
-    text = _help(desk, name, "--help")
-    settings = COMMANDS[name].declared
-    folded = {s.flag for s in settings if takers(s.name) and "provider" not in s.name}
-    folded -= {"--save-engine", "--save-log"}
-    assert len(folded) > 7
-    assert set(everywhere) - set(_flags(text)) == folded
-    assert f"{len(folded)} flags" in text and "--help-all" in text and "tensorrt-rtx" in text
-    assert _flags(_help(desk, name, "--help-all")) == everywhere
-    says = ["QD-USAGE-BACKEND-NOT-INSTALLED", "tensorrt-rtx"]
-    if name != "sweep":  # which has no such switches
-        flags = ["net.onnx", "--inputs", "data.npz", "--tf32", "--backend", "tensorrt-rtx"]
-        target = ["--target", "output.cosine>=0"] if name == "bisect" else []
-        desk.refused(name, *flags, *target, says=says)
+    monkeypatch.setenv("COLUMNS", "80")
+    text = _help(desk, command.name, "--help")
+    assert len(text.splitlines()) <= 60
+    known = {s.name: s.flag for s in command.declared if not s.positional}
+    hidden = len(known) - len(_flags(text))
+    assert set(_flags(text)) >= {known[name] for name in command.first}
+    assert not hidden or f"{hidden} more flags: qdebug {command.name} --help-all" in text
 
 
 @commands
-def test_a_parser_of_what_occurs_understands_as_one_of_everything(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All flags together, with their values apart or after "=", and each of them alone."""
-    flags = [s for s in command.declared if not s.option.positional]
-    bare = {s.name for s in flags if s.is_switch or s.option.count}
+def test_flags_are_understood_with_their_values_apart_or_joined(command: Command) -> None:
+    """All flags together, and each of them alone."""
+    flags = [s for s in command.declared if not s.positional]
+    bare = {s.name for s in flags if s.is_switch or s.counts}
     apart = {s.name: [s.flag] if s.name in bare else [s.flag, "7"] for s in flags}
     joined = {s.name: [s.flag] if s.name in bare else [f"{s.flag}=7"] for s in flags}
 
     def understood(lines: Iterable[list[str]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
 
-        def run(_: Command, settings: Mapping[str, Any], shown: Mapping[str, Any]) -> int:
-            found.update({k: v for k, v in {**settings, **shown}.items() if v is not None})
+        def run(_: Command, given: Mapping[str, Any]) -> int:
+            found.update({k: v for k, v in given.items() if v is not None})
             return 0
 
-        parser.parse_and_run([command.name, *chain.from_iterable(lines)], run)
+        words = [command.name, *chain.from_iterable(lines)]
+        arguments.app_of(words, run)(words)
         return found
 
-    made, wholes = parser._app, list[bool]()
-
-    def watched(arguments: list[str], run: parser.Run, *, whole: bool) -> Any:
-        wholes.append(whole)
-        return made(arguments, run, whole=whole)
-
-    monkeypatch.setattr(parser, "_app", watched)
-    briefly = understood(apart.values())
-    assert briefly.keys() == apart.keys() and understood(joined.values()) == briefly
-    for name, line in joined.items():
-        assert understood([line]) == {name: briefly[name]}
-    assert not any(wholes), "everything was declared"
-    monkeypatch.setattr(parser, "_occurs", lambda *_: True)
-    assert understood(apart.values()) == briefly == understood(joined.values())
+    together = understood(apart.values())
+    assert together.keys() == apart.keys() and understood(joined.values()) == together
+    for name in list(joined)[:5]:
+        assert understood([joined[name]]) == {name: together[name]}

@@ -13,8 +13,8 @@ import qdebug
 from qdebug import api
 from qdebug.cli.app import main
 from qdebug.config.commands import COMMANDS, Command
-from qdebug.config.option import Setting, settings_of
-from qdebug.config.resolve import from_keywords
+from qdebug.config.flag import Setting, settings_of
+from qdebug.config.validate import settled
 
 VALUES = {  # where any text will not do
     "preprocess": "yolo",
@@ -27,8 +27,11 @@ VALUES = {  # where any text will not do
     "max_drop": "0.1",
     "max_rise": "0.1",
     "memory_budget": "64M",
+    "never": "smoothing",
+    "only": "ranges",
     "optimization_level": "3",
     "select_point": "knee",
+    "sort": "amax",
     "time_limit": "9",
     "to": "trtexec",
     "workspace": "64M",
@@ -44,21 +47,21 @@ class CalledError(Exception):
 
 def _value(setting: Setting, folder: Path) -> str:
     """A value of a setting that is not its default."""
-    if setting.option.writes:
+    if setting.written:
         return str(folder / setting.name)
     if setting.name in VALUES:
         return VALUES[setting.name]
     if setting.choices:
         default = setting.default if isinstance(setting.default, tuple) else (setting.default,)
         return next(choice for choice in setting.choices if choice not in default)
-    return "7" if setting.type_name == "integer" else f"some-{setting.name}"
+    return "7" if int in setting.parts else f"some-{setting.name}"
 
 
 def _flags(setting: Setting, folder: Path) -> list[str]:
     if setting.is_switch:
         return [setting.flag]
     value = _value(setting, folder)
-    return [value] if setting.option.positional else [setting.flag, value]
+    return [value] if setting.positional else [setting.flag, value]
 
 
 @with_settings
@@ -83,7 +86,7 @@ def test_every_flag_reaches_the_api_as_a_keyword_would(
     keywords = {
         s.name: s.default is not True if s.is_switch else _value(s, tmp_path) for s in declared
     }
-    assert from_keywords(command.settings, keywords) == settings
+    assert settled(command.settings, keywords) == settings
 
 
 def test_top_shows_so_many_layers_of_the_result(desk: Any) -> None:

@@ -273,7 +273,7 @@ def test_a_repair_of_a_quantized_model_starts_from_its_ranges_and_biases(desk: A
 @pytest.mark.parametrize(
     ("flags", "code"),
     [
-        (["--only", "bias-corection"], "QD-USAGE-REMEDY"),
+        (["--only", "bias-corection"], "QD-USAGE-CHOICE"),
         (["--only", "ranges", "--never", "ranges"], "QD-USAGE-REMEDY"),
         (["--target", "layer.sqnr_db>=20"], "QD-USAGE-TARGET-SCOPE"),
         (["--target", "output.sqnr_db>=20", "--max-drop", "0.1"], "QD-USAGE-TARGET"),

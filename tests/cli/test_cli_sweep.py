@@ -255,7 +255,7 @@ def test_a_configuration_file(desk: Any) -> None:
     rows = desk.run("sweep", "--config", desk.write("s.yaml", text), "--json", "-").json
     assert rows["axes"]["tf32"] == ["off", "on"] and len(rows["combinations"]) == 4
     bad = desk.write("bad.yaml", text.replace("fp16]", "fp17]"))
-    desk.refused("sweep", "--config", bad, says=["QD-USAGE-CONFIG-FILE", "bad.yaml:4", "fp17"])
+    desk.refused("sweep", "--config", bad, says=["QD-USAGE-CHOICE", "bad.yaml:4", "fp17"])
     flags = desk.run("sweep", "--config", "s.yaml", "--tf32", "on", "--json", "-").json
     assert flags["axes"]["tf32"] == ["on"]
 

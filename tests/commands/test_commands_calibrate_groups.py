@@ -14,7 +14,7 @@ from half_networks import Builder
 import qdebug
 from qdebug.calibrators.gather import histogram_of
 from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.commands.calibrate.balance import repeated, unchanged_note
+from qdebug.commands.calibrate.command import repeated, unchanged_note
 from qdebug.errors import SampleError, UsageError
 from qdebug.results.calibrate import CalibrateResult, GroupShare
 

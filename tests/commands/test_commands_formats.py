@@ -12,8 +12,8 @@ import pytest
 
 import qdebug
 from qdebug.backends.registry import built_in, spec_of
-from qdebug.config.bisect import PinToName
-from qdebug.config.candidate import FallbackName
+from qdebug.config.search import PinToName
+from qdebug.config.shared import FallbackName
 from qdebug.decide.search.problem import PinTo
 from qdebug.errors import QdebugError, UsageError
 from qdebug.formats.registry import BITS, CAST, FORMAT_OF, RANGED, SCALED, WEIGHT_ONLY

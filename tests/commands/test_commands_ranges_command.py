@@ -16,7 +16,7 @@ from refusals import refused
 from qdebug.calibrators.gather import histogram_of
 from qdebug.calibrators.registry import default_calibrators
 from qdebug.commands.compare.command import compare
-from qdebug.commands.ranges.command import RangesSettings, ranges
+from qdebug.commands.ranges import RangesSettings, ranges
 from qdebug.config.compare import CompareSettings
 from qdebug.errors import UsageError
 from qdebug.results.orders import ORDERS

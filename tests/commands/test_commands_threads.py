@@ -15,9 +15,9 @@ from results import without_times
 import qdebug
 from qdebug.analyse.effect import curves
 from qdebug.backends.stream import map_in_order
-from qdebug.config.cluster import ClusterSettings
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import EngineSettings
+from qdebug.config.shared import ClusterSettings
 from qdebug.types import Progress
 from qdebug.wording import option, spelled_by
 

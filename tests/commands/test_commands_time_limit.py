@@ -16,7 +16,7 @@ import qdebug
 from qdebug.backends.options import DEFAULT_SESSIONS
 from qdebug.backends.simulation import OrtSession
 from qdebug.backends.sizing import Parallelism
-from qdebug.commands.check.suspicions import suspicions
+from qdebug.commands.check.trials import suspicions
 from qdebug.errors import UsageError
 from qdebug.execute.context import simulation_context
 from qdebug.metrics.tasks.load import load_metric

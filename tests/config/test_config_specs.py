@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from qdebug.config.bisect import BisectSettings
 from qdebug.config.compare import CompareSettings
-from qdebug.config.repair import RepairSettings
+from qdebug.config.search import BisectSettings, RepairSettings
 from qdebug.config.specs import PinSearchSpec, QuantizationSpec, TargetSpec
 from qdebug.config.sweep import SweepSettings
 from qdebug.network.samplespec import SampleSpec

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from qdebug.config.candidate import FallbackName, MixName, PrecisionName
+from qdebug.config.shared import FallbackName, MixName, PrecisionName
 from qdebug.formats.base import Format, Kind
 from qdebug.formats.registry import BITS as BITS_OF
 from qdebug.formats.registry import (

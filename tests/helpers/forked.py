@@ -28,21 +28,18 @@ from typing import Any
 
 from patience import PATIENCE_S
 
-from qdebug.config.commands import COMMANDS
-
 TESTS = Path(__file__).parents[1]
 _FORKS = multiprocessing.get_context("forkserver")
 _IMPORTED = [
-    *(f"qdebug.cli.{name}" for name in COMMANDS),
     "qdebug.cli.app",
+    "qdebug.cli.run",
     "qdebug.commands.bisect",
     "qdebug.commands.calibrate.command",
     "qdebug.commands.compare.command",
     "qdebug.commands.preflight",
     "qdebug.commands.repair",
     "qdebug.commands.report.attached",
-    "qdebug.config.objects",
-    "qdebug.config.resolve",
+    "qdebug.config.validate",
     "qdebug.decide.search.find",
     "qdebug.network.samples.readers.npy",
     "qdebug.network.samples.readers.npz",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from qdebug.commands.bisect import bisect
-from qdebug.config.bisect import BisectSettings
+from qdebug.config.search import BisectSettings
 from qdebug.decide.bisect.choices import space_of
 from qdebug.decide.bisect.result import BisectResult
 from qdebug.decide.bisect.steps import _costs, prepare

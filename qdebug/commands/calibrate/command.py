@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
@@ -15,39 +16,184 @@ from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import METHODS, Calibrator, parse_method
 from qdebug.calibrators.user import load_calibrator
-from qdebug.commands.calibrate.balance import (
-    BALANCED,
-    balanced_histograms,
-    shares,
-    unchanged_note,
-)
-from qdebug.commands.calibrate.cache_difference import compare_with_cache
-from qdebug.commands.calibrate.quantizable import read_quantizable
-from qdebug.commands.calibrate.trial import tried
-from qdebug.commands.check.suspicions import suspicions
+from qdebug.commands.calibrate.trial import read_quantizable, tried
+from qdebug.commands.check.trials import suspicions
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError, given_by
 from qdebug.execute.cluster.machines import open_executor
-from qdebug.execute.context import context_of, session_settings
+from qdebug.execute.context import Context, context_of, session_settings
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
 from qdebug.execute.model_pair import range_notes, ranges_for
-from qdebug.formats.registry import FORMAT_OF
+from qdebug.formats.registry import FORMAT_OF, FP32, INT8
+from qdebug.network.graph import Graph
 from qdebug.network.prepare import Model
 from qdebug.network.sampleaxis import sample_inputs
-from qdebug.network.samples.groups import grouping_of
-from qdebug.network.samples.subset import open_subsets
+from qdebug.network.samples import Batch
+from qdebug.network.samples.groups import Grouping, grouping_of
+from qdebug.network.samples.subset import SampleSubset, open_subsets
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.result import ModelRef
 from qdebug.results.calibrate import (
+    FACTOR,
+    CacheDifference,
     CalibratedTensor,
     CalibrateResult,
     Coverage,
+    GroupShare,
     MethodResult,
+    RangeDifference,
     ReferenceMetric,
 )
 from qdebug.types import Precision, ProgressCallback, ignore_progress
-from qdebug.wording import option
+from qdebug.wording import option, printable
+
+BALANCED = "balanced"
+"""What follows the name of a method whose ranges come from balanced samples."""
+
+
+def shares(
+    calibration: SampleSubset,
+    held_out: SampleSubset,
+    of_calibration: Grouping | None,
+    of_held_out: Grouping | None,
+) -> tuple[GroupShare, ...]:
+    """How many samples of each group calibrate, and how many are held out; none without groups."""
+    if of_calibration is None or of_held_out is None:
+        return ()
+    mine = replace(of_calibration, numbers=of_calibration.numbers[calibration.indices]).counts
+    others = replace(of_held_out, numbers=of_held_out.numbers[held_out.indices]).counts
+    return tuple(GroupShare(n, mine.get(n, 0), others.get(n, 0)) for n in {**mine, **others})
+
+
+def balanced_histograms(
+    context: Context,
+    graph: Graph,
+    calibration: SampleSubset,
+    grouping: Grouping,
+    *,
+    tensors: list[str],
+) -> Mapping[str, TensorHistogram]:
+    """The histograms of `tensors` in which every group counts as much as the largest: the values of
+    a smaller one are counted so many times, in whole numbers.
+
+    Raises:
+        UsageError: samples are run in batches, which hold several groups.
+        QdebugError: samples cannot be read, or the model does not run.
+    """
+    samples = calibration.samples
+    if samples.batch_is_free:
+        samples = samples.with_batch_size(1)
+    numbers, chosen = grouping.numbers, set(calibration.indices)
+    batches = [b for b in samples.batches() if b.start in chosen]
+    by_group: dict[int, list[Batch]] = {}
+    for batch in batches:
+        of = set(numbers[batch.start : batch.start + batch.count].tolist())
+        if len(of) > 1:
+            raise UsageError(
+                f"{option('balance')}: the model takes batches of {samples.batch_size}, and sample "
+                f"{batch.start} is in one with others of another group",
+                "Export the model with a dynamic batch axis, or sort the samples by group.",
+                code="QD-USAGE-BALANCE",
+            )
+        by_group.setdefault(of.pop(), []).append(batch)
+    most = max(sum(b.count for b in own) for own in by_group.values())
+    found: dict[str, list[TensorHistogram]] = {}
+    for group in by_group.values():
+        own = SampleSubset(samples, tuple(group))
+        gathered = gather_ranges(context, graph, own, tensors=tensors)
+        times = round(most / own.count)
+        for name, histogram in gathered.histograms.items():
+            found.setdefault(name, []).append(repeated(histogram, times))
+    return {name: reduce(TensorHistogram.merge, each) for name, each in found.items()}
+
+
+def unchanged_note(groups: Sequence[GroupShare]) -> str:
+    """That no method's ranges were changed by letting every group count alike, and why."""
+    counts = [group.calibration_samples for group in groups if group.calibration_samples]
+    if round(max(counts) / min(counts)) == 1:
+        sizes = ", ".join(f"{printable(g.name)} {g.calibration_samples}" for g in groups)
+        why = f"the groups that calibrate are of about one size already ({sizes})"
+    else:
+        why = "the methods take the largest magnitudes, which are those of all samples in any case"
+    return f"{option('balance')} changes no range: {why}."
+
+
+def repeated(histogram: TensorHistogram, times: int) -> TensorHistogram:
+    """As if each value had been seen so many times."""
+    return replace(
+        histogram,
+        count=histogram.count * times,
+        zeros=histogram.zeros * times,
+        nan_count=histogram.nan_count * times,
+        inf_count=histogram.inf_count * times,
+        total_sq=histogram.total_sq * times,
+        samples=histogram.samples * times,
+        sample_amax_total=histogram.sample_amax_total * times,
+        table=histogram.table * np.int64(times),
+    )
+
+
+_DENORMAL = FP32.smallest_normal * INT8.largest
+_MINMAX_KIND = "TensorRT MinMaxCalibration"
+
+
+def compare_with_cache(
+    file: Ranges,
+    fresh: Mapping[str, TensorHistogram],
+    needed: Sequence[str],
+    model: Model,
+) -> CacheDifference:
+    """Compare the ranges of a file with those that its own method gives now, where that is known,
+    else with the largest magnitudes. A calibration cache of another kind than minmax may be of any
+    method that clips: its ranges are to lie between those of entropy and of minmax.
+
+    Args:
+        fresh: what a fresh pass saw of the `needed` tensors, which INT8 layers read.
+    """
+    known = _tensors(model)
+    different = []
+    degenerate = []
+    for tensor in needed:
+        if tensor not in file.tensors:
+            continue
+        entry = file.tensors[tensor]
+        amax = float(np.max(entry.amax))
+        if amax < _DENORMAL and fresh[tensor].amax > 0:
+            degenerate.append(tensor)
+            continue
+        now = {c.name: c.amax(fresh[tensor]) for c in _methods(entry.method)}
+        if not min(now.values()) <= amax <= max(now.values()):
+            found = [RangeDifference(tensor, amax, now[name], name) for name in now]
+            different.append(min(found, key=lambda d: d.factor))
+    different = [d for d in different if d.factor > FACTOR]
+    different.sort(key=lambda d: d.factor, reverse=True)
+    return CacheDifference(
+        missing=tuple(t for t in needed if t not in file.tensors),
+        unknown=tuple(t for t in file.tensors if t not in known),
+        unused=len([t for t in file.tensors if t in known and t not in needed]),
+        different=tuple(different),
+        degenerate=tuple(degenerate),
+        written_by=file.written_by,
+    )
+
+
+def _methods(method: str) -> list[Calibrator]:
+    """The calibrators that ranges of `method` are to be compared with."""
+    if method.startswith("TensorRT ") and method != _MINMAX_KIND:
+        return [parse_method("minmax"), parse_method("entropy")]
+    try:
+        return [parse_method(method)]
+    except UsageError:  # TensorRT's minmax, a user's own, a value set by hand
+        return [parse_method("minmax")]
+
+
+def _tensors(model: Model) -> set[str]:
+    """The names of all tensors of a model, also of those that are folded away: TensorRT writes a
+    range for each that it has."""
+    nodes = model.file.proto.graph.node
+    return {*model.graph.tensors, *(t for n in nodes for t in (*n.input, *n.output))}
+
 
 _TAKEN = (*METHODS, "given")
 """Names that a user's function may have, but is not listed under."""
@@ -101,7 +247,7 @@ def _calibrate(
     context = context_of(settings, progress, open_executor(stack, settings))
     graph = pair.model.graph
     check_objects(context, graph, judging, metric)
-    others = calibration.samples if settings.held_out else None
+    others = settings.calibrates_on if settings.held_out else None
     judged = context, graph, judging.samples, metric, others
     suspicious = suspicions(*judged, says_chance=True)
     needed = pair.needed

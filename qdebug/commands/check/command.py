@@ -21,7 +21,7 @@ from qdebug.commands.check.structure import (
 from qdebug.commands.check.trials import Tried, try_variants
 from qdebug.commands.framework.framework_check import framework_result
 from qdebug.commands.reading import read_data, require_samples
-from qdebug.config.check import CheckSettings
+from qdebug.config.look import CheckSettings
 from qdebug.errors import MetricError
 from qdebug.execute.context import context_of, session_settings
 from qdebug.execute.control_flow import open_model

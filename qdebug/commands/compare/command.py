@@ -50,7 +50,7 @@ from qdebug.analyse.tensor_errors import (
 )
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.sizing import capture_groups
-from qdebug.commands.check.suspicions import suspicions
+from qdebug.commands.check.trials import suspicions
 from qdebug.commands.compare.keeping import Asked, Kept, decided
 from qdebug.commands.compare.remedies import with_remedies
 from qdebug.commands.framework.framework_check import framework_result
@@ -140,7 +140,13 @@ def compare(
     with ExitStack() as stack:
         prepared = _prepared(stack, settings, progress)
         framework = _framework(prepared)
-        suspicious = _suspicions(prepared)
+        suspicious = suspicions(
+            prepared.context,
+            prepared.built.pair.reference,
+            prepared.samples,
+            prepared.gate.metric,
+            settings.quantization.calibrates_on,
+        )
         compared = _measured(prepared).found(*suspicious, framework=framework)
         if prepared.writer is not None:
             keep = partial(_with_activations, prepared, prepared.writer)
@@ -172,14 +178,6 @@ def _framework(prepared: _Prepared) -> FrameworkResult | None:
         return None
     graph = prepared.built.pair.reference
     return framework_result(data, context, graph, samples, prepared.gate.metric)
-
-
-def _suspicions(prepared: _Prepared) -> tuple[str, ...]:
-    """What is wrong with the samples, as far as that is seen at once."""
-    calibrates_on = prepared.settings.quantization.calibrates_on
-    samples, graph = prepared.samples, prepared.built.pair.reference
-    calibration = calibrates_on.open(sample_inputs(graph)) if calibrates_on else None
-    return suspicions(prepared.context, graph, samples, prepared.gate.metric, calibration)
 
 
 def _analysed(prepared: _Prepared, compared: Compared) -> Compared:

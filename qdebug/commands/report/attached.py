@@ -13,7 +13,6 @@ from qdebug.commands.report.reproduction import reproduction_of_call
 from qdebug.commands.report.sources import of_result, of_run
 from qdebug.config.commands import command_of
 from qdebug.config.compare import CompareSettings
-from qdebug.config.option import settings_of
 from qdebug.errors import StoreError
 from qdebug.inmemory import path_in
 from qdebug.outputfiles import refuse_temporary
@@ -25,16 +24,17 @@ from qdebug.types import ProgressCallback
 from qdebug.wording import option
 
 
-def compare_with_page(
-    settings: CompareSettings, html: str, progress: ProgressCallback
-) -> CompareResult:
-    """Compare, and write a page of it. What it shows of activations comes from the run file; where
-    none is asked for, from a temporary one.
+def compare_with_page(settings: CompareSettings, progress: ProgressCallback) -> CompareResult:
+    """Compare, and write the page of it that is asked for, if any. What it shows of activations
+    comes from the run file; where none is asked for, from a temporary one.
 
     Raises:
         QdebugError: as of `compare`.
         StoreError: the temporary file cannot be written.
     """
+    html = settings.html
+    if html is None:
+        return compare(settings, progress)
     if settings.output:
         label = Path(settings.output).name
         return _with_run_page(compare(settings, progress), html, label, settings.force)
@@ -80,9 +80,8 @@ def write_result_page(settings: Any, html: str, model: str | None, result: Resul
         StoreError: the page cannot be written.
     """
     command = command_of(type(settings)).name
-    given = {s.name: getattr(settings, s.name) for s in settings_of(type(settings))}
     source = of_result(result, model, Path(path_in(model or "")).name)
     digest = (source.data.result or {}).get("model", {}).get("sha256")
-    reproduction = reproduction_of_call(command, given, {"model": digest})
+    reproduction = reproduction_of_call(command, vars(settings), {"model": digest})
     data = replace(source.data, reproduction=reproduction)
     write_page([replace(source, data=data)], html, "html", force=settings.force)

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from qdebug.commands.report.engine import joined, of_engine
-from qdebug.commands.report.sources import Source, of_json, of_result, of_run
+from qdebug.commands.report.sources import Source, joined, of_engine, of_json, of_result, of_run
 from qdebug.config.report import ReportSettings
 from qdebug.engine_info.files.opening import engine_file_kind
 from qdebug.errors import UsageError

@@ -9,7 +9,7 @@ from typing import Any
 
 from qdebug import __version__
 from qdebug.config.commands import COMMANDS
-from qdebug.config.option import Setting, settings_of
+from qdebug.config.flag import Setting, settings_of
 from qdebug.page.data import Reproduction
 from qdebug.store.manifest import package_versions
 
@@ -60,12 +60,12 @@ def command_line(command: str, given: Mapping[str, Any]) -> str:
     words = ["qdebug", command]
     for setting in settings_of(COMMANDS[command].settings):
         value = given.get(setting.name, setting.default)
-        if setting.option.writes or setting.name == "force" or _same(value, setting.default):
+        if setting.written or setting.name == "force" or _same(value, setting.default):
             continue
         for text in _values(setting, value):
             if _IN_MEMORY in text:
                 return ""
-            words += [text] if setting.option.positional else [setting.flag, *[text] * (text != "")]
+            words += [text] if setting.positional else [setting.flag, *[text] * (text != "")]
     return shlex.join(words)
 
 

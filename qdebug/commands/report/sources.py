@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.commands.inspect import inspect
 from qdebug.commands.report.reproduction import reproduction_of_run
+from qdebug.config.look import InspectSettings
 from qdebug.engine_info.files.description import describe_engine
+from qdebug.engine_info.files.opening import engine_file_kind
 from qdebug.engine_info.layers import EngineInfo, InfoSource
 from qdebug.errors import ModelError, PlanError, QdebugError, StoreError, UsageError, given_by
 from qdebug.execute.gather import from_records
 from qdebug.execute.measure_options import CHANNEL_AXIS
+from qdebug.inmemory import InMemory
 from qdebug.inputfiles import read_bytes
 from qdebug.network.layers import find_layers
 from qdebug.network.load import ModelFile, read_model
@@ -373,3 +377,32 @@ def _read_result(path: str) -> dict[str, Any]:
 
 
 _KINDS = tuple(kind for kind in get_args(Kind) if kind != "model")
+
+
+def of_engine(file: str, more: Mapping[str, Any], model: str | None) -> Source:
+    """What inspect finds in a file.
+
+    Args:
+        more: other files of the same engine, by the settings of inspect.
+
+    Raises:
+        QdebugError: one of them cannot be read, or is of another engine.
+    """
+    return of_result(inspect(InspectSettings(file=file, **more)), model, Path(file).name)
+
+
+def joined(files: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
+    """The files, each with those after it that tell of the same engine: its profile, times and
+    GPU. The settings of `inspect` name these."""
+    found: list[tuple[str, dict[str, str]]] = []
+    for file in files:
+        setting = (
+            None
+            if isinstance(file, InMemory) or Path(file).suffix != ".json"
+            else engine_file_kind(Path(file))
+        )
+        if found and setting is not None and setting not in ("layers", *found[-1][1]):
+            found[-1][1][setting] = file
+        else:
+            found.append((file, {}))
+    return found

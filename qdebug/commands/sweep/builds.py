@@ -18,8 +18,8 @@ from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.registry import spec_of
 from qdebug.commands.sweep.axes import BuilderPoint
 from qdebug.commands.sweep.measured import FoundEngine, built_of, facts_of
-from qdebug.config.cluster import local_processes
 from qdebug.config.engine import EngineSettings
+from qdebug.config.shared import local_processes
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import ClusterError, UsageError
 from qdebug.execute.cluster.machines import visible_gpus

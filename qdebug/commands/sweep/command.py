@@ -22,8 +22,8 @@ from qdebug.commands.sweep.axes import (
     variants_of,
 )
 from qdebug.commands.sweep.builds import built_elsewhere, check_cluster
-from qdebug.commands.sweep.engine_folder import EngineFolder
 from qdebug.commands.sweep.measured import (
+    EngineFolder,
     FoundEngine,
     PairEvaluator,
     built_of,

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import onnx
@@ -27,6 +29,7 @@ from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.uncertainty import Interval
 from qdebug.network.samples.subset import SampleSubset
 from qdebug.network.weights import model_digest
+from qdebug.outputfiles import make_folder, write_bytes, write_text
 from qdebug.plan.pair import ModelPair
 from qdebug.results.sweep import EngineFacts, EngineRun, Failure, Misbuilt, OutputErrors
 from qdebug.run.executor import THIS_PROCESS
@@ -35,6 +38,43 @@ from qdebug.run.reducers import Outputs
 from qdebug.run.runner import Runner
 from qdebug.run.variant import Variant, as_it_is
 from qdebug.store.manifest import reference_key
+from qdebug.wording import option
+
+
+class EngineFolder:
+    """A folder with N.engine and N.log for each row of a sweep, once that is done.
+
+    Until then they lie in a folder within, so that a sweep that was killed finds nothing in its way
+    when it goes on.
+    """
+
+    def __init__(self, stack: ExitStack, path: str, rows: int, *, force: bool) -> None:
+        """Make the folder, for so many rows; `stack` clears away what is not finished.
+
+        Raises:
+            StoreError: it cannot be made, or holds files of those names and not `force`.
+        """
+        self._flag = option("save_engines")
+        names = [f"{k}{end}" for k in range(1, rows + 1) for end in (".engine", ".log")]
+        make_folder(path, names, self._flag, force=force)
+        self._folder = Path(path)
+        self._unfinished = Path(stack.enter_context(TemporaryDirectory(dir=path, prefix=".")))
+
+    def save(self, row: int, built: BuiltEngine) -> None:
+        """Write the files of a row, from 1.
+
+        Raises:
+            StoreError: they cannot be written.
+        """
+        stem = self._unfinished / str(row)
+        write_bytes(f"{stem}.engine", built.engine, self._flag, force=True)
+        write_text(f"{stem}.log", built.log, self._flag, force=True)
+
+    def finish(self) -> None:
+        """The sweep is done: its files are the user's."""
+        for file in self._unfinished.iterdir():
+            file.replace(self._folder / file.name)
+
 
 _Record = TypeVar("_Record", EngineFacts, EngineRun)
 

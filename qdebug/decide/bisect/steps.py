@@ -21,8 +21,8 @@ from qdebug.analyse.metric_samples import FOR_INTERVAL, reference_interval
 from qdebug.analyse.objects import check_objects
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.registry import spec_of
-from qdebug.config.bisect import BisectSettings
 from qdebug.config.engine import check_engine_flags
+from qdebug.config.search import BisectSettings
 from qdebug.config.specs import PinSearchSpec
 from qdebug.decide.bisect.answer import (
     cost_summary,

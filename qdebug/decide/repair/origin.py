@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from qdebug.backends.options import SessionSettings
-from qdebug.config.repair import RepairSettings
+from qdebug.config.search import RepairSettings
 from qdebug.errors import UsageError
 from qdebug.execute.model_pair import explicit, open_reference, refuse_reference
 from qdebug.formats.registry import FORMAT_OF, WEIGHT_ONLY

@@ -19,7 +19,7 @@ from qdebug.analyse.gate import (
     worst_group_notes,
 )
 from qdebug.analyse.objects import check_objects
-from qdebug.config.repair import RepairSettings
+from qdebug.config.search import RepairSettings
 from qdebug.config.specs import PinSearchSpec, TargetSpec
 from qdebug.decide.bisect.choices import Ratings, raised_to
 from qdebug.decide.bisect.target import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdebug.backends.stream import available_cores
-from qdebug.config.cluster import ClusterSettings, local_processes
+from qdebug.config.shared import ClusterSettings, local_processes
 from qdebug.errors import ClusterStartError, required
 from qdebug.execute.cluster import worker
 from qdebug.execute.cluster.dispatch import DaskExecutor, fail_without_worker

@@ -14,8 +14,7 @@ from PIL import Image
 
 import qdebug
 from qdebug.commands.check import trials
-from qdebug.commands.check.judging import chance_of_gain, confidence
-from qdebug.commands.check.variants import of_pictures
+from qdebug.commands.check.judging import chance_of_gain, confidence, of_pictures
 from qdebug.network.preprocessing import Preprocessing
 
 DATA = Path(__file__).parents[3] / "calib_data"

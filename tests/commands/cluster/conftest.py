@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from qdebug.config.cluster import ClusterSettings
+from qdebug.config.shared import ClusterSettings
 from qdebug.execute.cluster.dispatch import DaskExecutor
 from qdebug.execute.cluster.machines import open_executor
 

@@ -21,9 +21,9 @@ import onnx
 import pytest
 from patience import PATIENCE_S
 
-from qdebug.config.cluster import ClusterSettings, parse_cluster
 from qdebug.config.compare import CompareSettings
-from qdebug.config.resolve import validated
+from qdebug.config.shared import ClusterSettings, parse_cluster
+from qdebug.config.validate import settled
 from qdebug.errors import ClusterError, QdebugError, SampleError
 from qdebug.execute.cluster import dispatch, files, machines
 from qdebug.execute.cluster.dispatch import DaskExecutor
@@ -240,14 +240,14 @@ def test_where_to_spread_is_checked() -> None:
         *((text, "must be local:N") for text in ("inproc://x", "ucx://x:1")),
         *((text, "from 1 to 9999") for text in ("local:0", "local:x", "local:-1", "local:")),
         *((f"tcp://h:{port}", "1 to 65535") for port in ("abc", "99999", "0", "", "1/x", "\u0661")),
-        ("tcp://localhost", "port is missing"),
+        ("tcp://localhost", "host:port"),
         ("tls://", "host:port"),
         ("tcp://a b:1", "host:port"),
     ],
 )
 def test_what_is_wrong_with_an_address_is_said(wrong: str, why: str) -> None:
     with pytest.raises(QdebugError, match=why) as found:
-        validated(CompareSettings, {"cluster": wrong})
+        settled(CompareSettings, {"model": "m", "inputs": "i", "cluster": wrong})
     assert (found.value.code, found.value.exit_code) == ("QD-USAGE-VALUE", 2)
     assert "local:4" in found.value.hint
 
@@ -269,7 +269,7 @@ _REFUSED = """
 import os
 import sys
 from contextlib import ExitStack
-from qdebug.config.cluster import ClusterSettings
+from qdebug.config.shared import ClusterSettings
 from qdebug.errors import ClusterStartError
 from qdebug.execute.cluster import machines
 machines._CONNECT_S = 0.5

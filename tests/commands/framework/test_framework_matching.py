@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.commands.framework.matching import aligned, candidates_of, scope_of
+from qdebug.commands.framework.framework_check import aligned, candidates_of, scope_of
 from qdebug.network.graph import Graph
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qdebug.config.candidate import DATA
+from qdebug.config.shared import DATA
 from qdebug.errors import SampleError
 from qdebug.network.dataformats import FORMATS, DataFormat, data_usage, format_of_file
 from qdebug.network.samples import open_samples

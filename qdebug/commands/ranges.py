@@ -11,7 +11,7 @@ import numpy as np
 from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.commands.reading import read_data
-from qdebug.config.ranges import RangesSettings
+from qdebug.config.look import RangesSettings
 from qdebug.errors import QdebugError, StoreError, UsageError
 from qdebug.execute.context import context_of, session_settings
 from qdebug.execute.control_flow import open_model

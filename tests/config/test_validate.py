@@ -10,23 +10,34 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from qdebug.config.bisect import BisectSettings
 from qdebug.config.calibrate import CalibrateSettings
-from qdebug.config.commands import COMMANDS, Command
+from qdebug.config.commands import COMMANDS, Command, command_of
 from qdebug.config.compare import CompareSettings
-from qdebug.config.option import settings_of
-from qdebug.config.resolve import file_schema, from_flags, from_keywords
+from qdebug.config.flag import settings_of
+from qdebug.config.search import BisectSettings
 from qdebug.config.sweep import SweepSettings
+from qdebug.config.validate import settings_in_file, settled
 from qdebug.config.values import parse_bytes
 from qdebug.errors import UsageError
 
 GIVEN = {"model": "m.onnx", "inputs": "i.npz"}
 
 
+def from_flags(kind: type[Any], flags: dict[str, Any], file: str | None = None) -> Any:
+    """Settings as the command line makes them."""
+    places = settings_in_file(command_of(kind), file)
+    return settled(kind, {n: p.value for n, p in places.items()} | flags)
+
+
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda c: c.name)
-def test_the_file_takes_every_setting_under_its_name_with_hyphens(command: Command) -> None:
-    names = {field.alias for field in file_schema(command.settings).model_fields.values()}
-    assert names - {"command"} == {s.key for s in settings_of(command.settings)}
+def test_the_file_takes_every_setting_under_its_name_with_hyphens(
+    command: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "all.yaml"
+    keys = [s.key for s in settings_of(command.settings)]
+    file.write_text("".join(f"{key}: x\n" for key in keys) or "{}")
+    names = {s.name for s in settings_of(command.settings)}
+    assert settings_in_file(command, str(file)).keys() == names
 
 
 def test_flags_override_the_file(tmp_path: Path) -> None:
@@ -35,7 +46,7 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
         "command: compare\nmodel: a.onnx\ninputs: a.npz\nprecision: fp16\nkeep-dtype: float16\n"
         "memory-budget: 512M\nfail-on: [output.cosine>=0.9, layer.sqnr_db>=10]\nforce: true\n"
     )
-    found = from_flags(CompareSettings, {"precision": "int8", "model": None}, str(file))
+    found = from_flags(CompareSettings, {"precision": "int8"}, str(file))
     assert (found.model, found.precision, found.keep_dtype) == ("a.onnx", "int8", "float16")
     assert found.memory_budget == 512 << 20 and found.force
     assert found.fail_on == ("output.cosine>=0.9", "layer.sqnr_db>=10")
@@ -58,11 +69,6 @@ def test_an_empty_value_is_refused(setting: str, several: bool) -> None:
     given = {"model": "m", "inputs": "i", setting: [""] if several else ""}
     with refused("QD-USAGE-VALUE", setting):
         from_flags(CompareSettings, given)
-
-
-def test_a_setting_may_derive_from_others() -> None:
-    found = from_flags(CompareSettings, {"inputs": "i"}, derive=lambda given: {"model": "by plan"})
-    assert found.model == "by plan"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +96,7 @@ def test_no_value_is_the_default(text: str, tmp_path: Path) -> None:
     given = {"model": "a", "inputs": "b", "memory_budget": None}
     default = CompareSettings(model="a", inputs="b")
     assert from_flags(CompareSettings, {}, str(file)) == default
-    assert from_keywords(CompareSettings, given) == default
+    assert settled(CompareSettings, given) == default
 
 
 @pytest.mark.parametrize(
@@ -115,17 +121,11 @@ def test_no_value_is_the_default(text: str, tmp_path: Path) -> None:
         (CompareSettings, "precison", "int8", "KEYWORD"),
     ],
 )
-def test_flags_and_keywords_are_refused_alike(
-    kind: type[Any], name: str, value: Any, code: str
-) -> None:
-    said = []
-    for resolve in (from_flags, from_keywords):
-        with pytest.raises(UsageError) as raised:
-            resolve(kind, GIVEN | {name: value})
-        assert raised.value.code == f"QD-USAGE-{code}"
-        assert name in raised.value.message
-        said.append(raised.value.message)
-    assert said[0] == said[1]
+def test_a_value_that_is_not_accepted(kind: type[Any], name: str, value: Any, code: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        settled(kind, GIVEN | {name: value})
+    assert raised.value.code == f"QD-USAGE-{code}"
+    assert name in raised.value.message
 
 
 @pytest.mark.parametrize("value", [[{"a": 1}], [["minmax"]], {"a": 1}])
@@ -139,7 +139,7 @@ def test_what_may_have_several_values_takes_no_lists_of_lists(value: Any, tmp_pa
         with refused("QD-USAGE-CONFIG-FILE"):
             from_flags(settings, given, str(file))
         with refused("QD-USAGE-VALUE"):
-            from_keywords(settings, {**given, setting: value})
+            settled(settings, {**given, setting: value})
 
 
 def test_a_percentage_is_answered_with_the_number_to_write() -> None:
@@ -158,17 +158,18 @@ def test_axes_are_lists_with_commas_and_switches_may_be_yaml_truth_values(tmp_pa
     assert from_flags(SweepSettings, flags, str(file)).precision == ("fp32", "int8")
 
 
-def test_objects_are_taken_from_python_and_nowhere_else() -> None:
+def test_objects_are_taken_from_python_and_nowhere_else(tmp_path: Path) -> None:
     def half(histogram: object) -> float:
         return 0.5
 
     arrays = {"x": [1.0, 2.0]}
-    found = from_keywords(
+    found = settled(
         CalibrateSettings,
         {"model": Path("m.onnx"), "calib_data": arrays, "calibrator": half, "method": "mse"},
     )
-    assert found.model == "m.onnx" and found.calib_data is arrays
-    assert found.calibrator == (half,) and found.method == ("mse",)
-    with pytest.raises(UsageError) as raised:
-        from_flags(CalibrateSettings, {"model": "m.onnx", "calib_data": arrays})
-    assert raised.value.code == "QD-USAGE-VALUE"
+    assert found.model == "m.onnx" and found.calib_data.value.keys() == {"x"}
+    assert [c.value for c in found.calibrator] == [half] and found.method == ("mse",)
+    file = tmp_path / "run.yaml"
+    file.write_text("calib-data: {x: [1.0, 2.0]}\n")
+    with refused("QD-USAGE-CONFIG-FILE", "calib-data"):
+        from_flags(CalibrateSettings, {"model": "m.onnx"}, str(file))

@@ -1,1 +1,0 @@
-"""`qdebug ranges`: command.py is where to start."""
