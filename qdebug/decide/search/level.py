@@ -28,6 +28,10 @@ _MARGINS = (0.0, 0.1, 0.3, 0.7)
 _CLOSEST = 12
 """Layers that an exchange puts in, and pairs of which it leaves out: those of most and of least
 noise for their cost."""
+_MISSES = 8
+"""Cheaper sets that failed, those of least noise, to which one layer more is added."""
+_DOUBT = 0.05
+"""Of few layers, how many cheaper sets that pass may be expected among those not asked for."""
 
 
 class Level:
@@ -51,6 +55,7 @@ class Level:
             measure: the predicate.
         """
         self._costs, self._measure = costs, measure
+        self._place = {name: at for at, name in enumerate(costs)}
         self._estimates = dict(zip(costs, estimates, strict=True))
         self.asked: dict[Chosen, Measurement] = {}
         self._model: NoiseModel | None = None
@@ -73,7 +78,7 @@ class Level:
         order = self._order(self._costs)
         best = frozenset(order[: shortest_prefix(order, self.holds)])
         if len(self._costs) > SMALL:  # before it is minimal, which takes a question for each layer
-            best = self._exchanged(best, swaps=False)
+            best = self._exchanged(best)
         best = frozenset(minimal_part(self._order(best), self.holds))
         return self._exchanged(best)
 
@@ -84,7 +89,7 @@ class Level:
     def _order(self, names: Iterable[str]) -> list[str]:
         """Those first that take away most noise for their cost, as far as it is known."""
         gain = self._learned()
-        return sorted(names, key=lambda name: -self._per_cost(gain, name))
+        return sorted(names, key=lambda name: (-self._per_cost(gain, name), self._place[name]))
 
     def _per_cost(self, gain: dict[str, float], name: str) -> float:
         return gain[name] / self._costs[name] if self._costs[name] else math.inf
@@ -99,13 +104,16 @@ class Level:
         return dict(zip(self._costs, self._model.contributions.tolist(), strict=True))
 
     def _left_out(self, sets: Collection[Chosen]) -> Mask:
-        return np.array([[name not in chosen for name in self._costs] for chosen in sets])
+        mask = np.ones((len(sets), len(self._costs)), np.bool_)
+        for row, chosen in zip(mask, sets, strict=True):
+            row[[self._place[name] for name in chosen]] = False
+        return mask
 
-    def _exchanged(self, best: Chosen, *, swaps: bool = True) -> Chosen:
+    def _exchanged(self, best: Chosen) -> Chosen:
         """`best`, or cheaper sets that passed, asked for in turn until they are not worth it."""
         failed, patience = 0, _PATIENCE + int(len(self._costs) * _PATIENCE_EACH)
-        while failed < patience or len(self._costs) <= SMALL:
-            candidate = self._promising(best, swaps) if self._model else self._undecided(best)
+        while failed < patience or self._is_small:
+            candidate = self._promising(best) if self._model else self._undecided(best)
             if candidate is None:
                 break
             if self.holds(candidate):
@@ -114,21 +122,22 @@ class Level:
                 failed += 1
         return best
 
-    def _promising(self, best: Chosen, swaps: bool) -> Chosen | None:
+    def _promising(self, best: Chosen) -> Chosen | None:
         """The set that saves most times its chance to pass; None where none is worth asking for."""
         assert self._model is not None
         gain, most = self._learned(), self._most_that_passes()
         cost = self.total(best)
-        near = self._all() if self._is_small else self._swaps(best, gain) if swaps else ()
-        sets = dict.fromkeys(chain(self._greedy(gain, most), near))
+        sets = dict.fromkeys(self._all() if self._is_small else self._near(best, gain, most))
+        least = 1e-9 if self._is_small else _WORTH
         saved = {s: cost - self.total(s) for s in sets if s not in self.asked}
-        saved = {s: x for s, x in saved.items() if x > _WORTH * cost}
+        saved = {s: x for s, x in saved.items() if x > least * cost}
         if not saved:
             return None
         chances = self._model.chances(self._left_out(saved), most)
         worth = chances * np.array([*saved.values()])
         at = int(np.argmax(worth))
-        return [*saved][at] if worth[at] > _WORTH * cost else None
+        asks = chances.sum() > _DOUBT if self._is_small else worth[at] > _WORTH * cost
+        return [*saved][at] if asks else None
 
     def _undecided(self, best: Chosen) -> Chosen | None:
         """Where no noise is measured: of few layers, the largest cheaper set that is no part of one
@@ -148,29 +157,35 @@ class Level:
         sizes = range(len(self._costs))
         return map(frozenset, chain.from_iterable(combinations(self._costs, k) for k in sizes))
 
-    def _greedy(self, gain: dict[str, float], most: float) -> Iterator[Chosen]:
-        """The cheapest sets by what is learned, with some noise to spare: the layers that cost most
-        for their noise stay low, as long as there is room."""
-        assert self._model is not None
+    def _near(self, best: Chosen, gain: dict[str, float], most: float) -> Iterator[Chosen]:
+        """The cheapest sets by what is learned; `best` with one or two layers exchanged for none or
+        one; and what failed by little, with one layer more."""
         order = sorted(gain, key=lambda name: self._per_cost(gain, name))
         for margin in _MARGINS:
-            room = most * math.exp(-margin) - self._model.base
-            raised = set(gain)
-            for name in order:
-                if gain[name] <= room:
-                    room -= gain[name]
-                    raised.remove(name)
-            yield frozenset(raised)
-
-    def _swaps(self, best: Chosen, gain: dict[str, float]) -> Iterator[Chosen]:
-        """`best` with one or two layers exchanged for none or one."""
-        order = sorted(gain, key=lambda name: self._per_cost(gain, name))
+            yield self._greedy(order, gain, most * math.exp(-margin))
         out = [name for name in order if name in best]
-        into = [name for name in reversed(order) if name not in best][:_CLOSEST]
+        into = order[::-1]
         for names in [*combinations(out, 1), *combinations(out[:_CLOSEST], 2)]:
             rest = best.difference(names)
             yield rest
-            yield from (rest | {name} for name in into)
+            yield from self._with_one(rest, [name for name in into if name not in best])
+        failed = {s: m.noise for s, m in self.asked.items() if not m.passed and _is_number(m.noise)}
+        cheaper = [s for s in failed if self.total(s) < self.total(best)]
+        for chosen in sorted(cheaper, key=lambda s: failed[s] or 0.0)[:_MISSES]:
+            yield from self._with_one(chosen, [name for name in into if name not in chosen])
+
+    def _with_one(self, chosen: Chosen, names: Sequence[str]) -> Iterator[Chosen]:
+        return (chosen | {name} for name in names[:_CLOSEST])
+
+    def _greedy(self, order: Sequence[str], gain: dict[str, float], most: float) -> Chosen:
+        """The layers that cost most for their noise stay low, as long as there is room."""
+        assert self._model is not None
+        room, raised = most - self._model.base, set(gain)
+        for name in order:
+            if gain[name] <= room:
+                room -= gain[name]
+                raised.remove(name)
+        return frozenset(raised)
 
     def _most_that_passes(self) -> float:
         """The noise that is expected to be the most: half-way, in logarithms, between the largest
