@@ -153,7 +153,7 @@ def _found(settings: RepairSettings, setup: Setup, state: State, proven: _Proven
         baseline=setup.baseline.figures,
         started=setup.judged_start.figures if setup.given is not None else None,
         repaired=found.figures,
-        holds=holds(condition, setup.start.layers, found) if condition else None,
+        holds=holds(condition, found) if condition else None,
         reverted=proven.reverted,
         steps=tuple(
             _ended(step, number in answer.steps, None) for number, step in enumerate(state.steps)
@@ -268,8 +268,7 @@ class _Proving:
             with suppress(OutOfTimeError):
                 validated = judge.cross_validated([*networks, given], judged)
         condition = _condition(setup, judge)
-        layers = setup.start.layers
-        suffices = holds(condition, layers, repaired)
+        suffices = holds(condition, repaired)
         repaired = validated or repaired
         proof = Proof(
             samples=judge.count,
@@ -277,7 +276,7 @@ class _Proving:
             start=self._start.figures,
             repaired=repaired.figures,
             target=condition.expression if condition else "",
-            passed=None if condition is None else holds(condition, layers, repaired),
+            passed=None if condition is None else holds(condition, repaired),
             target_text=condition.words if condition else "",
             change_error=judge.change_error(self._start, repaired),
             recovered_error=judge.recovered_error(self._start, repaired),
@@ -308,8 +307,8 @@ def _trying(setup: Setup, condition: Condition | None, on_step: Callable[[State]
         judge=setup.judge,
         start=setup.judged_start,
         remedies=REMEDIES,
-        enough=lambda found: holds(condition, setup.start.layers, found, surely=True),
-        holds=lambda found: holds(condition, setup.start.layers, found),
+        enough=lambda found: holds(condition, found, surely=True),
+        holds=lambda found: holds(condition, found),
         ends_at=setup.remedies_end_at,
         on_step=on_step,
         keep_undecided=setup.keep_undecided,

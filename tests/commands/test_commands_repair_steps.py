@@ -300,9 +300,8 @@ def test_a_perfect_score_has_an_error_too() -> None:
     assert standard_error(few) == pytest.approx(1.5 / 32)  # of 32 right ones 3 in 32 may be wrong
     assert standard_error(many) == pytest.approx(1.5 / 3000)
     condition = Condition("metric>=0.99", "metric", "", ">=", 0.99)
-    layers: Any = ()
-    assert holds(condition, layers, few) and not holds(condition, layers, few, surely=True)
-    assert holds(condition, layers, many, surely=True)
+    assert holds(condition, few) and not holds(condition, few, surely=True)
+    assert holds(condition, many, surely=True)
 
 
 def test_one_standard_error_of_noise_is_enough_where_metric_and_loss_are_as_good() -> None:

@@ -32,7 +32,6 @@ from qdebug.decide.bisect.answer import (
     pinned_layers,
     plan_with,
 )
-from qdebug.decide.bisect.candidates import Candidates
 from qdebug.decide.bisect.choices import (
     Ratings,
     Space,
@@ -43,10 +42,10 @@ from qdebug.decide.bisect.choices import (
     space_of,
     untimed_notes,
 )
+from qdebug.decide.bisect.predicate import Predicate
 from qdebug.decide.bisect.result import HELD_OUT, ON_ENGINE, BisectResult, Check, SelectedPoint
 from qdebug.decide.bisect.target import (
     AccuracyTarget,
-    Predicate,
     check_allowed,
     few_samples_note,
     read_target,
@@ -123,16 +122,8 @@ class Setup:
 
     def predicate(self, subset: SampleSubset, engine: EngineRuntime | None = None) -> Predicate:
         """The target on some samples, in the simulation or on an engine."""
-        candidates = Candidates(
-            self.context,
-            self.model,
-            self.planned.bound,
-            subset,
-            self.target.metric,
-            capture=self.target.captured(self.pair.layers, self.model.graph),
-            engine=engine,
-        )
-        return Predicate(self.target, candidates, self.pair.layers)
+        bound = self.planned.bound
+        return Predicate(self.context, self.pair, bound, subset, self.target, engine)
 
 
 def prepare(settings: BisectSettings, progress: ProgressCallback, stack: ExitStack) -> Setup:
@@ -288,7 +279,7 @@ class _Search:
         for on, predicate in self.checking.items():
             yield Check(
                 on,
-                predicate.candidates.subset.count,
+                predicate.subset.count,
                 predicate(self.result.pins),
                 predicate(self.space.problem.always),
                 predicate.reference_task,
@@ -299,9 +290,9 @@ class _Search:
 
     def interval(self, predicate: Predicate) -> Interval | None:
         """Of FP32's metric, 95 %; None without a metric, and as `reference_interval`."""
-        task = predicate.candidates.task
+        task = predicate.task
         within = FOR_INTERVAL * (self.how.time_limit or math.inf)
-        return reference_interval(task, predicate.candidates.subset.count, within) if task else None
+        return reference_interval(task, predicate.subset.count, within) if task else None
 
     def _found(self, evaluate: Evaluate, first: Sequence[Pins]) -> SearchResult:
         held = self.setup.held_out.count / self.setup.searched.count
@@ -407,7 +398,7 @@ def _built(how: PinSearchSpec, setup: Setup, pins: Pins) -> Engine | None:
 def _result(search: _Search, ratings: Ratings, *, explain: bool) -> BisectResult:
     how, setup, space, found = search.how, search.setup, search.space, search.result
     condition, reference = search.searched.condition, search.searched.reference_task
-    count, task = search.searched.candidates.subset.count, search.searched.candidates.task
+    count, task = search.searched.subset.count, search.searched.task
     checks = tuple(search.checks())
     engine = _built(how, setup, found.pins) if found.achieved is not None else None
     suspect = guessing_note(task, reference, count) if task and reference is not None else ""

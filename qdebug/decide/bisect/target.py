@@ -8,17 +8,14 @@ from dataclasses import dataclass, replace
 from qdebug.analyse.gate import read_metric, refuse_missing_metric
 from qdebug.analyse.metric_direction import check_direction, direction_of
 from qdebug.config.specs import TargetSpec
-from qdebug.decide.bisect.candidates import Candidates
-from qdebug.decide.search.problem import Measurement, Pins
 from qdebug.errors import UsageError
 from qdebug.execute.context import Context, sized
-from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.tasks.base import TaskMetric, is_share
 from qdebug.metrics.tensor import GATED
 from qdebug.network.graph import Graph
 from qdebug.network.layers import Layers
 from qdebug.network.samples.subset import SampleSubset
-from qdebug.results.conditions import Checked, Condition, check_condition, parse_condition
+from qdebug.results.conditions import Condition, parse_condition
 from qdebug.results.words import score
 from qdebug.run.outputs import OutputEvaluator
 from qdebug.run.runner import Runner
@@ -143,57 +140,6 @@ def few_samples_note(target: AccuracyTarget, samples: int) -> str:
         f"{samples} that the answer is checked on, which may be chance. It takes about "
         f"{math.ceil(_SURELY_LOST / allowed - 1e-6)} samples to tell such a loss from it."
     )
-
-
-def check_target(condition: Condition, result: CandidateResult, layers: Layers) -> Checked:
-    """Whether `result` meets `condition`, and the worst value."""
-    if condition.scope == "metric":
-        return check_condition(condition, [result.task])
-    metrics = [*(result.outputs if condition.scope == "output" else result.tensors).values()]
-    if condition.scope == "layer":
-        metrics = [result.tensors[x.output] for x in layers if x.output in result.tensors]
-    return check_condition(condition, [getattr(m, condition.name) for m in metrics])
-
-
-class Predicate:
-    """Whether a target holds on some samples with a set of layers raised; each set is run once.
-
-    Attributes:
-        condition: the target on these samples; that of a largest drop depends on FP32's metric.
-        reference_task: FP32's metric on them; None without one.
-    """
-
-    def __init__(self, target: AccuracyTarget, candidates: Candidates, layers: Layers) -> None:
-        """Runs FP32, where there is a metric."""
-        task = candidates.task
-        self.candidates, self._layers = candidates, layers
-        self.reference_task = task.of_reference() if task else None
-        self.condition = target.condition_for(self.reference_task)
-        self._known: dict[Pins, Measurement] = {}
-
-    def __call__(self, pins: Pins) -> Measurement:
-        """What a set of pins gives."""
-        if pins not in self._known:
-            self._known[pins] = self._measured(self.candidates(dict(pins)))
-        return self._known[pins]
-
-    def _measured(self, result: CandidateResult) -> Measurement:
-        if result.failure:
-            return Measurement(None, False, seconds=result.seconds, failure=result.failure)
-        checked = check_target(self.condition, result, self._layers)
-        slack = None
-        if checked.value is not None:
-            sign = 1 if self.condition.operator.startswith(">") else -1
-            slack = sign * (checked.value - self.condition.bound)
-        return Measurement(
-            checked.value,
-            checked.passed,
-            result.noise,
-            result.seconds,
-            slack,
-            worst_group=result.worst_group,
-            metric=result.task,
-        )
 
 
 def seen_direction(

@@ -10,13 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.decide.bisect.target import check_target
 from qdebug.decide.remedies.result import Figures, Reason
-from qdebug.metrics.candidate import CandidateResult
 from qdebug.metrics.tensor import Metrics
 from qdebug.metrics.uncertainty import Interval
-from qdebug.network.layers import Layers
-from qdebug.results.conditions import Condition
+from qdebug.results.conditions import Condition, check_condition
 
 Float64 = npt.NDArray[np.float64]
 
@@ -70,22 +67,10 @@ class Judgement:
     interval: Interval | None = None
 
     @property
-    def mean_loss(self) -> float:
-        """Of the samples: by the metric's loss, else noise in dB."""
-        values = self.losses if len(self.losses) else self.noise_db
-        return float(values.mean()) if len(values) else math.inf
-
-    @property
     def sqnr_db(self) -> float:
         """That of the worst output; NaN where one is broken or there is none."""
-        return self.candidate.sqnr_db
-
-    @property
-    def candidate(self) -> CandidateResult:
-        """As a condition is checked on."""
-        return CandidateResult(
-            self.outputs, self.metric, self.noise, 0.0, {}, self.worst_group, self.failure
-        )
+        values = [m.sqnr_db for m in self.outputs.values()]
+        return math.nan if not values or any(map(math.isnan, values)) else min(values)
 
     @property
     def figures(self) -> Figures:
@@ -268,16 +253,17 @@ def choices_of(
     ]
 
 
-def holds(
-    condition: Condition | None, layers: Layers, found: Judgement, *, surely: bool = False
-) -> bool:
+def holds(condition: Condition | None, found: Judgement, *, surely: bool = False) -> bool:
     """Whether a target holds; `surely`: by more than the metric's standard error."""
     if condition is None or found.failure:
         return False
     if surely and condition.scope == "metric":
         sign = 1.0 if condition.operator.startswith(">") else -1.0
         condition = replace(condition, bound=condition.bound + sign * standard_error(found))
-    return check_target(condition, found.candidate, layers).passed
+    if condition.scope == "metric":
+        return check_condition(condition, [found.metric]).passed
+    values = [getattr(m, condition.name) for m in found.outputs.values()]
+    return check_condition(condition, values).passed
 
 
 def standard_error(judgement: Judgement) -> float:
