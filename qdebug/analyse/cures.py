@@ -31,15 +31,16 @@ from qdebug.formats.registry import SCALED
 from qdebug.metrics.effect import noise_by_sample
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.metrics.tensor import noise_db
-from qdebug.network.graph import Graph, opset_of
+from qdebug.network.graph import opset_of
 from qdebug.network.macs import macs_per_sample
 from qdebug.network.prepare import QDQ_OPSET
 from qdebug.network.samples.subset import SampleSubset, finely, spread, whole
+from qdebug.plan.imported import Imported
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import BoundPlan, Granularity, TensorRange, bind_plan
 from qdebug.plan.quantize import Grid
 from qdebug.plan.rewrite.qdq import weight_axis
-from qdebug.plan.rewrite.requantize import with_channel_scales, with_exact_biases, with_scales
+from qdebug.plan.rewrite.requantize import with_channel_scales, with_scales
 from qdebug.results.compare import LEAST_CURE_DB, Cause, CompareResult, Cure
 from qdebug.results.curve import part_restored
 from qdebug.results.summary import HALF, MOST_LEADERS
@@ -75,7 +76,7 @@ _OF_WEIGHTS = (*WEIGHT_CAUSES, INVALID_SCALE)
 _OTHER_DATA = ("stale-calibration", "unrepresentative-calibration")
 _RANGES = (*_OTHER_DATA, "clipping", "coarse-step", "rounding", INVALID_SCALE)
 
-State = TypeVar("State", BoundPlan, Graph)
+State = TypeVar("State", BoundPlan, Imported)
 
 
 @dataclass(frozen=True)
@@ -425,43 +426,48 @@ def _fitted_scale(grid: Grid, largest: float) -> float | None:
     return scale * largest / reach if _is_off(reach, largest) else None
 
 
-def _of_quantized(compared: Compared) -> _Quantization[Graph]:
-    pair = compared.pair
+def _of_quantized(compared: Compared) -> _Quantization[Imported]:
+    pair, model = compared.pair, compared.pair.imported
     layers = [x for x in pair.layers if pair.precisions[x.name] in SCALED]
-    by_channel, changed = with_channel_scales(pair.reference, pair.candidate, layers)
-    changes: list[_Change[Graph]] = []
+    divided = partial(
+        with_channel_scales, reference=pair.reference, candidate=pair.candidate, layers=layers
+    )
+    changes: list[_Change[Imported]] = []
+    _, changed = divided(model)
     if changed:
-
-        def divided(state: Graph) -> Graph:
-            known = state is pair.candidate
-            return by_channel if known else with_channel_scales(pair.reference, state, layers)[0]
-
         what = "a scale for each output channel of the weights"
-        changes.append(_Change(_PER_CHANNEL, what, _OF_WEIGHTS, len(changed), "weights", divided))
+        changes.append(
+            _Change(
+                *(_PER_CHANNEL, what, _OF_WEIGHTS, len(changed), "weights"),
+                lambda state: divided(state)[0],
+            )
+        )
     saturated = [n for n in pair.saturated if n in pair.layers.of_node and pair.aligned]
     if saturated:
         what = "the saturated biases in floating point"
-        causes = (BIAS_SATURATION,)
-
-        def with_biases(state: Graph) -> Graph:
-            return with_exact_biases(pair.reference, state, saturated)
-
+        causes, nodes = (BIAS_SATURATION,), pair.candidate.by_name
+        biases = {
+            n: {t: x for t, x in model.exact.get(n, {}).items() if t in nodes[n].inputs[2:]}
+            for n in saturated
+        }
         changes.append(
-            _Change("biases in FP32", what, causes, len(saturated), "biases", with_biases)
+            _Change(
+                *("biases in FP32", what, causes, len(saturated), "biases"),
+                lambda state: state.reading(biases),
+            )
         )
     largest = _largest(compared)
     scales = {t: _fitted_scale(grid, largest.get(t, 0.0)) for t, grid in pair.grids.items()}
     others = {t: scale for t, scale in scales.items() if scale is not None}
-    _, changed_ranges = with_scales(pair.candidate, others)
+    _, changed_ranges = with_scales(model, others)
     if changed_ranges:
         readers = sum(not pair.reads(x.name).isdisjoint(changed_ranges) for x in layers)
         what = "ranges that hold the values of these samples, and no more"
-
-        def fitted(state: Graph) -> Graph:
-            return with_scales(state, others)[0]
-
-        changes.append(_Change(FITTED_RANGES, what, _RANGES, readers, "ranges", fitted))
+        changes.append(
+            _Change(
+                *(FITTED_RANGES, what, _RANGES, readers, "ranges"),
+                lambda state: with_scales(state, others)[0],
+            )
+        )
     simulation = compared.context.simulation
-    return _Quantization(
-        pair.candidate, tuple(changes), lambda state: as_it_is(state.proto, simulation)
-    )
+    return _Quantization(model, tuple(changes), lambda state: as_it_is(state.lowered, simulation))

@@ -15,7 +15,6 @@ from qdebug.execute.measure_options import output_options
 from qdebug.metrics.accumulate import CANDIDATE, REFERENCE, Comparison
 from qdebug.metrics.tensor import noise_db
 from qdebug.network.samples.subset import spread
-from qdebug.plan.rewrite.refine import refine
 from qdebug.results.attribution import KERNEL, REFERENCE_MISMATCH, Attribution
 from qdebug.results.compare import CompareResult
 from qdebug.results.curve import part_restored
@@ -70,7 +69,7 @@ def _of_model(compared: Compared) -> Elsewhere | None:
     cut = {pair.layers.of_node[n].name for n in pair.saturated if n in pair.layers.of_node}
     if proof.changed and cut.issuperset(proof.changed):  # biases that INT32 does not hold
         return None
-    plain = refine(pair.reference, pair.candidate).graph
+    plain = pair.unrounded().graph
     names = tuple(o.name for o in compared.result.outputs if o.name in pair.candidate.outputs)
     options = output_options(pair.reference)
     ways = {

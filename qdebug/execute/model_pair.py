@@ -159,31 +159,6 @@ def is_in_fp16(graph: Graph) -> bool:
     return 2 * len(half) > len(products)
 
 
-def _in_fp16_note() -> str:
-    return (
-        "The model is in FP16 itself: what each layer costs at the outputs is measured only where "
-        f"qdebug makes the FP16 model, from the FP32 one with {option('precision', 'fp16')}."
-    )
-
-
-def refuse_reference(hint: str, model: Model) -> UsageError:
-    """The error of a reference next to a model that is not quantized."""
-    path = model.file.path
-    if is_in_fp16(model.graph):
-        return UsageError(
-            f"{option('reference')}: {path} is in FP16 and not quantized: there is nothing to "
-            "repair in INT8",
-            "Give the FP32 model in its place.",
-            code="QD-USAGE-REFERENCE",
-        )
-    return UsageError(
-        f"{option('reference')}: {path} is not quantized (it has no QuantizeLinear or "
-        "DequantizeLinear), so it is its own reference",
-        hint,
-        code="QD-USAGE-REFERENCE",
-    )
-
-
 def open_reference(
     path: str, model: Model, sources: Sequence[SampleSpec], sessions: SessionSettings
 ) -> Model:
@@ -284,7 +259,7 @@ def _built(
     samples: Samples,
     saves_plan: bool = False,
 ) -> Built:
-    if model.quantized or (spec.reference is not None and is_in_fp16(model.graph)):
+    if model.quantized or spec.reference is not None:
         _refuse_for_quantized(spec, model, saves_plan=saves_plan)
         model, notes = explicit(model)
         if spec.reference is None:
@@ -293,14 +268,13 @@ def _built(
             return Built(for_backend(_noted(pair, notes), spec.backend))
         reference = open_reference(spec.reference, model, spec.samples, context.sessions).graph
         pair = proven(context, quantized_pair(model, reference, spec.reference), samples)
-        notes += (*_repaired_note(model), *([] if model.quantized else [_in_fp16_note()]))
+        notes += _repaired_note(model)
+        if not model.quantized and all(p is Precision.FP32 for p in pair.precisions.values()):
+            notes += (
+                f"{spec.model} computes in FP32, as {spec.reference} does: what differs is the "
+                "models, and no precision.",
+            )
         return Built(for_backend(_noted(pair, notes), spec.backend))
-    if spec.reference is not None:
-        raise refuse_reference(
-            f"Leave {option('reference')} out, or give the quantized model in the place of "
-            f"{spec.model}.",
-            model,
-        )
     planned = plan_ranges(spec, context, plan, model, whole(samples))
     pair = planned_pair(model, planned.bound)
     return Built(replace(pair, notes=(*planned.notes, *pair.notes)), planned.gathered)
@@ -382,8 +356,10 @@ def _refuse_for_quantized(spec: QuantizationSpec, model: Model, *, saves_plan: b
     if spec.precision not in (None, "int8" if model.quantized else "fp16"):
         given.append(option("precision"))
     if given:
-        how = "is quantized already"
-        if not model.quantized:
+        how = f"stands next to {option('reference')}"
+        if model.quantized:
+            how = "is quantized already"
+        elif is_in_fp16(model.graph):
             how = "is in FP16 already"
         raise UsageError(
             f"{given[0]}: {model.file.path} {how} and is compared as it is",

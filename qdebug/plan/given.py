@@ -21,9 +21,8 @@ from qdebug.network.layers import Layer
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import GIVEN, Correction, TensorRange
 from qdebug.plan.quantize import QUANTIZERS, scale_of
-from qdebug.plan.rewrite.constants import ConstantValues
+from qdebug.plan.rewrite.constants import ConstantValues, spread
 from qdebug.plan.rewrite.qdq import weight_axis
-from qdebug.plan.rewrite.strip import spread
 from qdebug.types import Array, Precision
 
 Float64 = npt.NDArray[np.float64]

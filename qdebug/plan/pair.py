@@ -18,6 +18,7 @@ from qdebug.network.layers import Layer, Layers, find_layers
 from qdebug.network.outputparts import OutputParts, output_parts
 from qdebug.network.prepare import Model, unnamed_notes
 from qdebug.plan.correspond import Alignment, Proof, align
+from qdebug.plan.imported import Imported, import_quantized
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan
 from qdebug.plan.quantize import QUANTIZERS, ROUNDING_INSIDE, Grid, grid_of
@@ -25,12 +26,23 @@ from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.cut import INSERTED_OPS
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
 from qdebug.plan.rewrite.restore import Absorbed, restore
-from qdebug.plan.rewrite.strip import strip_qdq
 from qdebug.plan.saturation import SaturatedBias, saturated_biases, saturation_notes
 from qdebug.plan.scale_notes import invalid_scales, scale_notes
 from qdebug.plan.unconverted import unconverted_notes
 from qdebug.types import Precision
 from qdebug.wording import option
+
+
+@dataclass(frozen=True)
+class Unrounded:
+    """A quantized model without any rounding, in FP32.
+
+    Attributes:
+        changed: node -> what is no rounding of the FP32 model's among its constants, for people.
+    """
+
+    graph: Graph
+    changed: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,9 @@ class ModelPair:
         if scaled:
             return scaled.most_common(1)[0][0]
         cast = Counter(p for p in self.precisions.values() if p in CAST)
-        return cast.most_common(1)[0][0] if cast else Precision.INT8
+        if cast:
+            return cast.most_common(1)[0][0]
+        return Precision.INT8 if self.model.quantized else Precision.FP32
 
     @cached_property
     def parts(self) -> Mapping[str, OutputParts]:
@@ -95,6 +109,26 @@ class ModelPair:
         """Scales of the candidate that are not positive numbers, by the node that reads what they
         dequantize, for people."""
         return invalid_scales(self.candidate) if self.plan is None else {}
+
+    @property
+    def imported(self) -> Imported:
+        """The candidate, which is quantized, as what rounds the operands of its nodes.
+
+        Raises:
+            PlanError: as `check`.
+        """
+        return import_quantized(self.candidate, self.reference, biases=True)
+
+    def unrounded(self) -> Unrounded:
+        """What the candidate computes if the tensors that were matched are the same quantities: the
+        error of quantization, however large, is gone, and a wrong match stays.
+
+        Raises:
+            ModelError: it computes on codes directly.
+            PlanError: as `check`.
+        """
+        plain = import_quantized(self.candidate, self.reference)
+        return Unrounded(Graph.inferred(raise_to_fp32(plain.network)), plain.changed)
 
     @property
     def refuted(self) -> frozenset[str]:
@@ -182,7 +216,7 @@ def quantized_pair(
         _check_rounds_activations(model)
         notes += saturation_notes(saturated_biases(model.graph))
         raised = Graph.inferred(raise_to_fp32(candidate.proto), data_prop=False)
-        reference = Graph.inferred(strip_qdq(raised), data_prop=False)
+        reference = Graph.inferred(import_quantized(raised).network, data_prop=False)
         notes += (
             f"The model is quantized ({_form(model)}): it is compared with itself, unquantized. "
             "That hides "

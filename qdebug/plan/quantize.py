@@ -134,6 +134,12 @@ class Grid:
         """`x` after the pair, float32 of its shape."""
         return self.format.quantize(x, self.scale, self.axis, self.zero_point)
 
+    def same_codes(self, other: Grid) -> bool:
+        """Whether both give every value the same code, with one scale for all."""
+        if self.axis is not None or other.axis is not None or self.format != other.format:
+            return False
+        return bool(self.scale == other.scale and self.zero_point == other.zero_point)
+
     def clips_at(self, low: float | None, high: float | None) -> bool:
         """Whether quantizing takes every value below `low` as `low`, and every value above `high`
         as `high`: clipping there first would change no code."""

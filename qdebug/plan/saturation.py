@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdebug.network.graph import Graph, Node
-from qdebug.plan.rewrite.strip import spread
+from qdebug.plan.rewrite.constants import spread
 from qdebug.types import Array
 from qdebug.wording import counted, option
 

@@ -11,9 +11,9 @@ from onnx import TensorProto, checker, helper, numpy_helper
 
 from qdebug.network.graph import Graph
 from qdebug.network.layers import find_layers
+from qdebug.plan.imported import import_quantized
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
-from qdebug.plan.rewrite.strip import strip_qdq
 from qdebug.types import Precision
 
 F16, F32 = np.float16, np.float32
@@ -241,7 +241,7 @@ def _pair(x: Any, scale: float) -> Any:
 def test_a_users_model_against_itself(kit: SimpleNamespace) -> None:
     proto, w = _users_model(kit)
     graph = kit.model_of(proto).graph
-    reference = kit.model_of(strip_qdq(graph)).graph
+    reference = kit.model_of(import_quantized(graph).network).graph
     wanted = [x for x in find_layers(reference) if x.name in ("first", "second")]
     cut = cut_layers(reference, graph, wanted)
     assert cut is not None

@@ -21,13 +21,13 @@ from qdebug.errors import ModelError, UsageError
 from qdebug.network.graph import Graph
 from qdebug.network.load import read_model
 from qdebug.network.prepare import prepare_model
+from qdebug.plan.imported import import_quantized
 from qdebug.plan.rewrite.qoperator import (
     QOPERATORS,
     accuracy_level,
     has_qoperators,
     to_qdq,
 )
-from qdebug.plan.rewrite.strip import strip_qdq
 from qdebug.plan.scale_notes import invalid_scales
 
 F32 = np.float32
@@ -263,7 +263,7 @@ def test_dynamic_quantization(kit: SimpleNamespace, seed: int, product: str) -> 
     assert ops.count("Conv") + ops.count("MatMul") == 1 and "Mul" not in ops and "Cast" not in ops
     found, expected = kit.run(explicit.proto, feeds)["y"], native(proto, feeds)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
-    plain = strip_qdq(Graph(onnx.shape_inference.infer_shapes(explicit.proto)))
+    plain = import_quantized(Graph(onnx.shape_inference.infer_shapes(explicit.proto))).network
     assert [n.op_type for n in plain.graph.node] == [product.removesuffix("Integer")]
 
 
@@ -283,7 +283,7 @@ def test_a_product_of_two_tensors_that_are_quantized_dynamically(kit: SimpleName
     explicit = to_qdq(Graph(onnx.shape_inference.infer_shapes(proto)))
     found, expected = kit.run(explicit.proto, feeds)["y"], native(proto, feeds)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    plain = strip_qdq(Graph(onnx.shape_inference.infer_shapes(explicit.proto)))
+    plain = import_quantized(Graph(onnx.shape_inference.infer_shapes(explicit.proto))).network
     assert [n.op_type for n in plain.graph.node] == ["MatMul"]
 
 
@@ -317,7 +317,7 @@ def test_a_weight_in_a_constant_node_that_is_quantized_dynamically(
     np.testing.assert_array_equal(codes["u"], kept[1])
     found, expected = kit.run(explicit.proto, feeds)["y"], native(proto, feeds)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    plain = strip_qdq(Graph(onnx.shape_inference.infer_shapes(explicit.proto)))
+    plain = import_quantized(Graph(onnx.shape_inference.infer_shapes(explicit.proto))).network
     assert "DynamicQuantizeLinear" not in {n.op_type for n in plain.graph.node}
 
 
@@ -404,7 +404,9 @@ def test_weights_in_blocks(kit: SimpleNamespace, tmp_path: Path, bits: int, zero
     np.testing.assert_allclose(kit.run(explicit.proto, feeds)["y"], expected, rtol=1e-4, atol=1e-4)
     graph = Graph(onnx.shape_inference.infer_shapes(explicit.proto))
     assert kit.ops(graph.proto).count("DequantizeLinear") == 1 and not invalid_scales(graph)
-    np.testing.assert_allclose(kit.run(strip_qdq(graph), feeds)["y"], expected, atol=1e-4)
+    np.testing.assert_allclose(
+        kit.run(import_quantized(graph).network, feeds)["y"], expected, atol=1e-4
+    )
 
 
 def test_how_exactly_blocks_are_multiplied_stays_known(tmp_path: Path) -> None:
@@ -421,7 +423,7 @@ def test_what_rounds_activations_beside_blocks_is_kernel_error(
     """ONNX Runtime rounds them to INT8 with accuracy_level 4, and not with 0."""
     proto = blockwise(bits, zeros=False, columns=32, accuracy_level=level)
     plain, reference = Graph.inferred(to_qdq(prepared(proto, tmp_path)).proto), tmp_path / "f.onnx"
-    onnx.save(strip_qdq(plain), reference)
+    onnx.save(import_quantized(plain).network, reference)
     feeds = {"a": np.random.default_rng(0).normal(size=(6, 40)).astype(F32)}
     result = qdebug.compare(
         tmp_path / "blocks.onnx",
@@ -506,7 +508,7 @@ def test_a_table_of_codes_is_dequantized_before_it_is_read(kit: SimpleNamespace)
     assert has_qoperators(graph)
     explicit = to_qdq(graph)
     np.testing.assert_array_equal(kit.run(explicit.proto, feeds)["y"], native(proto, feeds))
-    plain = strip_qdq(Graph(onnx.shape_inference.infer_shapes(explicit.proto)))
+    plain = import_quantized(Graph(onnx.shape_inference.infer_shapes(explicit.proto))).network
     assert set(kit.ops(plain)) == {"Add", "Gather", "Sub"}
     added = (constants["b"].astype(F32) - 3) * F32(0.1)
     found = kit.run(plain, feeds)["y"]

@@ -11,15 +11,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.errors import ModelError
 from qdebug.network.graph import Graph
-from qdebug.plan.rewrite.refine import refine
-from qdebug.plan.rewrite.strip import strip_qdq
+from qdebug.plan.imported import import_quantized
 
 F32 = np.float32
 ONE, ZERO = np.array(0.5, F32), np.array(0, np.int8)
 
 
 def _strip(kit: SimpleNamespace, proto: Any) -> Any:
-    return strip_qdq(kit.model_of(proto).graph)
+    return import_quantized(kit.model_of(proto).graph).network
 
 
 def _representable(proto: Any) -> Any:
@@ -42,7 +41,7 @@ def test_lower_then_strip_is_the_original(
 ) -> None:
     proto = _representable(residual_net(opset))
     low = kit.lowered(proto, kit.int8({"x": 3, "r1": 6, "f": 4}))
-    stripped = strip_qdq(low.graph)
+    stripped = import_quantized(low.graph).network
     assert kit.ops(stripped) == kit.ops(proto)
     names = {n.name for n in stripped.graph.node}
     assert names == {n.name for n in proto.graph.node}
@@ -226,10 +225,10 @@ def test_where_the_fp32_model_is_given_it_is_not_asked_for() -> None:
     graph = helper.make_graph(nodes, "g", [given], [made])
     aligned = Graph.inferred(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
     with pytest.raises(ModelError) as alone:
-        strip_qdq(aligned)
+        import_quantized(aligned)
     assert alone.value.code == "QD-MODEL-NO-FP32-FORM" and "reference" in alone.value.hint
     with pytest.raises(ModelError) as beside:
-        refine(aligned, aligned)
+        import_quantized(aligned, aligned)
     assert beside.value.code == "QD-MODEL-NO-FP32-FORM"
     assert "Q/DQ format" in beside.value.hint and "reference" not in beside.value.hint
 
@@ -243,6 +242,6 @@ def test_constants_in_double_stay_double(kit: SimpleNamespace) -> None:
     ]
     constants = {"c": np.array([0.1, 0.2, 0.3], np.float64)}
     graph = kit.model_of(kit.make(nodes, {"x": (2, 3)}, ["y"], constants)).graph
-    plain = refine(graph, graph).graph
+    plain = import_quantized(graph, graph).network
     x = np.ones((2, 3), F32)
     np.testing.assert_array_equal(kit.run(plain, {"x": x})["y"], [constants["c"].astype(F32)] * 2)

@@ -10,9 +10,9 @@ import pytest
 
 from qdebug.network.graph import Graph
 from qdebug.network.layers import find_layers
+from qdebug.plan.imported import import_quantized
 from qdebug.plan.rewrite.bypass import pairs_of
 from qdebug.plan.rewrite.cut import cut_layers
-from qdebug.plan.rewrite.strip import strip_qdq
 from qdebug.plan.rewrite.unrounded import UnroundedLayers, without_rounding
 from qdebug.types import Precision
 
@@ -30,7 +30,7 @@ def _unrounded(kit: SimpleNamespace, scale: Any, zero: Any) -> tuple[UnroundedLa
     ]
     constants = {"s": np.asarray(scale, F32), "z": zero, "w": W}
     graph = kit.model_of(kit.make(nodes, {"x": ("N", 3)}, ["y"], constants)).graph
-    reference = kit.model_of(strip_qdq(graph)).graph
+    reference = kit.model_of(import_quantized(graph).network).graph
     local = cut_layers(reference, graph, find_layers(reference))
     assert local is not None
     return without_rounding(local, pairs_of(local)), local.outputs["mm"]

@@ -11,20 +11,16 @@ import onnx
 from qdebug.backends.base import Session
 from qdebug.backends.int8_kernels import Int8Kernels, has_kernels
 from qdebug.execute.context import Context
-from qdebug.formats.registry import SCALED
-from qdebug.network.graph import reads_of
+from qdebug.plan.imported import REST
 from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import BoundPlan, bind_plan
 from qdebug.plan.quantize import ROUNDING_INSIDE
-from qdebug.plan.rewrite.unround import Unrounded, unrounded
 from qdebug.types import Precision
 from qdebug.wording import counted
 
 High = frozenset[str]
 """The layers of one candidate that compute in FP32."""
-REST = ""
-"""Stands for all nodes that belong to no layer."""
 
 
 @dataclass(frozen=True)
@@ -89,50 +85,30 @@ def _planned(bound: BoundPlan, kernels: Int8Kernels | None, high: High) -> onnx.
 
 
 def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
-    """Of a model that another tool has quantized: a layer in FP32 is one without its rounding."""
+    """Of a model that another tool has quantized or converted: a layer in FP32 is one without its
+    rounding."""
     layers = [
         x
         for x in pair.layers
-        if pair.precisions[x.name] in SCALED
+        if pair.precisions[x.name] is not Precision.FP32
         and x.output not in pair.refuted
         and x.op_type not in ROUNDING_INSIDE
     ]
-    plain = unrounded(pair.reference, pair.candidate, layers)
-    if not plain.layers:
+    model = pair.imported
+    owners = model.owners(pair.reference, layers)
+    names = tuple(dict.fromkeys(n for n in owners.values() if n != REST))
+    if not names:
         return None
-    everything = frozenset({*plain.layers, REST})
-    notes = _changed_note(plain.changed)
-    return Candidates(context, plain.layers, everything, partial(_without_rounding, plain), notes)
+    by_layer: dict[str, list[str]] = {}
+    for node, layer in owners.items():
+        by_layer.setdefault(layer, []).append(node)
+    changed = [x.name for x in layers if not model.changed.keys().isdisjoint(x.nodes)]
 
+    def without_rounding(high: High) -> onnx.ModelProto:
+        return model.without(n for layer in high for n in by_layer.get(layer, ())).lowered
 
-def _without_rounding(model: Unrounded, high: High) -> onnx.ModelProto:
-    """The model in which these layers compute without rounding."""
-    graph = model.graph
-    lazy = [graph.protos[n.name] for n in graph.nodes if n.name in model.lazy]
-    makers = {t: node for node in (*lazy, *model.copies.values()) for t in node.output if t}
-    nodes: list[onnx.NodeProto] = []
-    made: set[str] = set()
-
-    def emit(node: onnx.NodeProto) -> None:
-        for tensor in reads_of(node):
-            if tensor not in made and tensor in makers:
-                emit(makers[tensor])
-        nodes.append(node)
-        made.update(node.output)
-
-    for node in graph.nodes:
-        if node.name not in model.lazy:
-            own = graph.protos[node.name]
-            is_plain = model.owners.get(node.name, REST) in high
-            emit(model.plain.get(node.name, own) if is_plain else own)
-    for output in graph.outputs:
-        if output not in made and output in makers:
-            emit(makers[output])
-    proto = onnx.ModelProto()
-    proto.CopyFrom(graph.proto)
-    del proto.graph.node[:], proto.graph.value_info[:]
-    proto.graph.node.extend(nodes)
-    return proto
+    everything = frozenset({*names, REST})
+    return Candidates(context, names, everything, without_rounding, _changed_note(changed))
 
 
 def _changed_note(layers: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from qdebug.backends.options import SessionSettings
 from qdebug.config.search import RepairSettings
 from qdebug.errors import UsageError
-from qdebug.execute.model_pair import explicit, open_reference, refuse_reference
+from qdebug.execute.model_pair import explicit, open_reference
 from qdebug.formats.registry import FORMAT_OF, WEIGHT_ONLY
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.network.prepare import Model
@@ -54,12 +54,13 @@ def origin_of(
     """
     if not given.quantized:
         if settings.reference is not None:
-            error = refuse_reference(
-                f"Leave {option('reference')} out, or give the quantized model in the place of "
-                f"{settings.model}.",
-                given,
+            raise UsageError(
+                f"{option('reference')}: {settings.model} is not quantized: there is nothing to "
+                "repair in INT8 next to its FP32 model",
+                f"Leave {option('reference')} out to repair the model as qdebug quantizes it, or "
+                f"give the quantized model in the place of {settings.model}.",
+                code="QD-USAGE-REFERENCE",
             )
-            raise error
         return Origin(given, plan)
     if settings.reference is None:
         raise UsageError(

@@ -24,7 +24,6 @@ from qdebug.plan.correspond import Proof, Unmatched
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.quantize import ROUNDING_INSIDE
 from qdebug.plan.rewrite.cut import cut_layers
-from qdebug.plan.rewrite.refine import refine
 from qdebug.results.words import in_decibels
 from qdebug.run.reducers import Errors
 from qdebug.run.variant import FedByReference, as_it_is
@@ -46,7 +45,7 @@ def proven(context: Context, pair: ModelPair, samples: Samples) -> ModelPair:
     """
     if pair.aligned is None:
         return pair
-    refined = refine(pair.reference, pair.candidate)
+    refined = pair.unrounded()
     levels = _levels(context, pair, samples, refined.graph)
     refuted: dict[str, str] = {}
     unproven: dict[str, str] = {}

@@ -9,9 +9,10 @@ import onnx
 from onnx import helper
 
 from qdebug.network.graph import Graph, Node
+from qdebug.plan.imported import import_quantized
 from qdebug.plan.quantize import quantizer_of
 from qdebug.plan.rewrite.cut import LocalGraph
-from qdebug.plan.rewrite.edit import Editor, copy_node
+from qdebug.plan.rewrite.edit import check
 from qdebug.plan.rewrite.restore import bounds_of
 
 
@@ -54,42 +55,20 @@ def bypass(
     Raises:
         PlanError: as `check`.
     """
-    graph = Graph.inferred(local.proto, data_prop=False)
-    plain: dict[str, dict[str, str]] = {}  # node -> what it reads -> what it shall read
+    model = import_quantized(Graph.inferred(local.proto, data_prop=False))
     for layer, pairs in chosen.items():
-        instead = {pair.restored: pair.quantized for pair in pairs}
-        for node in _branch(graph, local.outputs[layer]):
-            plain.setdefault(node.name, {}).update(instead)
-    final = set(local.outputs.values())
-    last = {p.restored: p for pairs in chosen.values() for p in pairs if p.restored in final}
-    editor = Editor(graph)
-    casts: dict[tuple[str, int], str] = {}
-    for proto in graph.proto.graph.node:
-        if proto.output[0] in last:  # nothing reads the pair: it is what the layer gives
-            pair = last[proto.output[0]]
-            kind = graph.types.get(pair.restored, onnx.TensorProto.FLOAT)
-            editor.add("Cast", pair.quantized, output=pair.restored, name=proto.name, to=kind)
-            continue
-        node_copy = copy_node(proto)
-        for i, tensor in enumerate(proto.input):
-            source = plain.get(proto.name, {}).get(tensor)
-            if source is None:
-                continue
-            kind = graph.types.get(tensor, onnx.TensorProto.FLOAT)
-            if (
-                graph.types.get(source, onnx.TensorProto.FLOAT) != kind
-            ):  # Q reads another type than DQ gives
-                if (source, kind) not in casts:
-                    casts[source, kind] = editor.add("Cast", source, name=f"{source}_cast", to=kind)
-                source = casts[source, kind]
-            node_copy.input[i] = source
-        editor.emit(node_copy)
-    if show_inner:
-        shown = dict.fromkeys(p.quantized for pairs in chosen.values() for p in pairs if p.inner)
-        editor.proto.graph.output.extend(
-            helper.make_tensor_value_info(t, graph.types[t], None) for t in shown
-        )
-    return editor.finish("the graph of layers without Q/DQ")
+        restored = [model.renamed.get(pair.restored, pair.restored) for pair in pairs]
+        instead = {tensor: model.before[tensor] for tensor in restored}
+        branch = _branch(model.graph, local.outputs[layer])
+        model = model.reading({node.name: instead for node in branch})
+    if not show_inner:
+        return model.lowered
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.lowered)
+    for tensor in dict.fromkeys(p.quantized for pairs in chosen.values() for p in pairs if p.inner):
+        kind = model.graph.types[tensor]
+        proto.graph.output.append(helper.make_tensor_value_info(tensor, kind, None))
+    return check(proto, "the graph of layers without Q/DQ")
 
 
 def _branch(graph: Graph, output: str) -> list[Node]:

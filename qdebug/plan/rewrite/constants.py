@@ -6,9 +6,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from qdebug.errors import ModelError
+from qdebug.formats.base import along
 from qdebug.network.graph import Graph, Node
-from qdebug.plan.rewrite.strip import dequantized
 from qdebug.types import Array
+from qdebug.wording import option
 
 _FOLLOWED = frozenset({"Identity", "Cast", "Transpose", "Reshape", "Unsqueeze", "Squeeze"})
 
@@ -65,3 +67,42 @@ class ConstantValues:
             known = shape is not None and all(isinstance(d, int) for d in shape)
             return value.reshape([int(d or 0) for d in shape]) if known and shape else None
         return value
+
+
+def dequantized(graph: Graph, dq: Node) -> Array:
+    """The values that a DequantizeLinear makes of constant codes.
+
+    Raises:
+        ModelError: the codes or the scale are computed, or do not fit each other.
+    """
+    operands = [graph.constant(t) if t else None for t in dq.inputs]
+    codes, scale = operands[0], operands[1]
+    if codes is None or scale is None:
+        raise ModelError(
+            f"node '{dq.name}' dequantizes values that no QuantizeLinear produced",
+            f"Give the FP32 model as well: {option('reference', 'fp32.onnx')}.",
+            code="QD-MODEL-NO-FP32-FORM",
+        )
+    zero = operands[2] if len(operands) > 2 and operands[2] is not None else np.zeros_like(scale)
+    attributes = graph.attributes(dq)
+    axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
+    try:
+        steps = codes.astype(np.float32) - spread(zero.astype(np.float32), codes, axis, block)
+        values = steps * spread(scale.astype(np.float32), codes, axis, block)
+    except (ValueError, IndexError) as error:
+        raise ModelError(
+            f"node '{dq.name}': its scale {list(scale.shape)} or zero point does not fit its codes "
+            f"{list(codes.shape)} on axis {axis}",
+            "Export the model again.",
+            code="QD-MODEL-INVALID",
+        ) from error
+    return np.asarray(values.astype(scale.dtype))
+
+
+def spread(values: Array, codes: Array, axis: int, block: int) -> Array:
+    """Scales or zero points in a shape that broadcasts over `codes`."""
+    if block:  # one for every `block` neighbours along the axis
+        return np.repeat(values, block, axis).take(np.arange(codes.shape[axis]), axis)
+    if values.size == 1:
+        return values.reshape((1,) * codes.ndim)
+    return along(values, axis, codes.ndim)

@@ -10,8 +10,8 @@ from qdebug.errors import UsageError
 from qdebug.network.graph import Graph
 from qdebug.network.subgraphs import rename_reads
 from qdebug.plan.quantize import grid_of
+from qdebug.plan.rewrite.constants import dequantized
 from qdebug.plan.rewrite.edit import Editor, copy_node
-from qdebug.plan.rewrite.strip import dequantized
 from qdebug.wording import option
 
 _QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear"})
