@@ -20,6 +20,7 @@ from qdebug.execute.align.proof import proven
 from qdebug.execute.context import Context
 from qdebug.execute.control_flow import open_model
 from qdebug.execute.gather import Gathered, calibrated, gather_ranges
+from qdebug.execute.preparation import import_notes
 from qdebug.formats.registry import CAST, SCALED
 from qdebug.inmemory import InMemory
 from qdebug.network.graph import Graph
@@ -261,13 +262,16 @@ def _built(
 ) -> Built:
     if model.quantized or spec.reference is not None:
         _refuse_for_quantized(spec, model, saves_plan=saves_plan)
-        model, notes = explicit(model)
+        file = model
+        model, notes = explicit(file)
         if spec.reference is None:
             guessed = guess_absorbed(context, model, samples)
             pair = quantized_pair(model, guessed=guessed)
+            notes += import_notes(context, file, pair.imported.lowered, samples)
             return Built(for_backend(_noted(pair, notes), spec.backend))
         reference = open_reference(spec.reference, model, spec.samples, context.sessions).graph
         pair = proven(context, quantized_pair(model, reference, spec.reference), samples)
+        notes += import_notes(context, file, pair.imported.lowered, samples)
         notes += _repaired_note(model)
         if not model.quantized and all(p is Precision.FP32 for p in pair.precisions.values()):
             notes += (
@@ -328,10 +332,7 @@ def explicit(model: Model) -> tuple[Model, tuple[str, ...]]:
     if not found.replaced:
         return model, ()
     listed = ", ".join(f"{n} {op}" for op, n in found.replaced.items())
-    note = (
-        f"Integer operators are read as their Q/DQ equivalents ({listed}): from the same codes "
-        "each gives ONNX Runtime's codes, or the next ones where a sum is in the middle."
-    )
+    note = f"Integer operators are read as their Q/DQ equivalents ({listed})."
     if accuracy_level(found.proto) == _ROUNDS_WHAT_IT_READS:
         return model, (note, _left_out_note())
     return model, (note,)

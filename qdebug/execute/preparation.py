@@ -17,7 +17,8 @@ from qdebug.metrics.tensor import sqnr_db
 from qdebug.network.graph import Graph
 from qdebug.network.prepare import Model
 from qdebug.network.samples import Samples
-from qdebug.types import Feeds, Tensors
+from qdebug.types import Array, Feeds, Tensors
+from qdebug.wording import counted
 
 _LOG = logging.getLogger(__name__)
 
@@ -79,6 +80,44 @@ def preparation_notes(model: Model, samples: Samples, context: Context) -> tuple
         "those of the file as ONNX Runtime runs it, and rounding does not explain that. Fold the "
         "file yourself (onnxsim, or ONNX Runtime's offline optimization), and report this model.",
     )
+
+
+def import_notes(
+    context: Context, model: Model, imported: onnx.ModelProto, samples: Samples
+) -> tuple[str, ...]:
+    """Whether a model that somebody else quantized or converted, as it was imported, gives the bits
+    of its file on the first batch; nothing where the file does not run as it is.
+
+    Raises:
+        QdebugError: samples cannot be read, or the imported model does not run.
+    """
+    start = next(iter(samples.batches()))
+    feeds = samples.feeds(start.start, start.count)
+    found = []
+    for proto in (model.graph.proto, imported):
+        try:
+            with closing(context.backend.open(proto, ())) as session:
+                found.append(session.run(feeds))
+        except QdebugError as error:
+            if proto is imported:
+                raise
+            _LOG.debug("the file does not run as it is: %s", error)
+            return ()
+    own, read = found
+    outputs = [t for t in model.graph.outputs if own[t].shape == read[t].shape and own[t].size]
+    unequal = {t: (own[t] != read[t]) & ~(_is_nan(own[t]) & _is_nan(read[t])) for t in outputs}
+    on = f"on {counted(start.count, 'sample')}"
+    if len(outputs) == len(model.graph.outputs) and not any(u.any() for u in unequal.values()):
+        return (f"{model.file.path} was imported exactly: {on} it gives the bits of the file.",)
+    share = max((float(np.mean(u)) for u in unequal.values()), default=1.0)
+    return (
+        f"{model.file.path} was not imported exactly: {on} up to {100 * share:.2g}% of the values "
+        f"of an output differ from the file's ({_worst_db(own, read, model.graph):.0f} dB).",
+    )
+
+
+def _is_nan(values: Array) -> Array:
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, np.bool_)
 
 
 def _operators(proto: onnx.ModelProto) -> int:

@@ -75,7 +75,8 @@ class Imported:
     @property
     def rounding(self) -> tuple[str, ...]:
         """The nodes that round, or read anything that is rounded."""
-        return tuple(n.name for n in self.graph.nodes if n.name in self.exact.keys() | self.narrow)
+        found = self.exact.keys() | self.narrow.keys()
+        return tuple(n.name for n in self.graph.nodes if n.name in found)
 
     def reading(self, reads: Reads) -> Imported:
         """The model with other operands, besides those of this state."""
@@ -250,6 +251,7 @@ class _Import:
             t: self._graph.protos[node.name]
             for node in self._graph.nodes
             if node.op_type in PAIRS
+            or _clips_codes(self._graph, node)
             or _rounded_by(self._graph, node) is not None
             or all(values.is_constant(t) for t in node.outputs if t)
             for t in node.outputs
@@ -355,6 +357,12 @@ def _rounded_by(graph: Graph, node: Node) -> Node | None:
     return maker if graph.types.get(node.inputs[0], 0) in _NARROW else None
 
 
+def _clips_codes(graph: Graph, node: Node) -> bool:
+    """Whether a node only clips the codes of a pair."""
+    readers = graph.consumers.get(node.outputs[0], ()) if node.op_type == "Clip" else ()
+    return any(r.op_type == "DequantizeLinear" for r in readers)
+
+
 def _joins(graph: Graph, layer: str) -> str:
     """The Concat whose values a layer moves, over other nodes that do; "" for none."""
     node = graph.by_name.get(layer)
@@ -390,7 +398,7 @@ def _on_codes(graph: Graph, node: Node) -> str:
         if tensor != node.outputs[0]:  # of a DynamicQuantizeLinear
             what = f"with '{tensor}', the scale or zero point of node '{node.name}'"
         for reader in graph.consumers.get(tensor, ()):
-            if reader.op_type != "DequantizeLinear":
+            if reader.op_type != "DequantizeLinear" and not _clips_codes(graph, reader):
                 return (
                     f"node '{reader.name}' ({reader.op_type}) computes {what}, so the FP32 model "
                     "cannot be recovered from this one"

@@ -171,8 +171,11 @@ def dynamic_grid(values: npt.NDArray[np.floating]) -> Grid:
 
 
 def quantizer_of(graph: Graph, dequantizer: Node) -> Node | None:
-    """What makes the codes that a DequantizeLinear reads; None for those of a constant."""
+    """What makes the codes that a DequantizeLinear reads; None for those of a constant. A Clip may
+    lie between, of symmetric codes to −127 and more, as Brevitas writes it."""
     maker = graph.producers.get(dequantizer.inputs[0])
+    if maker is not None and maker.op_type == "Clip":
+        maker = graph.producers.get(maker.inputs[0])
     return maker if maker is not None and maker.op_type in QUANTIZERS else None
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from qdebug.errors import ModelError
 from qdebug.formats.base import along
 from qdebug.network.graph import Graph, Node
+from qdebug.plan.quantize import quantizer_of
 from qdebug.types import Array
 from qdebug.wording import option
 
@@ -34,7 +35,9 @@ class ConstantValues:
         node = self.graph.producers.get(tensor)
         if node is None:
             return False
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear", *_FOLLOWED):
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear", *_FOLLOWED) or (
+            node.op_type == "Clip" and not self.graph.is_float(tensor)
+        ):
             return all(self.is_constant(t) for t in node.inputs if t)
         return False
 
@@ -45,11 +48,11 @@ class ConstantValues:
         if stored is not None:
             return stored
         node = self.graph.producers[tensor]
-        if node.op_type == "QuantizeLinear":
+        if not self.graph.is_float(tensor):
             return None
         if node.op_type == "DequantizeLinear":
-            maker = self.graph.producers.get(node.inputs[0])
-            if maker is not None and maker.op_type == "QuantizeLinear":
+            maker = quantizer_of(self.graph, node)
+            if maker is not None:
                 return self.value(maker.inputs[0])
             if self.graph.constant(node.inputs[0]) is None:
                 return None

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from qdebug.formats.registry import FP32
 from qdebug.network.graph import Graph, Node
-from qdebug.plan.quantize import grid_of
+from qdebug.plan.quantize import grid_of, quantizer_of
 from qdebug.plan.rewrite.bypass import Pair
 from qdebug.plan.rewrite.cut import LocalGraph
 from qdebug.plan.rewrite.edit import Editor, copy_node
@@ -78,8 +78,8 @@ def _range(graph: Graph, pair: Pair) -> tuple[float, float] | None:
     differ among channels, and for a range that is taken from the values."""
     if pair.dynamic:
         return None
-    quantizer = graph.producers[graph.producers[pair.restored].inputs[0]]
-    grid = grid_of(graph, quantizer)
+    quantizer = quantizer_of(graph, graph.producers[pair.restored])
+    grid = grid_of(graph, quantizer) if quantizer is not None else None
     if grid is None or grid.axis is not None:
         return None
     scale, zero, form = float(grid.scale), int(grid.zero_point), grid.format
