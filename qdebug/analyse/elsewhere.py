@@ -69,7 +69,7 @@ def _of_model(compared: Compared) -> Elsewhere | None:
     cut = {pair.layers.of_node[n].name for n in pair.saturated if n in pair.layers.of_node}
     if proof.changed and cut.issuperset(proof.changed):  # biases that INT32 does not hold
         return None
-    plain = pair.unrounded().graph
+    plain, _ = pair.unrounded()
     names = tuple(o.name for o in compared.result.outputs if o.name in pair.candidate.outputs)
     options = output_options(pair.reference)
     ways = {

@@ -30,6 +30,7 @@ from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, first, is_whole, same_samples, whole
 from qdebug.network.samplespec import SampleSpec
+from qdebug.plan.imported import narrow_nodes
 from qdebug.plan.lower import check_ranges, required_opset
 from qdebug.plan.pair import ModelPair, planned_pair, quantized_pair
 from qdebug.plan.plan import (
@@ -185,11 +186,14 @@ def open_reference(
         and any(t in graph.consumers for t in node.outputs)
     )
     why = next((f"{node.op_type} '{node.name}'" for node in rounds), "")
+    if not (why or model.quantized):
+        half = narrow_nodes(graph).items()
+        why = next((f"{graph.by_name[n].op_type} '{n}' in {form.label}" for n, form in half), "")
     if reference.file.digest == model.file.digest:
         why = "it is the model itself"
     if why:
         raise UsageError(
-            f"{option('reference')}: the reference {path} is quantized itself ({why})",
+            f"{option('reference')}: the reference {path} is not in FP32 itself ({why})",
             f"Give the FP32 model that {model.file.path} was made from.",
             code="QD-USAGE-REFERENCE",
         )
@@ -275,8 +279,8 @@ def _built(
         notes += _repaired_note(model)
         if not model.quantized and all(p is Precision.FP32 for p in pair.precisions.values()):
             notes += (
-                f"{spec.model} computes in FP32, as {spec.reference} does: what differs is the "
-                "models, and no precision.",
+                f"{spec.model} computes in FP32, as {spec.reference} does: what differs are their "
+                "nodes or weights, and not the precision.",
             )
         return Built(for_backend(_noted(pair, notes), spec.backend))
     planned = plan_ranges(spec, context, plan, model, whole(samples))

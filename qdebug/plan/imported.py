@@ -195,14 +195,14 @@ def import_quantized(
         why = _on_codes(graph, node)
         if why:
             raise ModelError(why, hint, code="QD-MODEL-NO-FP32-FORM")
-    narrow = _narrow_nodes(graph)
+    narrow = narrow_nodes(graph)
     added = [] if reference is None else list(exact_constants(reference, graph, biases=biases))
     if narrow:
         graph = _raised(graph)
     return replace(_Import(graph, added).result(), narrow=narrow)
 
 
-def _narrow_nodes(graph: Graph) -> dict[str, Format]:
+def narrow_nodes(graph: Graph) -> dict[str, Format]:
     """The nodes that compute in FP16 or BF16; none where anything is quantized."""
     if any(node.op_type in PAIRS for node in graph.nodes):
         return {}

@@ -34,18 +34,6 @@ from qdebug.wording import option
 
 
 @dataclass(frozen=True)
-class Unrounded:
-    """A quantized model without any rounding, in FP32.
-
-    Attributes:
-        changed: node -> what is no rounding of the FP32 model's among its constants, for people.
-    """
-
-    graph: Graph
-    changed: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class ModelPair:
     """A reference and a candidate whose tensors are matched.
 
@@ -119,16 +107,17 @@ class ModelPair:
         """
         return import_quantized(self.candidate, self.reference, biases=True)
 
-    def unrounded(self) -> Unrounded:
+    def unrounded(self) -> tuple[Graph, Mapping[str, str]]:
         """What the candidate computes if the tensors that were matched are the same quantities: the
-        error of quantization, however large, is gone, and a wrong match stays.
+        error of quantization, however large, is gone, and a wrong match stays. And the nodes with
+        constants that are no roundings of the FP32 model's, with what is other, for people.
 
         Raises:
             ModelError: it computes on codes directly.
             PlanError: as `check`.
         """
         plain = import_quantized(self.candidate, self.reference)
-        return Unrounded(Graph.inferred(raise_to_fp32(plain.network)), plain.changed)
+        return Graph.inferred(raise_to_fp32(plain.network)), plain.changed
 
     @property
     def refuted(self) -> frozenset[str]:

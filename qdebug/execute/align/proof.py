@@ -45,15 +45,15 @@ def proven(context: Context, pair: ModelPair, samples: Samples) -> ModelPair:
     """
     if pair.aligned is None:
         return pair
-    refined = pair.unrounded()
-    levels = _levels(context, pair, samples, refined.graph)
+    refined, changed = pair.unrounded()
+    levels = _levels(context, pair, samples, refined)
     refuted: dict[str, str] = {}
     unproven: dict[str, str] = {}
     for tensor, level in levels.items():
         if level >= PROVEN_DB:
             continue
         node = pair.reference.producers[tensor]
-        why = refined.changed.get(_anchor(pair, tensor, node), "")
+        why = changed.get(_anchor(pair, tensor, node), "")
         inside = _rounding_inside(pair, tensor)
         if inside and level >= RELATED_DB:
             unproven[tensor] = f"{inside} before it rounds inside, which cannot be left out"
@@ -72,7 +72,7 @@ def proven(context: Context, pair: ModelPair, samples: Samples) -> ModelPair:
         proven=tuple(t for t, level in levels.items() if level >= PROVEN_DB),
         unproven=unproven,
         refuted=tuple(Unmatched(t, why) for t, why in refuted.items()),
-        changed=dict(refined.changed),
+        changed=dict(changed),
     )
     return replace(pair, tensors=kept, proof=proof)
 
