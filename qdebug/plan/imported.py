@@ -134,8 +134,8 @@ class Imported:
 
     @cached_property
     def network(self) -> onnx.ModelProto:
-        """The network without rounding. Constants are those of the FP32 model, as far as they are
-        known.
+        """The network without rounding, in FP32. Constants are those of the FP32 model, as far as
+        they are known.
 
         Raises:
             PlanError: as `check`.
@@ -151,7 +151,7 @@ class Imported:
         model, names = self.with_constants(*values)
         free = {node.outputs[0]: name for node, name in zip(stored, names, strict=True)}
         reads = {n.name: {t: free[t] for t in n.reads if t in free} for n in graph.nodes}
-        return model.reading(reads).without(self.rounding).lowered
+        return raise_to_fp32(model.reading(reads).without(self.rounding).lowered)
 
     def owners(self, reference: Graph, layers: Iterable[Layer]) -> dict[str, str]:
         """Which layer each node that reads anything rounded belongs to; REST for those that lie

@@ -19,15 +19,19 @@ from qdebug.network.outputparts import OutputParts, output_parts
 from qdebug.network.prepare import Model, unnamed_notes
 from qdebug.plan.correspond import Alignment, Proof, align
 from qdebug.plan.imported import Imported, import_quantized
+from qdebug.plan.lints import (
+    SaturatedBias,
+    invalid_scales,
+    saturated_biases,
+    saturation_notes,
+    scale_notes,
+)
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan
 from qdebug.plan.quantize import QUANTIZERS, ROUNDING_INSIDE, Grid, grid_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.cut import INSERTED_OPS
-from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
 from qdebug.plan.rewrite.restore import Absorbed, restore
-from qdebug.plan.saturation import SaturatedBias, saturated_biases, saturation_notes
-from qdebug.plan.scale_notes import invalid_scales, scale_notes
 from qdebug.plan.unconverted import unconverted_notes
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -117,7 +121,7 @@ class ModelPair:
             PlanError: as `check`.
         """
         plain = import_quantized(self.candidate, self.reference)
-        return Graph.inferred(raise_to_fp32(plain.network)), plain.changed
+        return Graph.inferred(plain.network), plain.changed
 
     @property
     def refuted(self) -> frozenset[str]:
@@ -204,8 +208,7 @@ def quantized_pair(
     if reference is None:
         _check_rounds_activations(model)
         notes += saturation_notes(saturated_biases(model.graph))
-        raised = Graph.inferred(raise_to_fp32(candidate.proto), data_prop=False)
-        reference = Graph.inferred(import_quantized(raised).network, data_prop=False)
+        reference = Graph.inferred(import_quantized(candidate).network, data_prop=False)
         notes += (
             f"The model is quantized ({_form(model)}): it is compared with itself, unquantized. "
             "That hides "

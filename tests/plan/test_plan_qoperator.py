@@ -22,13 +22,13 @@ from qdebug.network.graph import Graph
 from qdebug.network.load import read_model
 from qdebug.network.prepare import prepare_model
 from qdebug.plan.imported import import_quantized
+from qdebug.plan.lints import invalid_scales
 from qdebug.plan.rewrite.qoperator import (
     QOPERATORS,
     accuracy_level,
     has_qoperators,
     to_qdq,
 )
-from qdebug.plan.scale_notes import invalid_scales
 
 F32 = np.float32
 MS = "com.microsoft"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from qdebug.plan.saturation import saturated_biases, saturation_notes
+from qdebug.plan.lints import saturated_biases, saturation_notes
 
 END = 2**31
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from qdebug.plan.scale_notes import scale_notes
+from qdebug.plan.lints import scale_notes
 
 
 @pytest.mark.parametrize(

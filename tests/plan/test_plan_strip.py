@@ -120,7 +120,7 @@ def test_blocked_scales(kit: SimpleNamespace) -> None:
     np.testing.assert_array_equal(kit.run(proto, {"x": eye})["y"], expected)
 
 
-def test_an_fp16_model_stays_fp16(kit: SimpleNamespace) -> None:
+def test_a_model_with_pairs_in_fp16_is_raised(kit: SimpleNamespace) -> None:
     half = np.array(0.5, np.float16)
     nodes = [
         kit.node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),

@@ -39,12 +39,12 @@ from qdebug.network.graph import Graph
 from qdebug.network.layers import Layer
 from qdebug.network.outputparts import OutputParts, joined_parts, parts_of, shown_parts
 from qdebug.plan.exact_constants import normalization_behind
+from qdebug.plan.lints import SaturatedBias
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.quantize import Grid, dynamic_grid
 from qdebug.plan.rewrite.bypass import Pair
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.qdq import weight_axis
-from qdebug.plan.saturation import SaturatedBias
 from qdebug.results.compare import AT_OUTPUTS, OWN_ERROR, Cause
 from qdebug.types import Array, Precision, Tensors
 

@@ -13,8 +13,8 @@ from qdebug.analyse.causes.overflow import FP16_OVERFLOW
 from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.formats.base import Format, Kind
 from qdebug.formats.registry import BF16, FP16, INT8, is_planned
+from qdebug.plan.lints import SaturatedBias
 from qdebug.plan.quantize import MASK
-from qdebug.plan.saturation import SaturatedBias
 from qdebug.results import words
 from qdebug.results.compare import AT_OUTPUTS, OUTPUT_ERROR, OWN_ERROR, VALUES, Cause, to_try
 from qdebug.wording import option, part_of

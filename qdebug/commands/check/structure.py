@@ -17,9 +17,9 @@ from qdebug.network.macs import UnquantizedWork, known_macs, shapes_per_sample
 from qdebug.network.prepare import Model
 from qdebug.network.preprocessing import picture_input, size_input
 from qdebug.network.subgraphs import bodies, size_of
+from qdebug.plan.lints import invalid_scales
 from qdebug.plan.rewrite.qoperator import has_qoperators
 from qdebug.plan.rewrite.symmetric import check_symmetric
-from qdebug.plan.scale_notes import invalid_scales
 from qdebug.results.check import CheckedTensor, Finding
 from qdebug.wording import counted, option
 

@@ -24,10 +24,9 @@ from qdebug.network.inline import is_control_flow
 from qdebug.network.layers import QUANTIZABLE_OPS, Layer, find_layers
 from qdebug.network.macs import Shapes, known_macs, shapes_per_sample
 from qdebug.network.subgraphs import bodies, nodes_in, size_of
+from qdebug.plan.lints import saturated_biases, saturation_notes, scale_notes
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import quantized_tensors
-from qdebug.plan.saturation import saturated_biases, saturation_notes
-from qdebug.plan.scale_notes import scale_notes
 from qdebug.wording import counted
 
 _DTYPES = {
