@@ -254,10 +254,8 @@ def test_the_settings_of_compare_stay_near_its_entry(tmp_path: Path) -> None:
 OF_THE_PROCESS = {
     "_received": "cli/process.py",  # signals that came
     "_results": "cli/process.py",  # the stream that holds results only
-    "_loaded": "backends/tensorrt/library.py",  # loaded once, and keeps what it was told
+    "_processes": "backends/tensorrt/process.py",  # one of each library, while somebody holds it
     "_kept": "backends/tensorrt/execute/runtime_cache.py",
-    "_settled": "backends/tensorrt/execute/tf32.py",
-    "_opened": "backends/tensorrt/execute/cuda.py",
     "_jobs": "execute/cluster/worker.py",  # what a worker process has open
 }
 """What a module may hold that changes: nothing that one call asks for may reach another by it."""

@@ -207,7 +207,7 @@ FILES_TO_WRITE = frozenset({"save_engine", "save_log"})
 _BUILDER = FILES_TO_WRITE | {
     "capture",
     *("optimization_level", "workspace", "tactic_sources", "tf32"),
-    *("sparsity", "plugin", "refit", "version_compatible"),
+    *("sparsity", "plugin", "refit", "version_compatible", "build_timeout"),
 }
 
 _BUILT_IN = (
@@ -250,7 +250,7 @@ _BUILT_IN = (
     BackendSpec(
         "tensorrt-rtx",
         "TensorRT for RTX: builds engines anywhere, runs them on an NVIDIA GPU",
-        "qdebug.backends.tensorrt.backend:open_rtx",
+        "qdebug.backends.tensorrt.process:open_rtx",
         audits=True,
         profiles=True,
         precisions=("fp32", "fp16", "bf16", "fp8", "int8", "w8", "w4"),
@@ -265,7 +265,7 @@ _BUILT_IN = (
     BackendSpec(
         "tensorrt",
         "TensorRT 10 and 11: builds and runs engines on an NVIDIA GPU",
-        "qdebug.backends.tensorrt.backend:open_classic",
+        "qdebug.backends.tensorrt.process:open_classic",
         audits=True,
         profiles=True,
         precisions=("fp32", "fp16", "bf16", "fp8", "int8"),

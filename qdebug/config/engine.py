@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from qdebug.backends.registry import DEFAULT, backend_names, only, spec_of, usage
 from qdebug.config.flag import CHECKED, ENGINE, TENSORRT, File
-from qdebug.config.values import Bytes
+from qdebug.config.values import Bytes, Seconds
 from qdebug.wording import as_known
 
 CaptureName = Literal["outputs", "debug", "unfused"]
@@ -162,6 +162,15 @@ class EngineSettings(LibrarySettings):
             group=TENSORRT,
         ),
     ] = False
+    build_timeout: Annotated[
+        Seconds | None,
+        Parameter(
+            help=f"Stop a build that takes longer, and say so.{only('build_timeout')}",
+            group=TENSORRT,
+            metavar="SECONDS",
+            show_default="no limit",
+        ),
+    ] = None
     save_engine: Annotated[
         str | None,
         File("new"),

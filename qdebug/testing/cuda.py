@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
-from qdebug.backends.tensorrt.execute.cuda import Bytes, DeviceMemoryError, Event
+from qdebug.backends.tensorrt.execute.cuda import Bytes, Cuda, DeviceMemoryError
 
 
-class FakeCuda:
+class FakeCuda(Cuda):
     """See Cuda.
 
     Attributes:
@@ -35,57 +34,54 @@ class FakeCuda:
             raise DeviceMemoryError("the GPU has no memory left", code="QD-BACKEND-MEMORY")
         return _Memory(self, size)
 
-    def allocate_host(self, size: int) -> _Memory:
+    def allocate_host(self, size: int) -> Bytes:
         """See Cuda.allocate_host."""
-        return _Memory(None, size)
+        return np.full(max(size, 1), 0xAB, np.uint8)
 
-    def stream(self) -> _Stream:
+    def stream(self) -> _Passive:
         """See Cuda.stream."""
-        return _Stream()
+        return _Passive()
 
-    def event(self) -> Event:
+    def event(self) -> _Passive:
         """See Cuda.event."""
-        return _Event()
+        return _Passive()
+
+    def upload(self, address: int, source: Bytes, stream: object) -> None:
+        """See Cuda.upload."""
+        ctypes.memmove(address, source.ctypes.data, source.nbytes)
+
+    def download(self, target: Bytes, address: int, stream: object) -> None:
+        """See Cuda.download."""
+        ctypes.memmove(target.ctypes.data, address, target.nbytes)
 
     def read(self, address: int, size: int) -> Bytes:
         """See Cuda.read."""
         return np.frombuffer(ctypes.string_at(address, size), np.uint8)
 
-    def free_bytes(self) -> int:
-        """See Cuda.free_bytes."""
-        return self.limit_bytes - self.used_bytes
-
 
 class _Memory:
-    def __init__(self, cuda: FakeCuda | None, size: int) -> None:
-        self.array = np.full(max(size, 1), 0xAB, np.uint8)
-        self.address = int(self.array.ctypes.data)
+    def __init__(self, cuda: FakeCuda, size: int) -> None:
+        self._array = np.full(max(size, 1), 0xAB, np.uint8)
         self._cuda, self._size = cuda, size
-        if cuda is not None:
-            cuda.used_bytes += size
+        cuda.used_bytes += size
+
+    def __int__(self) -> int:
+        return int(self._array.ctypes.data)
 
     def free(self) -> None:
-        if self._cuda is not None:
-            self._cuda.used_bytes -= self._size
-        self._cuda = None
+        self._cuda.used_bytes -= self._size
 
 
-class _Stream:
+class _Passive:
+    """A stream on which everything is done at once, or an event in it."""
+
     handle = 1
-
-    def upload(self, address: int, source: Any, size: int) -> None:
-        ctypes.memmove(address, source.address, size)
-
-    def download(self, target: Any, address: int, size: int) -> None:
-        ctypes.memmove(target.address, address, size)
-
-    def record(self, event: Event) -> None:
-        pass
 
     def synchronize(self) -> None:
         pass
 
+    def record(self, stream: object) -> None:
+        pass
 
-class _Event:
-    def elapsed_ms(self, earlier: Event) -> float:
+    def time_since(self, earlier: object) -> float:
         return 1.0

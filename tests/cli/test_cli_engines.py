@@ -112,6 +112,7 @@ FOR_ENGINES = [
     ["--sparsity"], ["--plugin", "p.so"], ["--refit"], ["--version-compatible"],
     ["--save-engine", "net.engine"], ["--save-log", "build.log"], ["--typing", "implicit"],
     ["--capture", "debug"], ["--provider", "CUDA"], ["--provider-option", "use_tf32=0"],
+    ["--build-timeout", "60"],
 ]  # fmt: skip
 
 

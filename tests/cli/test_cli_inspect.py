@@ -18,7 +18,7 @@ from rich.console import Console
 
 from qdebug.backends.tensorrt.build.build import build_engine
 from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
-from qdebug.backends.tensorrt.library import load_library
+from qdebug.backends.tensorrt.library import LibraryKind, load_library
 from qdebug.commands.inspect import InspectSettings, inspect
 from qdebug.display.inspect import view
 from qdebug.display.terminal import print_view
@@ -59,7 +59,7 @@ PROFILE = [{"count": 1}] + [
 def _build() -> tuple[str, str]:
     """The small network's INT8 plan, and the log of its build by TensorRT for RTX, with no GPU."""
     try:
-        library = load_library("tensorrt-rtx")
+        library = load_library(LibraryKind.RTX)
     except QdebugError as error:
         pytest.skip(f"needs TensorRT for RTX: {error}")
     model = prepare_model(read_model("net.onnx"))

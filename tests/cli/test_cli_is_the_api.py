@@ -21,6 +21,7 @@ VALUES = {  # where any text will not do
     "shape": "x:1x3x8x8",
     "backend": "tensorrt",
     "block_size": "64",
+    "build_timeout": "60",
     "cluster": "local:3",
     "holdout_share": "0.45",
     "keep": "all",

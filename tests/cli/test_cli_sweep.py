@@ -233,7 +233,7 @@ def test_a_plan_that_does_not_fit_is_found_before_anything_is_built(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("something was built")
 
-    monkeypatch.setattr("qdebug.backends.tensorrt.backend.build_engine", never)
+    monkeypatch.setattr("qdebug.backends.tensorrt.process.IsolatedRuntime.build", never)
     plan = desk.write("bad.yaml", "schema: qdebug.plan/1\nlayers:\n  conv9: fp32\n")
     desk.refused(
         *SMALL,

@@ -13,7 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.sizing import parallelism
 from qdebug.backends.tensorrt.backend import TensorRTBackend
-from qdebug.backends.tensorrt.build.cache import EngineCache
 from qdebug.backends.tensorrt.execute.device import Device
 from qdebug.commands.sweep.measured import FoundEngine, PairEvaluator, executed
 from qdebug.execute.context import Context
@@ -60,7 +59,7 @@ def test_an_engine_is_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     context = Context(backend, backend, parallelism(), ignore_progress, batch_size=4, memo=memo)
     judge = PairEvaluator(context, whole(samples), None)
     here = Device("a GPU", (8, 9), 1)
-    factory = replace(fake_maker(cuda=cuda), cache=EngineCache(tmp_path / "engines"))
+    factory = replace(fake_maker(cuda=cuda), cache=Memo(tmp_path / "engines"))
     runtime = TensorRTBackend(factory, here)
     runtime = runtime.fitted(pair.candidate.inputs, [{"x": (4, 8)}, {"x": (2, 8)}])
     built = fake_build(factory.library, pair.candidate.proto, runtime.factory.settings)

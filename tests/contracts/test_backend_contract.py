@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from qdebug.backends.base import Backend
 from qdebug.backends.registry import BackendSpec
 from qdebug.backends.tensorrt.backend import TensorRTBackend
 from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
-from qdebug.backends.tensorrt.execute.cuda import open_cuda
-from qdebug.backends.tensorrt.execute.device import find_device
-from qdebug.backends.tensorrt.factory import EngineFactory
-from qdebug.backends.tensorrt.library import load_library
+from qdebug.backends.tensorrt.process import open_rtx
 from qdebug.errors import QdebugError
 from qdebug.testing import BackendContract, FakeBackend
 from qdebug.testing.tensorrt import fake_maker
+from qdebug.types import TensorSpec
 
 UP_TO_8 = BuildSettings(profile={"x": ShapeRange((1, 4), (2, 4), (8, 4))})
 
@@ -63,7 +62,10 @@ class TestTensorRTForRTX(BackendContract):
 
     def open_backend(self) -> Backend:
         try:
-            library = load_library("tensorrt-rtx")
-            return TensorRTBackend(EngineFactory(library, UP_TO_8, cuda=open_cuda()), find_device())
+            runtime = open_rtx()
         except QdebugError as error:
-            pytest.skip(f"needs a GPU and TensorRT for RTX: {error.message}")
+            pytest.skip(f"needs TensorRT for RTX: {error.message}")
+        if runtime.not_run:
+            pytest.skip(f"needs a GPU: {runtime.not_run}")
+        shapes: list[dict[str, tuple[int, ...]]] = [{"x": (n, 4)} for n in (2, 1, 8)]
+        return runtime.fitted([TensorSpec("x", ("N", 4), np.dtype(np.float32))], shapes)

@@ -21,10 +21,10 @@ from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.sizing import Parallelism
 from qdebug.backends.tensorrt.backend import TensorRTBackend
 from qdebug.backends.tensorrt.build.settings import BuildSettings
-from qdebug.backends.tensorrt.execute.cuda import PyCuda, open_cuda
+from qdebug.backends.tensorrt.execute.cuda import Cuda, open_cuda
 from qdebug.backends.tensorrt.execute.device import find_device
 from qdebug.backends.tensorrt.factory import EngineFactory
-from qdebug.backends.tensorrt.library import Library, load_library
+from qdebug.backends.tensorrt.library import Library, LibraryKind, load_library
 from qdebug.errors import QdebugError
 from qdebug.execute.context import Context
 from qdebug.execute.engine.attribute import EngineFindings, attribute_engine
@@ -40,6 +40,7 @@ from qdebug.plan.lower import Lowered, lower, required_opset
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.types import Fp16Kernels, Precision, ignore_progress
 
+os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # as in the process of its own: see process.py
 DATA = Path(__file__).parents[2] / "calib_data"
 SIMULATION = SimulationBackend(fp16_kernels=Fp16Kernels.TENSORRT)
 PLANS = {
@@ -88,13 +89,13 @@ class Case:
 def library() -> Library:
     """TensorRT for RTX."""
     try:
-        return load_library("tensorrt-rtx")
+        return load_library(LibraryKind.RTX)
     except QdebugError as error:
         pytest.skip(f"needs TensorRT for RTX: {error.message}")
 
 
 @pytest.fixture(scope="session")
-def cuda(library: Library) -> PyCuda:
+def cuda(library: Library) -> Cuda:
     """The GPU."""
     try:
         return open_cuda()
@@ -112,7 +113,7 @@ def figures() -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def case(library: Library, cuda: PyCuda) -> Callable[..., Case]:
+def case(library: Library, cuda: Cuda) -> Callable[..., Case]:
     """`case(net, kind)`: one of NETS in "fp32", "fp16", "int8", or "mixed": INT8 with
     FP16 around."""
 

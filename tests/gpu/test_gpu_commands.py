@@ -11,7 +11,7 @@ import pytest
 from spoilt_engines import perceptron, spoilt_in_int8
 
 from qdebug.backends.tensorrt.build.build import build_engine
-from qdebug.backends.tensorrt.execute.cuda import PyCuda
+from qdebug.backends.tensorrt.execute.cuda import Cuda
 from qdebug.backends.tensorrt.factory import EngineFactory
 from qdebug.backends.tensorrt.library import Library
 from qdebug.cli.app import main
@@ -24,7 +24,7 @@ ENCODER = str(DATA / "digits_encoder.onnx")
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: PyCuda) -> None:
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: Cuda) -> None:
     monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path))
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 from qdebug.network.load import read_model
 from qdebug.network.prepare import prepare_model
-from qdebug.backends.tensorrt.build.cache import EngineCache
-from qdebug.backends.tensorrt.library import load_library
+from qdebug.memo import Memo
+from qdebug.backends.tensorrt.library import LibraryKind, load_library
 from qdebug.backends.tensorrt.factory import EngineFactory
 from qdebug.backends.tensorrt.execute.session import TensorRTSession
 from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
@@ -31,9 +31,9 @@ file = folder / "compiled.bin"
 x = np.load(data)["input"][:16]
 settings = BuildSettings(profile={"input": ShapeRange(x.shape, x.shape, x.shape)})
 maker = EngineFactory(
-    load_library("tensorrt-rtx"), settings, EngineCache(folder / "engines"), compiled=file
+    load_library(LibraryKind.RTX), settings, Memo(folder / "engines"), compiled=file
 )
-engine = maker.make(prepare_model(read_model(model)).graph.proto).engine
+engine = maker.make(prepare_model(read_model(model)).graph.proto)[0]
 taken = None
 if file.exists():
     with engine.cuda.current():

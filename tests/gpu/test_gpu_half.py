@@ -16,7 +16,7 @@ from sums import summed_in_fp32
 from qdebug.backends.engine import CaptureWay
 from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.tensorrt.build.settings import BuildSettings
-from qdebug.backends.tensorrt.execute.cuda import PyCuda
+from qdebug.backends.tensorrt.execute.cuda import Cuda
 from qdebug.backends.tensorrt.execute.session import TensorRTSession
 from qdebug.backends.tensorrt.factory import EngineFactory
 from qdebug.backends.tensorrt.library import Library
@@ -52,7 +52,7 @@ def product(op_type: str, weights: Any, shape: list[int], *, constant: bool) -> 
     ("op_type", "constant"), [("MatMul", True), ("MatMul", False), ("Conv", True)]
 )
 def test_products_between_casts_are_summed_in_fp32(
-    library: Library, cuda: PyCuda, figures: dict[str, Any], op_type: str, constant: bool
+    library: Library, cuda: Cuda, figures: dict[str, Any], op_type: str, constant: bool
 ) -> None:
     """TensorRT folds the Casts around a MatMul: FP16 data, FP32 sums. Without them it sums in FP16:
     57 dB of 1536 terms, where rounding the result alone leaves 74."""
@@ -72,7 +72,7 @@ def test_products_between_casts_are_summed_in_fp32(
 
     def engine(proto: onnx.ModelProto) -> tuple[float, float]:
         maker = EngineFactory(library, BuildSettings(), cuda=cuda)
-        with TensorRTSession(maker.make(proto).engine) as session:
+        with TensorRTSession(maker.make(proto)[0]) as session:
             return decibel(session.run(feeds)["y"]), session.latency_ms(feeds)
 
     rounded = decibel(exact.astype(np.float16))
@@ -170,12 +170,12 @@ KERNELS = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_are_simulated_bit_for_bit(
-    library: Library, cuda: PyCuda, figures: dict[str, Any], name: str
+    library: Library, cuda: Cuda, figures: dict[str, Any], name: str
 ) -> None:
     proto, feeds = KERNELS[name]()
     simulation = SimulationBackend(fp16_kernels=Fp16Kernels.TENSORRT).open(proto, [])
     maker = EngineFactory(library, BuildSettings(), cuda=cuda)
-    with TensorRTSession(maker.make(proto).engine) as session:
+    with TensorRTSession(maker.make(proto)[0]) as session:
         engine = session.run(feeds)["y"]
     simulated, exact = (
         simulation.run(feeds)["y"],

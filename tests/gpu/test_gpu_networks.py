@@ -22,7 +22,7 @@ from qdebug.backends.simulation import SimulationBackend
 from qdebug.backends.sizing import Parallelism
 from qdebug.backends.tensorrt.backend import TensorRTBackend
 from qdebug.backends.tensorrt.build.settings import BuildSettings
-from qdebug.backends.tensorrt.execute.cuda import PyCuda
+from qdebug.backends.tensorrt.execute.cuda import Cuda
 from qdebug.backends.tensorrt.execute.device import find_device
 from qdebug.backends.tensorrt.factory import EngineFactory
 from qdebug.backends.tensorrt.library import Library
@@ -54,7 +54,7 @@ class Run:
     found: EngineFindings
 
 
-def run(library: Library, cuda: PyCuda, model: Path, inputs: Path, kernels: Fp16Kernels) -> Run:
+def run(library: Library, cuda: Cuda, model: Path, inputs: Path, kernels: Fp16Kernels) -> Run:
     plan = PrecisionPlan(Precision.FP16)
     prepared = prepare_model(read_model(model), required_opset(plan))
     lowered = lower(bind_plan(plan, prepared, find_layers(prepared.graph)))
@@ -116,7 +116,7 @@ def network(tmp_path: Path) -> Callable[[str], tuple[Path, Path]]:
 @pytest.mark.parametrize("name", [*NETWORKS, *GIVEN])
 def test_the_simulation_predicts_the_engine(
     library: Library,
-    cuda: PyCuda,
+    cuda: Cuda,
     figures: dict[str, Any],
     network: Callable[[str], tuple[Path, Path]],
     name: str,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qdebug.backends.tensorrt.execute.cuda import PyCuda
+from qdebug.backends.tensorrt.execute.cuda import Cuda
 from qdebug.commands.sweep.command import sweep
 from qdebug.config.sweep import SweepSettings
 
@@ -16,7 +16,7 @@ AT_LEAST_DB = {"fp32": 90, "fp16": 50, "int8": 25}
 
 
 def test_a_sweep_measures_the_engines_themselves(
-    cuda: PyCuda, figures: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cuda: Cuda, figures: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path))
     settings = SweepSettings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,6 @@ from qdebug.backends.base import Session
 from qdebug.backends.engine import BuiltEngine, CaptureWay, Shape
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.backends.tensorrt.build.build import BuildJob, build_engine, check_parse, engine_key
-from qdebug.backends.tensorrt.build.cache import EngineCache, library_file
 from qdebug.backends.tensorrt.build.implicit import check_implicit
 from qdebug.backends.tensorrt.build.settings import (
     BuildSettings,
@@ -27,14 +27,17 @@ from qdebug.backends.tensorrt.execute.observe.debug import open_unfused, open_wi
 from qdebug.backends.tensorrt.execute.observe.outputs import open_with_outputs
 from qdebug.backends.tensorrt.execute.session import TensorRTSession
 from qdebug.backends.tensorrt.factory import EngineFactory
-from qdebug.backends.tensorrt.library import Library, LibraryKind, load_library
-from qdebug.backends.tensorrt.probe import abilities
+from qdebug.backends.tensorrt.library import Library, LibraryKind, abilities, load_library
 from qdebug.engine_info.files.build_log import read_build_log
 from qdebug.errors import BackendError
+from qdebug.memo import Memo
 from qdebug.types import ProgressCallback, Skipped, TensorSpec, ignore_progress
 
 DEFAULT_CAPABILITY = (8, 9)
 """The default target where there is no GPU and none is named: Ada, GeForce RTX 40 and L4."""
+
+_ENGINES_BYTES = 8 << 30
+"""Of the disk, for all kept engines; one that is larger than a 16th of it is not kept."""
 
 STRONG = "strong"
 WAYS = (CaptureWay.OUTPUTS, CaptureWay.DEBUG, CaptureWay.UNFUSED)
@@ -150,7 +153,7 @@ class TensorRTBackend:
     def clean(self, proto: onnx.ModelProto, built: BuiltEngine | None = None) -> TensorRTSession:
         """See EngineRuntime."""
         factory = self.factory
-        return TensorRTSession(factory.load(built) if built else factory.make(proto).engine)
+        return TensorRTSession(factory.load(built) if built else factory.make(proto)[0])
 
     def open(
         self,
@@ -168,7 +171,7 @@ class TensorRTBackend:
         ]
         wanted = [t for t in asked if t in computed]
         if not wanted:
-            return TensorRTSession(self.factory.make(proto).engine, skipped=absent)
+            return TensorRTSession(self.factory.make(proto)[0], skipped=absent)
         chosen = way or self.ways[0]
         match chosen:
             case CaptureWay.OUTPUTS:
@@ -185,17 +188,7 @@ class TensorRTBackend:
                 )
 
 
-def open_rtx(**settings: Any) -> TensorRTBackend:
-    """TensorRT for RTX; see `_open`."""
-    return _open(LibraryKind.RTX, **settings)
-
-
-def open_classic(**settings: Any) -> TensorRTBackend:
-    """TensorRT 10 or 11; see `_open`."""
-    return _open(LibraryKind.CLASSIC, **settings)
-
-
-def _open(
+def open_runtime(
     kind: LibraryKind,
     *,
     folder: Path | None = None,
@@ -235,7 +228,7 @@ def _open(
     check_settings(library, build)
     engines = compiled = None
     if folder is not None and cached:
-        engines = EngineCache(folder / "engines")
+        engines = Memo(folder / "engines", _ENGINES_BYTES)
         compiled = library_file(folder / "compiled", "compiled", library)
     factory = EngineFactory(
         library, build, cache=engines, compiled=compiled, sessions=sessions, progress=progress
@@ -249,3 +242,12 @@ def _timing_cache(given: str | None, folder: Path | None, library: Library) -> P
     if given is not None:
         return Path(given)
     return library_file(folder / "timing", "timing", library) if folder else None
+
+
+def library_file(folder: Path, kind: str, library: Library) -> Path:
+    """Where in `folder` something of a library is kept, such as its "timing" cache: a file for each
+    version and GPU, since TensorRT takes no other's."""
+    device = find_device()
+    gpu = device.name if isinstance(device, Device) else "no GPU"
+    version = ".".join(map(str, library.version))
+    return folder / re.sub(r"[^\w.-]+", "-", f"{kind}-{library.kind}-{version}-{gpu}.bin")

@@ -12,20 +12,12 @@ from qdebug.backends.base import check_imports
 from qdebug.backends.engine import BuiltEngine, noise
 from qdebug.backends.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.backends.tensorrt.build.build import build_engine
-from qdebug.backends.tensorrt.build.cache import EngineCache
 from qdebug.backends.tensorrt.build.settings import BuildSettings
 from qdebug.backends.tensorrt.execute.cuda import Cuda
 from qdebug.backends.tensorrt.execute.runtime import LoadedEngine, load_engine
 from qdebug.backends.tensorrt.library import Library
+from qdebug.memo import Memo
 from qdebug.types import Feeds, ProgressCallback, Skipped, TensorSpec, ignore_progress
-
-
-@dataclass(frozen=True)
-class Made:
-    """A loaded engine, and the tensors that could not be marked in it."""
-
-    engine: LoadedEngine
-    skipped: tuple[Skipped, ...]
 
 
 @dataclass(frozen=True)
@@ -44,7 +36,7 @@ class EngineFactory:
 
     library: Library
     settings: BuildSettings = field(default_factory=BuildSettings)
-    cache: EngineCache | None = None
+    cache: Memo | None = None
     compiled: Path | None = None
     cuda: Cuda | None = None
     sessions: SessionSettings = DEFAULT_SESSIONS
@@ -58,8 +50,9 @@ class EngineFactory:
         outputs: Sequence[str] = (),
         debug: Sequence[str] = (),
         unfused: bool = False,
-    ) -> Made:
-        """Build `proto` with tensors marked as outputs or as debug tensors, and load it.
+    ) -> tuple[LoadedEngine, tuple[Skipped, ...]]:
+        """Build `proto` with tensors marked as outputs or as debug tensors, and load it; with the
+        tensors that could not be marked.
 
         Raises:
             UsageError, ModelError, BackendError: see `build_engine` and `load_engine`.
@@ -76,7 +69,7 @@ class EngineFactory:
             cache=self.cache,
             progress=self.progress,
         )
-        return Made(self.load(built), built.skipped)
+        return self.load(built), built.skipped
 
     def load(self, built: BuiltEngine) -> LoadedEngine:
         """Load an engine that was built with these settings.
@@ -88,7 +81,6 @@ class EngineFactory:
             self.library,
             built.engine,
             self.cuda,
-            tf32=self.settings.tf32,
             host_code=self.settings.version_compatible,
             compiled=self.compiled,
         )

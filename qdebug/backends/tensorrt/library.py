@@ -1,4 +1,5 @@
-"""Load a TensorRT library: TensorRT for RTX, or TensorRT 10 or 11. One of them per process."""
+"""Load a TensorRT library: TensorRT for RTX, or TensorRT 10 or 11. One of them per process, which
+process.py sees to."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ import importlib.util
 import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
-from threading import Lock, RLock
+from functools import cache, cached_property
 from types import ModuleType
 from typing import Any
 
 from qdebug.backends.tensorrt.build.logger import LogCollector, make_logger
+from qdebug.backends.tensorrt.execute.device import Device
 from qdebug.errors import BackendError, UsageError
 
 
@@ -49,7 +50,6 @@ class Library:
         version: of the module, such as (1, 7, 1, 116).
         logs: where the messages of the library and its parser go.
         logger: the `trt.ILogger` to hand to whatever wants one; feeds `logs`.
-        lock: held during a build: Polygraphy and the library keep state of the process.
     """
 
     kind: LibraryKind
@@ -57,7 +57,6 @@ class Library:
     version: tuple[int, ...]
     logs: LogCollector = field(repr=False)
     logger: Any = field(repr=False)
-    lock: Any = field(default_factory=RLock, repr=False)
 
     @property
     def rtx(self) -> bool:
@@ -85,40 +84,14 @@ class Library:
         return tuple(sorted((int(d[:-1]), int(d[-1])) for d in digits))
 
 
-_loaded: dict[LibraryKind, Library] = {}
-_loading = Lock()
-
-
-def load_library(kind: LibraryKind | str) -> Library:
+@cache
+def load_library(kind: LibraryKind) -> Library:
     """Import a library, once per process, and let Polygraphy use it.
 
     Raises:
-        UsageError: no such kind, not installed, or the other one is already loaded.
+        UsageError: it is not installed.
         BackendError: it is installed but does not load, or its parts have different versions.
     """
-    try:
-        kind = LibraryKind(kind)
-    except ValueError:
-        known = " or ".join(LibraryKind)
-        raise UsageError(
-            f"no TensorRT library is called '{kind}'",
-            f"Use {known}.",
-            code="QD-USAGE-BACKEND-UNKNOWN",
-        ) from None
-    with _loading:
-        other = next((k for k in _loaded if k is not kind), None)
-        if other is not None:
-            raise UsageError(
-                f"this process uses {_loaded[other].name} already, and cannot load {kind} too",
-                "Use one process for each of the two libraries.",
-                code="QD-USAGE-TENSORRT-BOTH",
-            )
-        if kind not in _loaded:
-            _loaded[kind] = _load(kind)
-        return _loaded[kind]
-
-
-def _load(kind: LibraryKind) -> Library:
     module = _import(kind)
     version = parse_version(str(getattr(module, "__version__", "")))
     if version < OLDEST[kind]:
@@ -133,6 +106,11 @@ def _load(kind: LibraryKind) -> Library:
     library = Library(kind, module, version, logs, make_logger(module, logs))
     _bind_polygraphy(library)
     return library
+
+
+def installed_version(kind: LibraryKind) -> tuple[int, ...]:
+    """The version of a library, which is loaded; raises as `load_library`."""
+    return load_library(kind).version
 
 
 def parse_version(text: str) -> tuple[int, ...]:
@@ -173,6 +151,26 @@ def _check_versions(kind: LibraryKind, version: tuple[int, ...]) -> None:
             f"Install both in one version: {NEXT_STEP[kind]}",
             code="QD-BACKEND-VERSIONS-DIFFER",
         )
+
+
+def abilities(kind: LibraryKind, version: tuple[int, ...], device: Device | str) -> tuple[str, str]:
+    """What a library that loads can do on this machine, and a next step where that is not all.
+
+    Which compute capabilities TensorRT for RTX executes on was tested with 1.5.0, 1.6.1 and 1.7.1.
+    """
+    if isinstance(device, str):
+        if kind is LibraryKind.RTX:
+            return f"builds engines for named GPUs; runs none here ({device})", ""
+        return f"neither builds nor runs engines here ({device})", "Use tensorrt-rtx to build."
+    capability = ".".join(map(str, device.compute_capability))
+    if kind is LibraryKind.RTX and device.compute_capability == (9, 0):
+        if version >= (1, 7):
+            return (
+                f"builds engines for named GPUs; does not run on compute capability {capability}",
+                "pip install 'tensorrt-rtx-cu13<1.7' runs there, without INT8 convolutions",
+            )
+        return f"builds and runs engines on {device.name}, without INT8 convolutions", ""
+    return f"builds and runs engines on {device.name}", ""
 
 
 def shared_object_version(kind: LibraryKind, major: int) -> tuple[int, ...] | None:

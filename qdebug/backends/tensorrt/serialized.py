@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from qdebug.backends.tensorrt.execute.device import find_device
-from qdebug.backends.tensorrt.execute.runtime import engine_header, load_engine
+from qdebug.backends.tensorrt.execute.runtime import engine_header, layers_json, load_engine
 from qdebug.backends.tensorrt.library import LibraryKind, load_library
+from qdebug.backends.tensorrt.process import process_of
 from qdebug.engine_info.files.layer_info import read_layer_info
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.errors import QdebugError, UsageError
@@ -52,17 +53,22 @@ def read_engine(data: bytes, name: str) -> EngineInfo | None:
             _INSTEAD,
             code="QD-USAGE-ENGINE-FILE-FOREIGN",
         )
+    kind = _MAGICS[data[:4]]
     try:
-        library = load_library(_MAGICS[data[:4]])
-        engine = load_engine(library, data)
+        text = process_of(kind).ask("function", inspected, (kind, data), doing="loaded the engine")
     except QdebugError as error:
         raise UsageError(
             f"{name} is a serialized engine that cannot be read here: {error.message}",
             _INSTEAD,
             code="QD-USAGE-ENGINE-FILE-FOREIGN",
         ) from error
-    trt = library.module
-    with engine.cuda.current():
-        inspector = engine.raw.create_engine_inspector()
-        text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
     return read_layer_info(json.loads(text), name)
+
+
+def inspected(kind: LibraryKind, data: bytes) -> str:
+    """The layers of a serialized engine as JSON.
+
+    Raises:
+        UsageError, BackendError: see `load_engine`.
+    """
+    return layers_json(load_engine(load_library(kind), data))

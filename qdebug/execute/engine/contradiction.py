@@ -45,7 +45,8 @@ def without_contradicted(
     Raises:
         QdebugError: a model that cannot be run.
     """
-    batches = [_executed(job, simulation, observed.session, k) for k in range(_few(job))]
+    few = range(min(CHECKED_BATCHES, len(job.subset.batches)))
+    batches = [_executed(job, simulation, observed.session, k) for k in few]
     likeness = _likeness(batches)
     read = {t: db for t, db in likeness.items() if t not in graph.outputs}
     suspects = [t for t, db in read.items() if not db >= SUSPECT_DB]
@@ -73,10 +74,6 @@ class _Executed:
     feeds: Feeds
     simulated: Tensors
     read: Tensors
-
-
-def _few(job: EngineJob) -> int:
-    return min(CHECKED_BATCHES, len(job.subset.batches))
 
 
 def _executed(job: EngineJob, simulation: Session, engine: Session, number: int) -> _Executed:

@@ -13,7 +13,7 @@ import pytest
 from qdebug.backends.engine import BuiltEngine
 from qdebug.backends.tensorrt.build.build import build_engine
 from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
-from qdebug.backends.tensorrt.library import Library, load_library
+from qdebug.backends.tensorrt.library import Library, LibraryKind, load_library
 from qdebug.errors import QdebugError
 from qdebug.network.layers import find_layers
 from qdebug.network.load import read_model
@@ -39,7 +39,7 @@ _PLANS = {
 def rtx() -> Library:
     """TensorRT for RTX, or a skip that says why."""
     try:
-        return load_library("tensorrt-rtx")
+        return load_library(LibraryKind.RTX)
     except QdebugError as error:
         pytest.skip(f"needs TensorRT for RTX: {error}")
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import onnx
 import pytest
@@ -19,6 +16,7 @@ from qdebug.backends.engine import BuiltEngine
 from qdebug.backends.tensorrt.build.build import build_engine
 from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.backends.tensorrt.library import Library
+from qdebug.backends.tensorrt.process import open_rtx
 from qdebug.errors import BackendError
 from qdebug.plan.lower import Lowered
 from qdebug.types import Progress
@@ -131,48 +129,6 @@ def test_a_profile_for_an_input_of_any_name(rtx: Library, one_node: Node) -> Non
     assert "MinShape: [1,4], OptShape: [3,4], MaxShape: [7,4]" in built.log
 
 
-INTERRUPTED = """
-import os, signal, sys
-import onnx
-from qdebug.errors import UsageError
-from qdebug.errors import BackendError
-from qdebug.plan.lower import Lowered
-from qdebug.backends.tensorrt.build.build import build_engine
-from qdebug.backends.tensorrt.library import load_library
-from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
-
-def press(step):
-    if step.done >= 5:
-        os.kill(os.getpid(), signal.SIGINT)
-
-before = signal.getsignal(signal.SIGINT)
-try:
-    build_engine(load_library("tensorrt-rtx"), onnx.load(sys.argv[1]),
-                 BuildSettings(compute_capabilities=((8, 9),)), progress=press)
-except KeyboardInterrupt:
-    print("interrupted", signal.getsignal(signal.SIGINT) is before)
-"""
-
-
-def test_ctrl_c_stops_the_builder(rtx: Library, one_node: Node, tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    onnx.save(one_node("Sigmoid"), path)
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, str(path)], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "interrupted True\n"), done.stderr
-
-
-@pytest.mark.parametrize("when", [1, 100])
-def test_an_error_of_the_callback_comes_through(rtx: Library, one_node: Node, when: int) -> None:
-    def fail(step: Progress) -> None:
-        if step.done >= when:
-            raise LookupError("the callback's own")
-
-    with pytest.raises(LookupError, match="the callback's own"):
-        build_engine(rtx, one_node("Sigmoid"), PLAIN, progress=fail)
-
-
 def test_a_failed_build_does_not_change_the_next_engine(
     rtx: Library, lowered: Net, ada: BuildSettings, built: Built
 ) -> None:
@@ -185,11 +141,20 @@ def test_a_failed_build_does_not_change_the_next_engine(
     assert [_plain(x) for x in layer_lines(after)] == [_plain(x) for x in expected]
 
 
-def test_builds_from_several_threads(rtx: Library, one_node: Node) -> None:
-    """They take turns: each gets its own log."""
+def test_builds_from_several_threads(one_node: Node) -> None:
+    """They take turns in their process: each gets its own log."""
+    runtime = open_rtx(compute_capability=("8.9",))
     ops = ["Sigmoid", "Tanh", "Exp", "Neg"]
     with ThreadPoolExecutor(4) as pool:
-        builds = list(pool.map(lambda op: build_engine(rtx, one_node(op), PLAIN), ops))
+        builds = list(pool.map(lambda op: runtime.build(one_node(op)), ops))
     for op, built in zip(ops, builds, strict=True):
         assert f"suspect [{op}]" in built.log
         assert not any(f"suspect [{other}]" in built.log for other in ops if other != op)
+
+
+def test_what_is_refused_is_told_across_the_process(one_node: Node) -> None:
+    runtime = open_rtx(compute_capability=("8.9",))
+    for use in (runtime.check, runtime.build):
+        with refused("QD-MODEL-REFUSED", "'suspect'"):
+            use(one_node("NoSuchOperator"))
+    assert runtime.build(one_node("Relu")).info

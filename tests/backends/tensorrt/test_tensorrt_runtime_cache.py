@@ -62,7 +62,7 @@ def engine(name: str, file: Path | None, compiles: list[str]) -> LoadedEngine:
     proto: onnx.ModelProto = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
     )
-    found = replace(fake_maker(cuda=FakeCuda()), compiled=file).make(proto).engine
+    found = replace(fake_maker(cuda=FakeCuda()), compiled=file).make(proto)[0]
     return replace(found, raw=jit(found.raw, compiles))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -38,19 +37,6 @@ def test_compute_capability(text: str, found: tuple[int, int]) -> None:
 def test_no_compute_capability(text: str) -> None:
     with refused("QD-USAGE-COMPUTE-CAPABILITY"):
         parse_compute_capability(text)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "code"),
-    [
-        ({"optimization_level": 6}, "QD-USAGE-OPTIMIZATION-LEVEL"),
-        ({"optimization_level": -1}, "QD-USAGE-OPTIMIZATION-LEVEL"),
-        ({"workspace_bytes": 0}, "QD-USAGE-WORKSPACE"),
-    ],
-)
-def test_values_that_cannot_be_meant(wrong: dict[str, Any], code: str) -> None:
-    with refused(code):
-        BuildSettings(**wrong)
 
 
 FLOAT = np.dtype(np.float32)

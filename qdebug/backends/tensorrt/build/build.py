@@ -13,13 +13,12 @@ import time
 import warnings as python_warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn
 
 import onnx
 
 from qdebug.backends.engine import BuiltEngine
-from qdebug.backends.tensorrt.build.cache import EngineCache
 from qdebug.backends.tensorrt.build.implicit import (
     EXPECTED_WARNINGS,
     apply_constraints,
@@ -33,7 +32,7 @@ from qdebug.backends.tensorrt.build.messages import (
     parse_failure,
     warnings_of,
 )
-from qdebug.backends.tensorrt.build.progress import BuildProgress, interruptible, make_monitor
+from qdebug.backends.tensorrt.build.progress import BuildProgress, make_monitor
 from qdebug.backends.tensorrt.build.settings import (
     BuildSettings,
     check_profile,
@@ -41,9 +40,9 @@ from qdebug.backends.tensorrt.build.settings import (
     config_loader,
 )
 from qdebug.backends.tensorrt.execute.device import Device, find_device
-from qdebug.backends.tensorrt.execute.tf32 import tf32_allowed
 from qdebug.backends.tensorrt.library import Library
 from qdebug.errors import BackendError, QdebugError, UsageError
+from qdebug.memo import Memo
 from qdebug.network.layers import QUANTIZABLE_OPS
 from qdebug.network.weights import (
     ONE_FILE_BYTES,
@@ -81,7 +80,7 @@ def build_engine(
     *,
     outputs: Sequence[str] = (),
     debug: Sequence[str] = (),
-    cache: EngineCache | None = None,
+    cache: Memo | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> BuiltEngine:
     """Build the engine of a lowered model, or take it from `cache`.
@@ -90,7 +89,7 @@ def build_engine(
         library: what builds.
         proto: see BuildJob, as are settings, outputs and debug.
         cache: where engines are kept; None builds anew and keeps nothing.
-        progress: called with the percentage that is done.
+        progress: called with the percentage that is done; never raises.
 
     Raises:
         UsageError: settings that the library does not have, no GPU and no compute capability, or
@@ -98,22 +97,20 @@ def build_engine(
         ModelError: the model cannot be parsed; names the node.
         PlanError: constraints that do not fit what was parsed.
         BackendError: the builder failed.
-        KeyboardInterrupt: Ctrl-C, after the builder has stopped.
     """
     job = BuildJob(proto, settings, outputs, debug)
     _check(library, job)
     key = engine_key(library, job)
-    kept = cache.load(key) if cache is not None else None
+    kept: BuiltEngine | None = cache.get(key) if cache is not None else None
     if kept is not None:
-        return kept
+        return replace(kept, cached=True)
     started = time.perf_counter()
-    with _quiet(library) as messages, tf32_allowed(library, settings.tf32):
+    with _quiet(library) as messages:
         build = _Build(library, job, messages, BuildProgress(progress))
-        with interruptible(build.progress):
-            network = build.parse()
-            skipped = observe(network[1], outputs, debug)
-            with _leaving_nothing(library, settings):
-                engine = build.build(network)
+        network = build.parse()
+        skipped = observe(network[1], outputs, debug)
+        with _leaving_nothing(library, settings):
+            engine = build.build(network)
     built = BuiltEngine(
         engine=engine,
         log=log_text(messages),
@@ -123,7 +120,7 @@ def build_engine(
         key=key,
     )
     if cache is not None:
-        cache.save(built)
+        cache.put(key, built)
     return built
 
 
@@ -213,7 +210,6 @@ def _quiet(library: Library) -> Iterator[list[LogMessage]]:
     from polygraphy.logger import G_LOGGER
 
     with (
-        library.lock,
         library.logs.collecting() as messages,
         G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1),
         python_warnings.catch_warnings(),
@@ -283,13 +279,10 @@ class _Build:
             )()
             self.progress.finish()
         except Exception as error:
-            if self.progress.failure is None:
-                names = [node.name for node in self.job.proto.graph.node if node.name]
-                refused = any(c is not None and c.refused for c in calibrators)
-                failure = build_failure(self.library, self.messages, error, names)
-                self._raise(_cache_refused(self.library) if refused else failure, error)
-        if self.progress.failure is not None:
-            raise self.progress.failure
+            names = [node.name for node in self.job.proto.graph.node if node.name]
+            refused = any(c is not None and c.refused for c in calibrators)
+            failure = build_failure(self.library, self.messages, error, names)
+            self._raise(_cache_refused(self.library) if refused else failure, error)
         return bytes(engine)
 
     def _load_plugins(self) -> None:

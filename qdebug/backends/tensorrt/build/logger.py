@@ -6,11 +6,14 @@ logger. Its calls come from C++ that no exception may cross.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import RLock
 from typing import Any
+
+LOG = logging.getLogger(__name__)
+"""Gets every message too."""
 
 _LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I", "VERBOSE": "V"}
 
@@ -33,26 +36,23 @@ class LogCollector:
 
     def __init__(self) -> None:
         self._listeners: list[list[LogMessage]] = []
-        self._lock = RLock()
 
     def add(self, severity: Any, text: str) -> None:
         """Take a message; never raises."""
         message = LogMessage(getattr(severity, "name", str(severity)), str(text))
-        with self._lock:
-            for messages in self._listeners:
-                messages.append(message)
+        LOG.debug("[%s] %s", message.severity, message.text)
+        for messages in self._listeners:
+            messages.append(message)
 
     @contextmanager
     def collecting(self) -> Iterator[list[LogMessage]]:
         """The messages of the `with` block, a list that grows."""
         messages: list[LogMessage] = []
-        with self._lock:
-            self._listeners.append(messages)
+        self._listeners = [*self._listeners, messages]
         try:
             yield messages
         finally:
-            with self._lock:
-                self._listeners = [x for x in self._listeners if x is not messages]
+            self._listeners = [x for x in self._listeners if x is not messages]
 
 
 def make_logger(trt: Any, collector: LogCollector) -> Any:

@@ -68,10 +68,10 @@ def build_failure(
     """The error for a network that the builder refused, or a builder that could not be made."""
     errors = [m.text for m in messages if m.severity in ("ERROR", "INTERNAL_ERROR")]
     text = "\n".join(errors)
-    for pattern, explain in _KNOWN:
-        match = pattern.search(text) or pattern.search(str(error))
-        if match:
-            return explain(library, match)
+    for failure in _KNOWN:
+        match = failure.pattern.search(text) or failure.pattern.search(str(error))
+        if match and failure.of in (None, library.rtx):
+            return failure.error(library, match)
     shown = tidy(cause_in(errors[0])) if errors else tidy(str(error))
     named = nodes_in(text, names)
     at = f" at layer '{named[0]}'" if named else ""
@@ -82,131 +82,148 @@ def build_failure(
     )
 
 
-def _out_of_memory(library: Library, match: re.Match[str]) -> QdebugError:
-    size = re.search(r"size was (\d+) bytes", match.string)
-    asked = f": it asked for {int(size[1]) / 2**30:.1f} GiB" if size else ""
-    return BackendError(
-        f"{library.name} ran out of memory while building{asked}",
-        "Use smaller input shapes, observe fewer tensors, or limit the workspace.",
-        code="QD-BACKEND-MEMORY",
-    )
+@dataclass(frozen=True)
+class _Failure:
+    """A failure that is known by what the library says.
+
+    Attributes:
+        problem, hint: templates; {1} is a group of the pattern, {0} all that it matches, {said}
+            the first line, and {workspace} a setting as the user knows it.
+        of: TensorRT for RTX only, or TensorRT only; None for both.
+    """
+
+    pattern: re.Pattern[str]
+    code: str
+    problem: str
+    hint: str
+    of: bool | None = None
+
+    def error(self, library: Library, match: re.Match[str]) -> BackendError:
+        """What the user is told."""
+        size = re.search(r"size was (\d+) bytes", match.string)
+        known = {str(number): text for number, text in enumerate(match.groups(), 1)}
+        known["0"] = tidy(match[0])
+        known["said"] = tidy(match.string.splitlines()[0])
+        known["asked"] = f": it asked for {int(size[1]) / 2**30:.1f} GiB" if size else ""
+
+        def value(found: re.Match[str]) -> str:
+            return known[found[1]] if found[1] in known else option(found[1])
+
+        problem, hint = (re.sub(r"{(\w+)}", value, x) for x in (self.problem, self.hint))
+        return BackendError(f"{library.name} {problem}", hint, code=self.code)
 
 
-def _no_gpu(library: Library, match: re.Match[str]) -> QdebugError:
-    if library.rtx:
-        return BackendError(
-            f"{library.name} finds no GPU that it can use here",
-            f"Name the GPU to build for: {option('compute_capability', '8.9')}.",
-            code="QD-BACKEND-NO-GPU",
-        )
-    return BackendError(
-        f"{library.name} finds no GPU that it can use here, and builds only where there is one",
-        f"On a machine without a GPU use {option('backend', 'tensorrt-rtx')} with "
-        f"{option('compute_capability', '8.9')}.",
-        code="QD-BACKEND-NO-GPU",
-    )
-
-
-def _int8_convolution(library: Library, match: re.Match[str]) -> QdebugError:
-    if library.rtx and library.version < (1, 7):
-        return BackendError(
-            f"{library.name} cannot build INT8 convolutions",
-            "1.7 can (but does not run on compute capability 9.0); or keep Conv layers in FP16.",
-            code="QD-BACKEND-NO-KERNEL",
-        )
-    return BackendError(
-        f"{library.name} has no kernel for a layer in this precision: {tidy(match[0])}",
-        "Keep the layer in a higher precision.",
-        code="QD-BACKEND-NO-KERNEL",
-    )
-
-
-def _wrong_gpu(library: Library, match: re.Match[str]) -> QdebugError:
-    return BackendError(
-        f"{library.name} does not support the compute capability of this GPU",
-        "TensorRT for RTX 1.7 does not run on 9.0 (H100, H200): 1.6 and 1.5 do, without INT8 "
-        "convolutions."
-        if library.rtx
-        else "Install a TensorRT that still supports this GPU.",
-        code="QD-BACKEND-GPU-UNSUPPORTED",
-    )
-
-
-def _not_for(library: Library, match: re.Match[str]) -> QdebugError:
-    return BackendError(
-        f"{library.name} cannot build layer '{match[1]}' for {match[2]}: {match[3]}",
-        "Build for a later compute capability, or give the layer another precision.",
-        code="QD-BACKEND-NO-KERNEL",
-    )
-
-
-def _workspace(library: Library, match: re.Match[str]) -> QdebugError:
-    return BackendError(
-        f"{library.name} has no kernel for a layer within the limit of the workspace",
-        f"Raise {option('workspace')}, or drop it: the builder then takes what the GPU has.",
-        code="QD-BACKEND-WORKSPACE",
-    )
-
-
-def _missing_object(library: Library, match: re.Match[str]) -> QdebugError:
-    hint = "Install the complete library."
-    if "lean" in match[1]:
-        hint = f"{option('version_compatible')} needs the lean runtime: install it, or drop it."
-        if library.rtx:
-            hint = f"Drop {option('version_compatible')}: it needs the lean runtime, which "
-            hint += "its packages do not hold."
-    return BackendError(
-        f"{library.name} cannot load {match[1]}", hint, code="QD-BACKEND-NOT-LOADABLE"
-    )
+_RTX, _CLASSIC = True, False
+_NEEDS_GPU = "compiles the kernels of a refittable engine on a GPU, and can use none here"
+_REFIT_HINT = "Build where there is one, or drop {refit}."
 
 
 def no_device_for_refit(library: Library) -> BackendError:
     """The error for an engine that was to be refittable, on a machine without a GPU: TensorRT for
     RTX compiles its products on one."""
-    return BackendError(
-        f"{library.name} compiles the kernels of a refittable engine on a GPU, and can use none "
-        "here",
-        f"Build where there is one, or drop {option('refit')}.",
-        code="QD-BACKEND-REFIT-NEEDS-GPU",
-    )
+    hint = _REFIT_HINT.format(refit=option("refit"))
+    return BackendError(f"{library.name} {_NEEDS_GPU}", hint, code="QD-BACKEND-REFIT-NEEDS-GPU")
 
 
-def _needs_device(library: Library, match: re.Match[str]) -> QdebugError:
-    return no_device_for_refit(library)
-
-
-def _mismatch(library: Library, match: re.Match[str]) -> QdebugError:
-    return BackendError(
-        f"{library.name} cannot create a builder: {tidy(match.string.splitlines()[0])}",
-        "The Python bindings and the shared objects must be of one version, and the GPU driver "
-        "new enough for it; `qdebug doctor` shows them.",
-        code="QD-BACKEND-VERSIONS-DIFFER",
-    )
-
-
-def _no_kernel(library: Library, match: re.Match[str]) -> QdebugError:
-    return BackendError(
-        f"{library.name} has no kernel for '{match[1]}' in the precision and types asked for",
-        "Keep it in a higher precision in the plan (layers:); where the typing is "
-        "implicit, try strong.",
-        code="QD-BACKEND-NO-KERNEL",
-    )
-
-
+_ABSENT = re.compile(r"cudaError (?:35|100)\b|no CUDA-capable device|error: (?:35|100)\b")
+_UNSUPPORTED = re.compile(r"does not support this compute capability")
+_CHECK = re.compile(r"CHECK\(dtype == [^)]*\) failed")
 _KNOWN = (
-    (re.compile(r"OutOfMemory|out of memory", re.IGNORECASE), _out_of_memory),
-    (re.compile(r"does not support this compute capability"), _wrong_gpu),
-    (re.compile(r"cudaError (?:35|100)\b|no CUDA-capable device|error: (?:35|100)\b"), _no_gpu),
-    (re.compile(r"Cannot compile operation '([^']+)' for ([^:]+): (.+?)\. In "), _not_for),
-    (re.compile(r"within workspace limit|due to insufficient workspace"), _workspace),
-    (
-        re.compile(r"Could not find any implementation for node (.+?)\.\)?\s*$", re.M),
-        _no_kernel,
+    _Failure(
+        re.compile(r"OutOfMemory|out of memory", re.IGNORECASE),
+        "QD-BACKEND-MEMORY",
+        "ran out of memory while building{asked}",
+        "Use smaller input shapes, observe fewer tensors, or limit the workspace.",
     ),
-    (re.compile(r"Unable to load library: ([^:\s]+)"), _missing_object),
-    (re.compile(r"CHECK\(status == CUDA_SUCCESS\) failed"), _needs_device),
-    (re.compile(r"CHECK\(dtype == [^)]*\) failed"), _int8_convolution),
-    (re.compile(r"factory function returned nullptr|version mismatch", re.I), _mismatch),
+    _Failure(
+        _UNSUPPORTED,
+        "QD-BACKEND-GPU-UNSUPPORTED",
+        "does not support the compute capability of this GPU",
+        "TensorRT for RTX 1.7 does not run on 9.0 (H100, H200): 1.6 and 1.5 do, without INT8 "
+        "convolutions.",
+        _RTX,
+    ),
+    _Failure(
+        _UNSUPPORTED,
+        "QD-BACKEND-GPU-UNSUPPORTED",
+        "does not support the compute capability of this GPU",
+        "Install a TensorRT that still supports this GPU.",
+        _CLASSIC,
+    ),
+    _Failure(
+        _ABSENT,
+        "QD-BACKEND-NO-GPU",
+        "finds no GPU that it can use here",
+        "Name the GPU to build for ({compute_capability}), such as 8.9.",
+        _RTX,
+    ),
+    _Failure(
+        _ABSENT,
+        "QD-BACKEND-NO-GPU",
+        "finds no GPU that it can use here, and builds only where there is one",
+        "On a machine without a GPU use tensorrt-rtx ({backend}) for a named GPU "
+        "({compute_capability}), such as 8.9.",
+        _CLASSIC,
+    ),
+    _Failure(
+        re.compile(r"Cannot compile operation '([^']+)' for ([^:]+): (.+?)\. In "),
+        "QD-BACKEND-NO-KERNEL",
+        "cannot build layer '{1}' for {2}: {3}",
+        "Build for a later compute capability, or give the layer another precision.",
+    ),
+    _Failure(
+        re.compile(r"within workspace limit|due to insufficient workspace"),
+        "QD-BACKEND-WORKSPACE",
+        "has no kernel for a layer within the limit of the workspace",
+        "Raise {workspace}, or drop it: the builder then takes what the GPU has.",
+    ),
+    _Failure(
+        re.compile(r"Could not find any implementation for node (.+?)\.\)?\s*$", re.M),
+        "QD-BACKEND-NO-KERNEL",
+        "has no kernel for '{1}' in the precision and types asked for",
+        "Keep it in a higher precision in the plan (layers:); where the typing is implicit, try "
+        "strong.",
+    ),
+    _Failure(
+        re.compile(r"Unable to load library: ([^:\s]*lean[^:\s]*)"),
+        "QD-BACKEND-NOT-LOADABLE",
+        "cannot load {1}",
+        "{version_compatible} needs the lean runtime, which the packages of TensorRT for RTX do "
+        "not hold: install it, or drop {version_compatible}.",
+    ),
+    _Failure(
+        re.compile(r"Unable to load library: ([^:\s]+)"),
+        "QD-BACKEND-NOT-LOADABLE",
+        "cannot load {1}",
+        "Install the complete library.",
+    ),
+    _Failure(
+        re.compile(r"CHECK\(status == CUDA_SUCCESS\) failed"),
+        "QD-BACKEND-REFIT-NEEDS-GPU",
+        _NEEDS_GPU,
+        _REFIT_HINT,
+    ),
+    _Failure(
+        _CHECK,
+        "QD-BACKEND-NO-KERNEL",
+        "cannot build a layer in this precision ({0}): before 1.7 it has no INT8 convolutions",
+        "1.7 has (but does not run on compute capability 9.0); or keep Conv layers in FP16.",
+        _RTX,
+    ),
+    _Failure(
+        _CHECK,
+        "QD-BACKEND-NO-KERNEL",
+        "has no kernel for a layer in this precision: {0}",
+        "Keep the layer in a higher precision.",
+        _CLASSIC,
+    ),
+    _Failure(
+        re.compile(r"factory function returned nullptr|version mismatch", re.I),
+        "QD-BACKEND-VERSIONS-DIFFER",
+        "cannot create a builder: {said}",
+        "The Python bindings and the shared objects must be of one version, and the GPU driver new "
+        "enough for it; `qdebug doctor` shows them.",
+    ),
 )
 
 

@@ -63,21 +63,6 @@ class BuildSettings:
     version_compatible: bool = False
     unfused_debug_tensors: bool = False
 
-    def __post_init__(self) -> None:
-        level = self.optimization_level
-        if level is not None and not 0 <= level <= 5:
-            raise UsageError(
-                f"{option('optimization_level')}: {level} is not within 0 to 5",
-                "The higher, the longer the builder searches; its default is 3.",
-                code="QD-USAGE-OPTIMIZATION-LEVEL",
-            )
-        if self.workspace_bytes is not None and self.workspace_bytes <= 0:
-            raise UsageError(
-                f"{option('workspace')}: invalid size {self.workspace_bytes}",
-                "Write for example 4G.",
-                code="QD-USAGE-WORKSPACE",
-            )
-
 
 def parse_compute_capability(text: str) -> tuple[int, int]:
     """`8.9` -> (8, 9).

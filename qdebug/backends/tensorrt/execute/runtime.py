@@ -19,7 +19,6 @@ import numpy as np
 from qdebug.backends.tensorrt.build.logger import LogMessage
 from qdebug.backends.tensorrt.execute.cuda import MEMORY_HINT, Cuda, DeviceMemoryError, open_cuda
 from qdebug.backends.tensorrt.execute.runtime_cache import runtime_cache, save_runtime_cache
-from qdebug.backends.tensorrt.execute.tf32 import settle_tf32
 from qdebug.backends.tensorrt.library import Library
 from qdebug.errors import BackendError
 from qdebug.types import Skipped
@@ -154,11 +153,10 @@ def load_engine(
     engine: bytes,
     cuda: Cuda | None = None,
     *,
-    tf32: bool = False,
     host_code: bool = False,
     compiled: Path | None = None,
 ) -> LoadedEngine:
-    """Deserialize an engine, built with `tf32` in its settings or without.
+    """Deserialize an engine.
 
     Args:
         host_code: run what the engine brings for the host: the runtime of a version-compatible
@@ -168,10 +166,8 @@ def load_engine(
     Raises:
         UsageError: pycuda is not installed.
         BackendError: no GPU, or one that the library does not execute on; an engine of another
-            version, GPU or platform, or no engine at all; `tf32` other than that of the engines
-            that this process executes.
+            version, GPU or platform, or no engine at all.
     """
-    settle_tf32(library, tf32)
     cuda = cuda or open_cuda()
     trt = library.module
     with cuda.current(), library.logs.collecting() as messages:
@@ -188,6 +184,21 @@ def load_engine(
     inputs = tuple(p for p in ports if p.range is not None)
     outputs = tuple(p for p in ports if p.range is None)
     return LoadedEngine(library, cuda, raw, runtime, inputs, outputs, compiled)
+
+
+def layers_json(engine: LoadedEngine) -> str:
+    """What the engine's own inspector reports of its layers.
+
+    Raises:
+        BackendError: it reports nothing.
+    """
+    trt = engine.library.module
+    with engine.cuda.current(), engine.library.logs.collecting() as messages:
+        inspector = engine.raw.create_engine_inspector()
+        text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
+    if not text:
+        raise failure(engine.library, "tell the engine's layers", messages)
+    return str(text)
 
 
 def _port(trt: Any, raw: Any, name: str) -> Port:

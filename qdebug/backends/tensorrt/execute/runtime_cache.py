@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from qdebug.outputfiles import keep
@@ -25,7 +24,6 @@ class _Kept:
 
 
 _kept: dict[str, _Kept] = {}
-_lock = Lock()
 
 
 def runtime_cache(library: str, config: Any, file: Path | None) -> Any:
@@ -39,28 +37,25 @@ def runtime_cache(library: str, config: Any, file: Path | None) -> Any:
         config: a `trt.IRuntimeConfig` to make it of.
         file: may be missing; None for a cache that ends with the process.
     """
-    with _lock:
-        if library not in _kept:
-            kept = _Kept(config.create_runtime_cache())
-            if file is not None:
-                with suppress(OSError):
-                    kept.saved = file.read_bytes()
-            if kept.saved:
-                kept.raw.deserialize(kept.saved)
-            _kept[library] = kept
-        return _kept[library].raw
+    if library not in _kept:
+        kept = _Kept(config.create_runtime_cache())
+        if file is not None:
+            with suppress(OSError):
+                kept.saved = file.read_bytes()
+        if kept.saved:
+            kept.raw.deserialize(kept.saved)
+        _kept[library] = kept
+    return _kept[library].raw
 
 
 def save_runtime_cache(library: str, file: Path) -> None:
     """Write what was compiled so far, if that is not what the file holds; a disk that refuses is no
     error."""
-    with _lock:
-        kept = _kept.get(library)
-        if kept is None:
-            return
-        memory = kept.raw.serialize()
-        data = bytes(memory) if memory is not None else b""
-        if data in (b"", kept.saved):
-            return
+    kept = _kept.get(library)
+    if kept is None:
+        return
+    memory = kept.raw.serialize()
+    data = bytes(memory) if memory is not None else b""
+    if data not in (b"", kept.saved):
         keep(file, data)
         kept.saved = data

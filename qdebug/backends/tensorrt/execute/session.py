@@ -1,25 +1,23 @@
-"""An engine as a Session: two executions in flight, so that copies overlap with what the caller
-does with the results."""
+"""An engine as a Session."""
 
 from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from qdebug.backends.tensorrt.execute.cuda import DeviceMemoryError
 from qdebug.backends.tensorrt.execute.runtime import (
     Contexts,
     LoadedEngine,
     given_type,
     skipped_outputs,
 )
-from qdebug.backends.tensorrt.execute.slot import Listener, RunTimes, Slot
+from qdebug.backends.tensorrt.execute.slot import Listener, Slot
 from qdebug.engine_info.measurements import LayerTime
 from qdebug.errors import BackendError
 from qdebug.types import Array, Feeds, Skipped, Tensors
@@ -60,10 +58,6 @@ class LayerProfiler:
         return tuple(LayerTime(n, m) for (n, _), m in zip(first, medians, strict=True))
 
 
-SLOTS = 2
-"""Executions in flight. While the GPU copies and computes one, the caller takes the other."""
-
-
 @dataclass(frozen=True)
 class Heard:
     """What a listener adds to a session.
@@ -80,8 +74,8 @@ class Heard:
 
 
 class TensorRTSession:
-    """See Session. What it holds on the GPU is freed by `close`, when a `with` block ends, or with
-    the session itself."""
+    """See EngineSession. Executions of several threads take turns. What it holds on the GPU is
+    freed by `close`, when a `with` block ends, or with the session itself."""
 
     def __init__(
         self,
@@ -89,30 +83,22 @@ class TensorRTSession:
         *,
         skipped: Sequence[Skipped] = (),
         heard: Heard | None = None,
-        slots: int = SLOTS,
     ) -> None:
         """
         Args:
             engine: what to execute; the session becomes its owner.
             skipped: tensors that are not observable in it.
-            heard: tensors observed while it runs; then one execution is in flight.
-            slots: executions in flight.
+            heard: tensors observed while it runs.
         """
-        self._engine: LoadedEngine | None = engine
-        self._heard = heard
-        self._listener = heard.listener if heard else None
-        self._contexts: Contexts | None = Contexts(engine)
-        self._limit = 1 if heard else slots
-        self._slots: list[Slot] = []
-        self._free: list[Slot] = []
-        self._changed = threading.Condition()
+        self._opened: tuple[LoadedEngine, Contexts] | None = engine, Contexts(engine)
+        self._heard, self._turn = heard, threading.RLock()
+        self._place: Slot | None = None
         outputs = {p.name: given_type(p.dtype) for p in engine.outputs if p.dtype is not None}
         self.dtypes: Mapping[str, np.dtype[np.generic]] = {
             **outputs,
             **(heard.dtypes if heard else {}),
         }
         self.skipped = (*skipped, *skipped_outputs(engine))
-        self._past = RunTimes()
 
     def __enter__(self) -> TensorRTSession:
         return self
@@ -121,21 +107,14 @@ class TensorRTSession:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_past"):  # set last: it was made
+        if hasattr(self, "skipped"):  # set last: it was made
             with suppress(Exception):
                 self.close()
 
-    @property
-    def times(self) -> RunTimes:
-        """GPU time of all executions so far."""
-        total = self._past
-        for slot in self._slots:
-            total = total.plus(slot.times)
-        return total
-
     def run(self, feeds: Feeds) -> Tensors:
         """See Session.run."""
-        found = self._executed(feeds)
+        with self._turn:
+            found = self._slot().run(feeds)
         if self._heard is not None:
             outputs = {n: a for n, a in found.items() if n in self.dtypes}
             found = {**self._heard.translate(found, feeds), **outputs}
@@ -148,7 +127,8 @@ class TensorRTSession:
 
     def latency_ms(self, feeds: Feeds, rounds: int = 50) -> float:
         """Median GPU time of one execution, in milliseconds, copies not counted."""
-        with self._slot() as slot:
+        with self._turn:
+            slot = self._slot()
             slot.execute_ms(feeds, max(rounds // 10, 1))
             return statistics.median(slot.execute_ms(feeds, rounds))
 
@@ -157,12 +137,8 @@ class TensorRTSession:
 
         Measuring keeps layers from overlapping, so the sum exceeds `latency_ms`.
         """
-        with self._changed:
-            engine, contexts = self._engine, self._contexts
-        if engine is None or contexts is None:
-            raise BackendError("the session is closed", code="QD-BACKEND-CLOSED")
-        # A place of its own: a context that was once profiled stays slower.
-        slot = Slot(engine, contexts)
+        engine, contexts = self._held()
+        slot = Slot(engine, contexts)  # its own: a context that was once profiled stays slower
         try:
             profiler = LayerProfiler(engine.library.module, slot.context)
             return profiler.medians(lambda: slot.run(feeds), rounds)
@@ -170,76 +146,27 @@ class TensorRTSession:
             slot.close()
 
     def release(self) -> None:
-        """Give back the memory of places that are not in use; the next `run` takes it again."""
-        with self._changed:
-            for slot in self._free:
-                self._past = self._past.plus(slot.times)
-                self._slots.remove(slot)
-                slot.close()
-            self._free = []
+        """Give back the memory that is not in use; the next `run` takes it again."""
+        with self._turn:
+            if self._place is not None:
+                self._place.close()
+            self._place = None
 
     def close(self) -> None:
-        """See Session.close. Waits for executions in flight."""
-        with self._changed:
-            contexts = self._contexts
-            self._engine = self._contexts = None
-            self._changed.wait_for(lambda: len(self._free) == len(self._slots))
-            self._past = self.times
-            for slot in self._slots:
-                slot.close()
-            used = bool(self._slots)
-            self._slots, self._free = [], []
-            self._changed.notify_all()
-        if contexts is not None and used:
-            contexts.save()
+        """See Session.close. Waits for an execution in flight."""
+        with self._turn:
+            if self._place is not None and self._opened is not None:
+                self._opened[1].save()
+            self.release()
+            self._opened = None
 
-    def _executed(self, feeds: Feeds) -> dict[str, Array]:
-        """What a slot gives: with fewer in flight, where the GPU has no room for all."""
-        while True:
-            with self._slot() as slot:
-                last = self._limit == 1
-                try:
-                    return slot.run(feeds)
-                except DeviceMemoryError:
-                    if last:
-                        raise
-                    self._do_without(slot)
+    def _held(self) -> tuple[LoadedEngine, Contexts]:
+        if self._opened is None:
+            raise BackendError("the session is closed", code="QD-BACKEND-CLOSED")
+        return self._opened
 
-    def _do_without(self, slot: Slot) -> None:
-        with self._changed:
-            if len(self._slots) > 1:
-                self._past = self._past.plus(slot.times)
-                self._slots.remove(slot)
-                slot.close()
-            self._limit = len(self._slots)
-
-    @contextmanager
-    def _slot(self) -> Iterator[Slot]:
-        slot = self._take()
-        try:
-            yield slot
-        finally:
-            with self._changed:
-                if slot in self._slots:
-                    self._free.append(slot)
-                self._changed.notify_all()
-
-    def _take(self) -> Slot:
-        """A slot that is free, or a new one as long as there is room for it."""
-        with self._changed:
-            while True:
-                if self._engine is None or self._contexts is None:
-                    raise BackendError("the session is closed", code="QD-BACKEND-CLOSED")
-                if self._free:
-                    return self._free.pop()
-                if len(self._slots) < self._limit:
-                    try:
-                        slot = Slot(self._engine, self._contexts, self._listener)
-                    except DeviceMemoryError:
-                        if not self._slots:
-                            raise
-                        self._limit = len(self._slots)  # the GPU has no room for another
-                        continue
-                    self._slots.append(slot)
-                    return slot
-                self._changed.wait()
+    def _slot(self) -> Slot:
+        held = self._held()
+        if self._place is None:
+            self._place = Slot(*held, self._heard.listener if self._heard else None)
+        return self._place

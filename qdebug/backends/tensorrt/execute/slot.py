@@ -1,17 +1,15 @@
-"""One execution at a time: a context, a stream, and buffers on both sides that grow as needed."""
+"""A place to execute an engine: a context, a stream, and buffers that grow as needed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
-from qdebug.backends.tensorrt.execute.cuda import Cuda, DeviceMemory, HostMemory
+from qdebug.backends.tensorrt.execute.cuda import Bytes, Cuda
 from qdebug.backends.tensorrt.execute.runtime import (
     Contexts,
     LoadedEngine,
@@ -24,24 +22,8 @@ from qdebug.backends.tensorrt.execute.runtime import (
 from qdebug.errors import BackendError
 from qdebug.types import Array, Feeds
 
-
-@dataclass(frozen=True)
-class RunTimes:
-    """GPU time of executions, in milliseconds, and how many they were."""
-
-    upload_ms: float = 0.0
-    execute_ms: float = 0.0
-    download_ms: float = 0.0
-    runs: int = 0
-
-    def plus(self, other: RunTimes) -> RunTimes:
-        """The sums."""
-        return RunTimes(
-            self.upload_ms + other.upload_ms,
-            self.execute_ms + other.execute_ms,
-            self.download_ms + other.download_ms,
-            self.runs + other.runs,
-        )
+_WIDEST = 8
+"""Bytes of the widest element there is."""
 
 
 class Listener(Protocol):
@@ -61,42 +43,48 @@ class Listener(Protocol):
 
 
 class _Buffer:
-    """The memory of one input or output, on the GPU and on the host."""
+    """The memory of one input or output, on the host and, unless it lives there, on the GPU."""
 
     def __init__(self, cuda: Cuda) -> None:
         self._cuda = cuda
-        self._size = 0
-        self.device: DeviceMemory | None = None
-        self.host: HostMemory | None = None
+        self._device: Any = None
+        self._host: Bytes | None = None
 
     def grow(self, size: int, on_host: bool) -> None:
         """Room for `size` bytes; what was there is lost."""
-        if self.host is not None and size <= self._size:
+        if self._host is not None and size <= self._host.size:
             return
         self.free()
-        self.host = self._cuda.allocate_host(size)
+        self._host = self._cuda.allocate_host(size)
         if not on_host:
-            self.device = self._cuda.allocate(size)
-        self._size = size
+            self._device = self._cuda.allocate(size)
 
     def array(self, shape: Shape, dtype: np.dtype[np.generic]) -> Array:
         """The host's side as an array that shares its memory."""
-        assert self.host is not None
-        return self.host.array[: byte_count(shape, dtype)].view(dtype).reshape(shape)
+        assert self._host is not None
+        return self._host[: byte_count(shape, dtype)].view(dtype).reshape(shape)
 
     @property
     def address(self) -> int:
         """What TensorRT is told."""
-        memory = self.device or self.host
-        assert memory is not None
-        return memory.address
+        assert self._host is not None
+        return int(self._host.ctypes.data if self._device is None else self._device)
+
+    def upload(self, size: int, stream: Any) -> None:
+        """Start to copy the first `size` bytes to the GPU, unless they live on the host."""
+        if self._device is not None and self._host is not None:
+            self._cuda.upload(self.address, self._host[:size], stream)
+
+    def download(self, size: int, stream: Any) -> None:
+        """Start to copy the first `size` bytes back, unless they live on the host."""
+        if self._device is not None and self._host is not None:
+            self._cuda.download(self._host[:size], self.address, stream)
 
     def free(self) -> None:
-        for memory in (self.device, self.host):
-            if memory is not None:
-                memory.free()
-        self.device = self.host = None
-        self._size = 0
+        """Give it back; doing so twice does nothing."""
+        if self._device is not None:
+            self._device.free()
+        self._device = self._host = None
 
 
 class Slot:
@@ -110,7 +98,6 @@ class Slot:
             BackendError: no memory on the GPU, or TensorRT refused.
         """
         self._engine = engine
-        self._contexts = contexts
         self._listener = listener
         self._buffers = {p.name: _Buffer(engine.cuda) for p in (*engine.inputs, *engine.outputs)}
         with engine.cuda.current(), engine.library.logs.collecting() as messages:
@@ -118,10 +105,8 @@ class Slot:
             if self.context is None:
                 raise failure(engine.library, "prepare the engine for execution", messages)
             self._stream = engine.cuda.stream()
-            self._events = [engine.cuda.event() for _ in range(4)]
             if listener is not None:
                 listener.attach(self.context)
-        self.times = RunTimes()
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Execute once: new arrays of the outputs and of what the listener heard.
@@ -134,27 +119,33 @@ class Slot:
             self._set_inputs(feeds)
             shapes = self._output_shapes()
             self._set_outputs(shapes)
-            self._enqueue(feeds, shapes, messages)
+            for port in self._engine.inputs:
+                self._buffers[port.name].upload(feeds[port.name].nbytes, self._stream)
+            self._execute(messages)
+            for port in self._readable():
+                assert port.dtype is not None
+                size = byte_count(shapes[port.name], port.dtype)
+                self._buffers[port.name].download(size, self._stream)
             self._stream.synchronize()
-            upload, execute, download = (b.elapsed_ms(a) for a, b in pairwise(self._events))
             found = self._outputs(shapes)
             if self._listener is not None:
                 found.update(self._listener.collect())
-        self.times = self.times.plus(RunTimes(upload, execute, download, 1))
         return found
 
     def execute_ms(self, feeds: Feeds, rounds: int) -> list[float]:
         """GPU time of `rounds` executions of the same inputs, without copies."""
         self.run(feeds)
         durations = []
-        with self._engine.cuda.current(), self._engine.library.logs.collecting() as messages:
-            before, after, *_ = self._events
+        cuda = self._engine.cuda
+        with cuda.current(), self._engine.library.logs.collecting() as messages:
+            before, after = cuda.event(), cuda.event()
             for _ in range(rounds):
-                self._stream.record(before)
+                before.record(self._stream)
                 self._execute(messages)
-                self._stream.record(after)
+                after.record(self._stream)
                 self._stream.synchronize()
-                durations.append(after.elapsed_ms(before))
+                durations.append(float(after.time_since(before)))
+            del before, after
         return durations
 
     def close(self) -> None:
@@ -163,7 +154,6 @@ class Slot:
             for buffer in self._buffers.values():
                 stack.callback(buffer.free)
             self.context = None
-            self._events.clear()
             del self._stream
 
     def _check(self, feeds: Feeds) -> None:
@@ -228,27 +218,8 @@ class Slot:
             buffer.grow(size, port.on_host)
             self.context.set_tensor_address(port.name, buffer.address)
 
-    def _enqueue(self, feeds: Feeds, shapes: Mapping[str, Shape], messages: Any) -> None:
-        """Fill the stream, with an event before and after each of its three parts."""
-        start, uploaded, executed, downloaded = self._events
-        self._stream.record(start)
-        for port in self._engine.inputs:
-            buffer = self._buffers[port.name]
-            if buffer.device is not None and buffer.host is not None:
-                self._stream.upload(buffer.address, buffer.host, feeds[port.name].nbytes)
-        self._stream.record(uploaded)
-        self._execute(messages)
-        self._stream.record(executed)
-        for port in self._readable():
-            buffer = self._buffers[port.name]
-            assert port.dtype is not None
-            if buffer.device is not None and buffer.host is not None:
-                size = byte_count(shapes[port.name], port.dtype)
-                self._stream.download(buffer.host, buffer.address, size)
-        self._stream.record(downloaded)
-
     def _execute(self, messages: Any) -> None:
-        if not self.context.execute_async_v3(self._stream.handle):
+        if not self.context.execute_async_v3(int(self._stream.handle)):
             raise failure(self._engine.library, "execute the engine", messages)
 
     def _outputs(self, shapes: Mapping[str, Shape]) -> dict[str, Array]:
@@ -258,7 +229,3 @@ class Slot:
             array = self._buffers[port.name].array(shapes[port.name], port.dtype)
             found[port.name] = array.astype(given_type(port.dtype))
         return found
-
-
-_WIDEST = 8
-"""Bytes of the widest element there is."""

@@ -13,7 +13,7 @@ from recording import Fake, Memory, Recorder
 
 from qdebug.backends.tensorrt.build import build, settings
 from qdebug.backends.tensorrt.execute.device import Device
-from qdebug.backends.tensorrt.library import Library, load_library
+from qdebug.backends.tensorrt.library import Library, LibraryKind, load_library
 
 _LAYER_TYPES = {
     "Conv": "CONVOLUTION",
@@ -30,7 +30,7 @@ _DATA_TYPES = {1: "FLOAT", 10: "HALF", 3: "INT8", 6: "INT32", 7: "INT64", 9: "BO
 def recorded_library() -> tuple[Library, Recorder]:
     """The library, with a builder that gives b"engine", and what is done to it. The machine is
     taken to have a GPU."""
-    library = load_library("tensorrt")
+    library = load_library(LibraryKind.CLASSIC)
     trt = library.module
     recorder = Recorder(trt)
     network = recorder.fake("INetworkDefinition", num_layers=0, get_flag=lambda flag: False)

@@ -17,12 +17,11 @@ import library as stand_in
 import onnx
 from recording import Fake, Memory, Recorder
 
-from qdebug.backends.tensorrt import backend
-from qdebug.backends.tensorrt.build import cache
+from qdebug.backends.tensorrt import backend, process
 from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.backends.tensorrt.execute import runtime
 from qdebug.backends.tensorrt.execute.device import Device
-from qdebug.backends.tensorrt.library import Library
+from qdebug.backends.tensorrt.library import Library, LibraryKind
 from qdebug.network.graph import Graph
 from qdebug.network.layers import find_layers
 from qdebug.network.load import read_model
@@ -47,10 +46,16 @@ def obedient_library() -> tuple[Library, Recorder]:
     cuda = FakeCuda()
     for module in (runtime, backend):
         vars(module)["open_cuda"] = lambda: cuda
-    for module in (backend, cache):
-        vars(module)["find_device"] = lambda: Device("a GPU", (8, 9), 1)
+    vars(backend)["find_device"] = lambda: Device("a GPU", (8, 9), 1)
+    vars(process)["open_classic"] = _open_here
     stand_in._run = lambda recorder, config: _run(library, recorder, config)
     return library, recorder
+
+
+def _open_here(**settings: Any) -> Any:
+    """Where the stand-in is, in the place of a process of its own."""
+    settings.pop("build_timeout", None)
+    return backend.open_runtime(LibraryKind.CLASSIC, **settings)
 
 
 def _run(library: Library, recorder: Recorder, config: Fake) -> Memory:

@@ -29,7 +29,7 @@ from qdebug.network.load import read_model
 from qdebug.network.prepare import prepare_model
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.backends.tensorrt.build.build import build_engine
-from qdebug.backends.tensorrt.build.cache import EngineCache
+from qdebug.memo import Memo
 from qdebug.backends.tensorrt.build.implicit import make_calibrator
 from qdebug.plan.constraints import constrained_graph, constraints_in
 from qdebug.backends.tensorrt.build.settings import BuildSettings, ShapeRange
@@ -53,7 +53,7 @@ settings = BuildSettings(
     timing_cache=Path({str(timing)!r}), sparsity=True, profile=profile, refit=True,
     version_compatible=True, unfused_debug_tensors=True,
 )
-steps, cache = [], EngineCache(Path({str(tmp_path)!r}) / "engines")
+steps, cache = [], Memo(Path({str(tmp_path)!r}) / "engines")
 for _ in range(2):  # the second is taken from the cache
     built = build_engine(
         library, onnx.load({str(model)!r}), settings, cache=cache, progress=steps.append,
@@ -232,9 +232,9 @@ for attempt in (lambda: build(False), lambda: make_calibrator(library, {})):
 
 LOAD = """
 from qdebug.errors import QdebugError
-from qdebug.backends.tensorrt.library import load_library
+from qdebug.backends.tensorrt.library import LibraryKind, load_library
 try:
-    print(load_library("tensorrt"))
+    print(load_library(LibraryKind.CLASSIC))
 except QdebugError as error:
     print(error.exit_code, error)
 """
@@ -254,7 +254,7 @@ def test_bindings_and_library_of_different_versions(classic: Run) -> None:
 def test_a_library_that_gives_no_builder(classic: Run) -> None:
     """What happens with an old driver: the entry point returns null."""
     code = """
-from qdebug.backends.tensorrt.library import load_library
+from qdebug.backends.tensorrt.library import LibraryKind, load_library
 from qdebug.backends.tensorrt.build import build
 from qdebug.backends.tensorrt.build import settings
 from qdebug.backends.tensorrt.execute.device import Device
@@ -263,16 +263,9 @@ from qdebug.errors import QdebugError
 import onnx
 settings.find_device = lambda: Device("a GPU", (8, 9), 1)
 try:
-    build.build_engine(load_library("tensorrt"), onnx.ModelProto(), BuildSettings())
+    build.build_engine(load_library(LibraryKind.CLASSIC), onnx.ModelProto(), BuildSettings())
 except QdebugError as error:
     print(error.exit_code, error)
 """
     said = classic("11.4.0.106", code)
     assert said.startswith("3 TensorRT 11.4.0.106") and "QD-BACKEND-VERSIONS-DIFFER" in said
-
-
-def test_one_library_per_process(classic: Run, rtx: object) -> None:
-    code = LOAD + LOAD.replace('"tensorrt"', '"tensorrt-rtx"')
-    said = classic("10.16.1.11", code)
-    assert "version=(10, 16, 1, 11)" in said
-    assert "QD-USAGE-TENSORRT-BOTH" in said

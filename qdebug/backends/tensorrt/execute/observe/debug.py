@@ -24,15 +24,14 @@ from qdebug.backends.tensorrt.execute.observe.unfused import candidates, not_obs
 from qdebug.backends.tensorrt.execute.runtime import (
     Contexts,
     LoadedEngine,
-    failure,
     given_type,
+    layers_json,
     numpy_type,
 )
 from qdebug.backends.tensorrt.execute.session import Heard, TensorRTSession
 from qdebug.backends.tensorrt.execute.slot import Slot
 from qdebug.backends.tensorrt.factory import EngineFactory, probe_feeds
 from qdebug.engine_info.files.layer_info import read_layer_info
-from qdebug.engine_info.layers import EngineLayer
 from qdebug.network.graph import Graph
 from qdebug.types import Array, Feeds, Skipped, Tensors
 
@@ -42,16 +41,16 @@ def open_with_debug(
 ) -> Session:
     """A session that receives `wanted` as debug tensors; an execution on noise shows which
     arrive."""
-    made = maker.make(proto, debug=wanted)
-    listener = _listener(made.engine, CaptureWay.DEBUG)
-    heard = _probe(made.engine, listener)
+    engine, unmarked = maker.make(proto, debug=wanted)
+    listener = _listener(engine, CaptureWay.DEBUG)
+    heard = _probe(engine, listener)
     dtypes = {t: heard[t].dtype for t in wanted if t in heard}
-    marked = {s.tensor for s in made.skipped}
+    marked = {s.tensor for s in unmarked}
     reason = "the library took it as a debug tensor and never reported it"
     silent = [Skipped(t, reason) for t in wanted if t not in heard and t not in marked]
     return TensorRTSession(
-        made.engine,
-        skipped=[*absent, *made.skipped, *silent],
+        engine,
+        skipped=[*absent, *unmarked, *silent],
         heard=Heard(listener, dtypes, lambda found, _: found),
     )
 
@@ -61,12 +60,13 @@ def open_unfused(
 ) -> Session:
     """A session that receives the tensors between the engine's kernels, as far as they are known to
     be `wanted` ones. An execution on noise, and its simulation, show which is which."""
-    made = maker.make(proto, unfused=True)
-    listener = _listener(made.engine, CaptureWay.UNFUSED)
-    heard = _probe(made.engine, listener)
+    engine, _ = maker.make(proto, unfused=True)
+    listener = _listener(engine, CaptureWay.UNFUSED)
+    heard = _probe(engine, listener)
     graph = Graph(onnx.shape_inference.infer_shapes(proto))
-    options = candidates(_layers(made.engine), graph)
-    feeds = probe_feeds(made.engine)
+    layers = read_layer_info(json.loads(layers_json(engine)), "the engine").layers
+    options = candidates(layers, graph)
+    feeds = probe_feeds(engine)
     places = place_tensors(options, heard, _simulate(maker, proto, options, feeds))
     known = set(wanted).intersection(shapes_for(proto, {n: a.shape for n, a in feeds.items()}))
     names = {inner: p for inner, p in places.items() if p.tensor in known}
@@ -82,7 +82,7 @@ def open_unfused(
         }
 
     return TensorRTSession(
-        made.engine,
+        engine,
         skipped=[*absent, *not_observed(wanted, names)],
         heard=Heard(listener, {p.tensor: heard[n].dtype for n, p in names.items()}, translate),
     )
@@ -113,16 +113,6 @@ def _probe(engine: LoadedEngine, listener: DebugListener) -> dict[str, Array]:
         return slot.run(probe_feeds(engine))
     finally:
         slot.close()
-
-
-def _layers(engine: LoadedEngine) -> tuple[EngineLayer, ...]:
-    trt = engine.library.module
-    with engine.cuda.current(), engine.library.logs.collecting() as messages:
-        inspector = engine.raw.create_engine_inspector()
-        text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
-    if not text:
-        raise failure(engine.library, "tell the engine's layers", messages)
-    return read_layer_info(json.loads(text), "the engine").layers
 
 
 class DebugListener:

@@ -13,6 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from qdebug.backends.base import Session
+from qdebug.backends.sizing import capture_groups
 from qdebug.backends.tensorrt.execute.cuda import DeviceMemoryError
 from qdebug.backends.tensorrt.execute.session import TensorRTSession
 from qdebug.backends.tensorrt.factory import EngineFactory, probe_feeds
@@ -45,10 +46,10 @@ def open_with_outputs(
         return session
 
     def attempt(group: Sequence[str]) -> TensorRTSession:
-        made = maker.make(proto, outputs=group)
-        session = TensorRTSession(made.engine, skipped=made.skipped)
+        engine, unmarked = maker.make(proto, outputs=group)
+        session = TensorRTSession(engine, skipped=unmarked)
         try:
-            session.run(probe_feeds(made.engine))
+            session.run(probe_feeds(engine))
         except BaseException:
             session.close()
             raise
@@ -71,16 +72,7 @@ def groups_within(
     if budget_bytes is None:
         return [list(tensors)] if tensors else []
     unknown = max((sizes[t] for t in tensors if t in sizes), default=0)
-    groups: list[list[str]] = []
-    room = 0
-    for tensor in tensors:
-        size = sizes.get(tensor, unknown)
-        if not groups or size > room:
-            groups.append([])
-            room = budget_bytes
-        groups[-1].append(tensor)
-        room -= size
-    return groups
+    return capture_groups(tensors, {t: sizes.get(t, unknown) for t in tensors}, budget_bytes)
 
 
 def build_groups(
@@ -106,7 +98,7 @@ def build_groups(
             built.append(build(group))
         except (BackendError, ModelError) as error:
             if not blameless:
-                _discard(build(()))
+                build(())
                 blameless = True
             if len(group) == 1:
                 skipped.append(Skipped(group[0], f"as an output, {error.message}"))
@@ -114,12 +106,6 @@ def build_groups(
                 half = len(group) // 2
                 pending += [group[half:], group[:half]]
     return built, tuple(skipped)
-
-
-def _discard(built: object) -> None:
-    close = getattr(built, "close", None)
-    if close is not None:
-        close()
 
 
 ResultT = TypeVar("ResultT")

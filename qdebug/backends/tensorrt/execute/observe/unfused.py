@@ -113,7 +113,7 @@ class _Match:
 
 def _place(heard: Array, tensors: Mapping[str, Array]) -> Place | None:
     fitting = {t: a for t, a in tensors.items() if a.dtype == heard.dtype and a.size == heard.size}
-    for orders in (_as_is, _permuted):
+    for orders in (lambda shape: [tuple(range(len(shape)))], _permuted):
         matches = []
         for tensor, array in fitting.items():
             for order in orders(array.shape):
@@ -125,10 +125,6 @@ def _place(heard: Array, tensors: Mapping[str, Array]) -> Place | None:
             clear = all(best.clearer_than(m) for m in matches if m is not best)
             return best.place if clear else None
     return None
-
-
-def _as_is(shape: Sequence[int]) -> list[tuple[int, ...]]:
-    return [tuple(range(len(shape)))]
 
 
 def _permuted(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
