@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +11,7 @@ import onnx
 from qdebug.backends.base import Session
 from qdebug.backends.int8_kernels import Int8Kernels, has_kernels
 from qdebug.execute.context import Context
-from qdebug.plan.imported import REST
+from qdebug.plan.imported import REST, Imported
 from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import BoundPlan, bind_plan
@@ -103,12 +103,16 @@ def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
     for node, layer in owners.items():
         by_layer.setdefault(layer, []).append(node)
     changed = [x.name for x in layers if not model.changed.keys().isdisjoint(x.nodes)]
-
-    def without_rounding(high: High) -> onnx.ModelProto:
-        return model.without(n for layer in high for n in by_layer.get(layer, ())).lowered
-
     everything = frozenset({*names, REST})
-    return Candidates(context, names, everything, without_rounding, _changed_note(changed))
+    candidate = partial(_without_rounding, model, by_layer)
+    return Candidates(context, names, everything, candidate, _changed_note(changed))
+
+
+def _without_rounding(
+    model: Imported, by_layer: Mapping[str, Sequence[str]], high: High
+) -> onnx.ModelProto:
+    """The model in which the nodes of these layers round nothing."""
+    return model.without(n for layer in high for n in by_layer.get(layer, ())).lowered
 
 
 def _changed_note(layers: Sequence[str]) -> tuple[str, ...]:
