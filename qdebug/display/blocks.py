@@ -109,7 +109,10 @@ def table_of(
     listed, used = list(items), [column for column in columns if column is not None]
     return Table(
         tuple(column for column, _ in used),
-        tuple(tuple(_told(cell(item)) for _, cell in used) for item in listed),
+        tuple(
+            tuple("–" if (told := cell(item)) is None else printable(str(told)) for _, cell in used)
+            for item in listed
+        ),
         tuple(style(item) for item in listed),
     )
 
@@ -119,10 +122,6 @@ def number_column(
 ) -> Cells[T]:
     """A column of figures of one unit; see `words.figure`."""
     return Column(head, "number", drop), lambda item: figure(cell(item), unit, digits)
-
-
-def _told(cell: object) -> str:
-    return "–" if cell is None else printable(str(cell))
 
 
 def conditions(checked: Iterable[Checked], unknown: str = "no value") -> Checks:

@@ -22,7 +22,6 @@ from qdebug.display.blocks import (
 from qdebug.engine_info.audit import Audit, AuditedLayer, AuditVerdict
 from qdebug.results.attribution import KERNEL, REFERENCE_MISMATCH
 from qdebug.results.engine import EngineExecution, EngineReport
-from qdebug.results.observation import CaptureCheck
 from qdebug.results.words import decibel, figure, first_names
 from qdebug.wording import counted, option, printable
 
@@ -176,7 +175,9 @@ def _facts(done: EngineExecution) -> Iterator[tuple[str, str | None]]:
         text = f"FP32 engine against FP32 on the CPU: {_apart(db)}; built twice: {again}"
         yield f"preflight {printable(name)}", text
     for check in done.checks:
-        yield f"observed as {check.way}", check.hides or _undisturbed(check)
+        apart = _apart(min((x.difference_db for x in check.outputs), default=math.inf))
+        told = f"{check.observed} tensors; outputs against the clean engine's: {apart}"
+        yield f"observed as {check.way}", check.hides or told
     skipped = f"{counted(done.skipped, 'tensor')} ({option('json')} says why)"
     yield "not observed", skipped if done.skipped else None
     agreement = done.agreement
@@ -200,11 +201,6 @@ def _reservation(done: EngineExecution) -> str:
         )
     changed = f"observing it as {ways} would have changed the engine"
     return f"Observed as {used.way}: {changed}." if others else ""
-
-
-def _undisturbed(check: CaptureCheck) -> str:
-    apart = min((x.difference_db for x in check.outputs), default=math.inf)
-    return f"{check.observed} tensors; outputs against the clean engine's: {_apart(apart)}"
 
 
 def _apart(db: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 
 from rich.cells import cell_len, set_cell_size
 
@@ -81,14 +82,10 @@ def _apart(group: Sequence[str], width: int, others: set[str]) -> dict[str, str]
 def _numbered(group: Sequence[str], width: int, others: set[str]) -> dict[str, str]:
     """The names of `group`, each with a number, and none in `others`."""
     found: dict[str, str] = {}
-    number = 0
+    marks = (f"…#{number}" for number in count(1))
     for name in group:
-        short = None
-        while short is None or short in others:
-            number += 1
-            mark = f"…#{number}"
-            short = shorten(name, width - len(mark)) + mark
-        found[name] = short
+        numbered = (shorten(name, width - len(mark)) + mark for mark in marks)
+        found[name] = next(short for short in numbered if short not in others)
     return found
 
 

@@ -193,51 +193,36 @@ def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[s
         yield f"{_numbers(rows)} {what}:", [printable(line) for line in lines]
 
 
-class _Mismatch(NamedTuple):
-    """Layers of an engine that were built in the same precision, which is not the planned one."""
-
-    requested: str
-    built: str
-    layers: tuple[str, ...]
-
-
-def _mismatches(engine: EngineFacts, detailed: bool) -> Iterator[_Mismatch]:
-    """By the precisions; or, in detail, by layer."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for each in engine.mismatches:
-        alike.setdefault((each.requested, each.built), []).append(each.layer)
-    for how, layers in alike.items():
-        for group in ([layer] for layer in layers) if detailed else [layers]:
-            yield _Mismatch(*how, tuple(group))
-
-
 def _misbuilt(result: SweepResult, detailed: bool) -> Parts:
-    """What was not built as planned, each for all the rows it is true of."""
-    rows: dict[_Mismatch, list[int]] = {}
+    """What was not built as planned: layers of the same precisions together, or in detail each by
+    itself; each for all the rows it is true of."""
+    rows: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
     for row in result.combinations:
-        for mismatch in _mismatches(row.engine, detailed) if row.engine else ():
-            rows.setdefault(mismatch, []).append(row.number)
-    if not rows:
-        return None
+        alike: dict[tuple[str, str, str], list[str]] = {}
+        for each in row.engine.mismatches if row.engine else ():
+            how = each.requested, each.built, each.layer if detailed else ""
+            alike.setdefault(how, []).append(each.layer)
+        for (requested, built, _), layers in alike.items():
+            rows.setdefault((requested, built, tuple(layers)), []).append(row.number)
     every = "" if detailed else f" ({option('verbose')} lists every layer)"
-    listed = list(rows)[: None if detailed else _MOST_LISTED]
+    listed = list(rows.items())[: None if detailed else _MOST_LISTED]
     more = len(rows) - len(listed)
-    layers: Cells[_Mismatch] = Column("layers", "number"), lambda m: len(m.layers)
     table = table_of(
         listed,
         [
-            (Column("rows", "value"), lambda m: _numbers(rows[m])),
-            None if detailed else layers,
-            (Column("requested"), lambda m: m.requested),
-            (Column("built"), lambda m: m.built),
-            (Column("layer" if detailed else "first layer", "name"), lambda m: m.layers[0]),
+            (Column("rows", "value"), lambda m: _numbers(m[1])),
+            None if detailed else (Column("layers", "number"), lambda m: len(m[0][2])),
+            (Column("requested"), lambda m: m[0][0]),
+            (Column("built"), lambda m: m[0][1]),
+            (Column("layer" if detailed else "first layer", "name"), lambda m: m[0][2][0]),
         ],
     )
-    return (
+    shown = (
         Line(f"Not built as planned{every}:", "note"),
         table,
         Line(f"and {more} more like these", "muted") if more else None,
     )
+    return shown if rows else None
 
 
 def _verdict(result: SweepResult) -> Iterator[Line]:

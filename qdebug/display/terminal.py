@@ -117,7 +117,10 @@ def _fitted(
     """The columns that `width` has room for, their cells cut to it, and the heads of the others."""
     columns = [(column, _cut(column, cells)) for column, cells in columns]
     hidden: list[str] = []
-    while _needed(columns) > width + 1:  # nothing stands behind the last
+    while width + 1 < sum(  # nothing stands behind the last; names may be cut
+        min(_width(c, cells), _SHORTEST_NAME + 1) if c.kind == "name" else _width(c, cells)
+        for c, cells in columns
+    ):
         last = max((column for column, _ in columns), key=lambda column: column.drop)
         if not last.drop:
             break
@@ -149,14 +152,6 @@ def _width(column: Column, cells: Sequence[str]) -> int:
     if column.kind == "rest":
         return _SHORTEST_REST
     return 1 + widest(cells, cell_len(column.head))
-
-
-def _needed(columns: Sequence[tuple[Column, list[str]]]) -> int:
-    """The least width: names may be cut."""
-    return sum(
-        min(_width(c, cells), _SHORTEST_NAME + 1) if c.kind == "name" else _width(c, cells)
-        for c, cells in columns
-    )
 
 
 def _print_rich(console: Console, table: RichTable) -> None:

@@ -98,26 +98,26 @@ def packed(details: Iterable[TensorDetails], names: Sequence[str], room: int) ->
     """
     blocks: list[str] = []
     where: dict[str, int] = {}
-    waiting: dict[str, str] = {}
-    size = used = 0
-    for found in details:
-        # Thousands of numbers, all finite: to_json would look at each.
-        waiting[found.name] = json.dumps(found, allow_nan=False, default=vars)
-        size += len(waiting[found.name])
-        if size < _CHUNK_BYTES:
-            continue
-        block = _block(waiting)
-        if used + len(block) > room:
-            waiting = {}
+    for texts in _batches(details):
+        block = _block(texts)
+        if sum(map(len, blocks)) + len(block) > room:
             break
-        where |= dict.fromkeys(waiting, len(blocks))
-        blocks.append(block)
-        used += len(block)
-        waiting, size = {}, 0
-    if waiting and used + len(block := _block(waiting)) <= room:
-        where |= dict.fromkeys(waiting, len(blocks))
+        where |= dict.fromkeys(texts, len(blocks))
         blocks.append(block)
     return Chunks(tuple(blocks), where, tuple(n for n in names if n not in where))
+
+
+def _batches(details: Iterable[TensorDetails]) -> Iterator[dict[str, str]]:
+    """JSON by tensor, of about _CHUNK_BYTES at once."""
+    texts: dict[str, str] = {}
+    for found in details:
+        # Thousands of numbers, all finite: to_json would look at each.
+        texts[found.name] = json.dumps(found, allow_nan=False, default=vars)
+        if sum(map(len, texts.values())) >= _CHUNK_BYTES:
+            yield texts
+            texts = {}
+    if texts:
+        yield texts
 
 
 def _block(texts: Mapping[str, str]) -> str:

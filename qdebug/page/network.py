@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from qdebug.engine_info.layers import EngineLayer, Role
@@ -76,15 +75,16 @@ def kernels_of(description: Description, result: Json) -> tuple[Kernel, ...]:
     places = {node.name: k for k, node in enumerate(description.nodes)}
     ops = {node.name: node.op for node in description.nodes}
 
-    def kernel(found: _Found) -> Kernel:
-        nodes = found.nodes if places.keys() & found.nodes else (found.name, *_served(found.name))
+    def kernel(found: _Layer) -> Kernel:
+        name, nodes, precision, ms, detail, role = found
+        known = nodes if places.keys() & nodes else (name, *_served(name))
         return Kernel(
-            name=found.name,
-            role=found.role or _role(found, ops),
-            precision=found.precision,
-            nodes=tuple(dict.fromkeys(places[n] for n in nodes if n in places)),
-            ms=found.ms,
-            detail=found.detail,
+            name=name,
+            role=role or _role(name, nodes, ops),
+            precision=precision,
+            nodes=tuple(dict.fromkeys(places[n] for n in known if n in places)),
+            ms=ms,
+            detail=detail,
         )
 
     return tuple(map(kernel, _engine_layers(result)))
@@ -98,55 +98,39 @@ def _served(name: str) -> tuple[str, ...]:
     return tuple(found[1].split(" + ")) if found else ()
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A layer of an engine, as a result tells of it; `role` is "" where it does not."""
-
-    name: str
-    nodes: tuple[str, ...]
-    precision: str
-    ms: float | None = None
-    detail: str = ""
-    role: str = ""
+_Layer = tuple[str, tuple[str, ...], str, float | None, str, str]
+"""A layer of an engine, as a result tells of it: its name, its nodes, the precision, ms, details
+and the role; "" for what it does not tell."""
 
 
-def _role(found: _Found, ops: Mapping[str, str]) -> str:
+def _role(name: str, nodes: Sequence[str], ops: Mapping[str, str]) -> str:
     """What a layer is there for: by its name, or else by its nodes. A name that TensorRT's compiler
     made lists all that the layer computes."""
-    role = EngineLayer(found.name).role
-    if role is Role.OTHER and not found.name.startswith("_"):
-        multiplies = any(ops.get(node) in QUANTIZABLE_OPS for node in found.nodes)
+    role = EngineLayer(name).role
+    if role is Role.OTHER and not name.startswith("_"):
+        multiplies = any(ops.get(node) in QUANTIZABLE_OPS for node in nodes)
         return Role.MATRIX if multiplies else role
     return role
 
 
-def _engine_layers(result: Json) -> Iterator[_Found]:
+def _engine_layers(result: Json) -> Iterator[_Layer]:
     if str(result.get("schema", "")).startswith("qdebug.inspect/"):
         return map(_inspected, result["layers"])
     engine = result.get("engine") or {}
     kernels = (engine.get("execution") or {}).get("kernels") or ()
     measured = (
-        _Found(row["name"], tuple(row["onnx_nodes"]), row.get("precision") or "", row["ms"])
+        (row["name"], tuple(row["onnx_nodes"]), row.get("precision") or "", row["ms"], "", "")
         for row in kernels
     )
     return measured if kernels else _audited(engine.get("audit") or {"layers": ()})
 
 
-def _inspected(row: Json) -> _Found:
-    reads, writes, tactic = row.get("inputs"), row.get("outputs"), row.get("tactic")
-    details = (
-        f"reads {_operands(reads)}" if reads else "",
-        f"writes {_operands(writes)}" if writes else "",
-        f"tactic {tactic}" if tactic else "",
-    )
-    return _Found(
-        row["name"],
-        tuple(row["onnx_nodes"]),
-        row.get("precision") or "",
-        row.get("time_ms"),
-        "; ".join(filter(None, details)),
-        row["role"],
-    )
+def _inspected(row: Json) -> _Layer:
+    sides = (("reads", row.get("inputs")), ("writes", row.get("outputs")))
+    details = [f"{word} {_operands(rows)}" for word, rows in sides if rows]
+    details += [f"tactic {row['tactic']}"] if row.get("tactic") else []
+    precision, nodes = row.get("precision") or "", tuple(row["onnx_nodes"])
+    return row["name"], nodes, precision, row.get("time_ms"), "; ".join(details), row["role"]
 
 
 def _operands(rows: Sequence[Json]) -> str:
@@ -156,18 +140,16 @@ def _operands(rows: Sequence[Json]) -> str:
     return ", ".join(" ".join(filter(None, each)) for each in words)
 
 
-def _audited(audit: Json) -> Iterator[_Found]:
+def _audited(audit: Json) -> Iterator[_Layer]:
     """The layers that an audit places nodes in: not those that only the engine has."""
     nodes: dict[str, list[str]] = {}
-    precisions: dict[str, str] = {}
+    precisions = {row.get("engine_layer"): row.get("built") or "" for row in audit["layers"]}
     for row in audit["layers"]:
-        if row.get("engine_layer"):
-            precisions[row["engine_layer"]] = row.get("built") or ""
         for node in row["nodes"]:
             for layer in node["engine_layers"]:
                 nodes.setdefault(layer, []).append(node["name"])
     for name, members in nodes.items():
-        yield _Found(name, tuple(members), precisions.get(name, ""))
+        yield name, tuple(members), precisions.get(name, ""), None, "", ""
 
 
 def _shape(shape: Sequence[int] | None) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,22 +86,17 @@ def _filled(scopes: Sequence[Scope]) -> list[Scope]:
     return found
 
 
-@dataclass(frozen=True)
-class Repeats:
-    """A sequence that occurs several times in a row.
-
-    Attributes:
-        start: of the first. period: its length. count: how often it occurs.
-    """
+class Repeats(NamedTuple):
+    """A sequence of `period` nodes that occurs `times` times in a row from the node `start` on."""
 
     start: int
     period: int
-    count: int
+    times: int
 
     @property
     def stop(self) -> int:
         """The end of the last."""
-        return self.start + self.period * self.count
+        return self.start + self.period * self.times
 
 
 def repeated_scopes(kinds: Sequence[str], reads: Sequence[Sequence[int]]) -> list[Scope]:
@@ -113,16 +108,14 @@ def repeated_scopes(kinds: Sequence[str], reads: Sequence[Sequence[int]]) -> lis
         reads: the nodes that each one reads, as positions.
     """
     _, codes = np.unique(np.asarray(kinds, dtype=str), return_inverse=True)
-    found = sorted(
-        _repeats(np.asarray(codes, np.int64), _crossing(len(kinds), reads), 0, len(kinds)),
-        key=lambda repeats: repeats.start,
-    )
+    crossing = _crossing(len(kinds), reads)
+    found = list(_repeats(np.asarray(codes, np.int64), crossing, 0, len(kinds)))
     scopes: list[Scope] = [()] * len(kinds)
     for number, repeats in enumerate(found, start=1):
         outer = () if len(found) == 1 else (f"stage {number} of {len(found)}",)
         for node in range(repeats.start, repeats.stop):
             block = (node - repeats.start) // repeats.period + 1
-            scopes[node] = (*outer, f"block {block} of {repeats.count}")
+            scopes[node] = (*outer, f"block {block} of {repeats.times}")
     return scopes
 
 
@@ -130,57 +123,33 @@ def _crossing(count: int, reads: Sequence[Sequence[int]]) -> Ints:
     """How many nodes before each place are read behind it, int64 [nodes + 1]."""
     last = {source: reader for reader, sources in enumerate(reads) for source in sources}
     change = np.zeros(count + 2, np.int64)
-    for source, reader in last.items():
-        change[source + 1] += 1
-        change[reader + 1] -= 1
+    np.add.at(change, [source + 1 for source in last], 1)
+    np.add.at(change, [reader + 1 for reader in last.values()], -1)
     found: Ints = np.cumsum(change)[: count + 1]
     return found
 
 
-def _repeats(codes: Ints, crossing: Ints, start: int, stop: int) -> Iterator[Repeats]:
-    """The stretches of blocks within [start, stop): the longest, then those beside it."""
-    waiting = [(start, stop)]
-    while waiting:
-        low, high = waiting.pop()
-        best = _longest(codes, low, high)
-        if best is None:
-            continue
-        placed = _placed(best, crossing)
-        yield placed
-        waiting += [(low, placed.start), (placed.stop, high)]
+def _repeats(codes: Ints, crossing: Ints, low: int, high: int) -> Iterator[Repeats]:
+    """The stretches of blocks within [low, high), in order: the longest, and those beside it."""
+    best = _longest(codes, crossing, low, high)
+    if best is not None:
+        yield from _repeats(codes, crossing, low, best.start)
+        yield best
+        yield from _repeats(codes, crossing, best.stop, high)
 
 
-def _longest(codes: Ints, low: int, high: int) -> _Stretch | None:
+def _longest(codes: Ints, crossing: Ints, low: int, high: int) -> Repeats | None:
     """The longest stretch of repeats within [low, high); of the shortest period, where several
-    cover as much."""
-    part = codes[low:high]
-    best, covered = None, 0
+    cover as much. Its blocks begin where the fewest tensors cross their bounds."""
+    part, best = codes[low:high], Repeats(low, 0, 0)
     for period in range(_SHORTEST_PERIOD, len(part) // _FEWEST_REPEATS + 1):
         same = np.concatenate([[False], part[:-period] == part[period:], [False]])
-        edges = np.flatnonzero(same[1:] != same[:-1])
-        begins, ends = edges[::2], edges[1::2]
-        if not len(begins):
-            continue
-        which = int(np.argmax(ends - begins))
-        size = int(ends[which] - begins[which]) + period
-        count = size // period
-        if count >= _FEWEST_REPEATS and count * period > covered:
-            best, covered = _Stretch(low + int(begins[which]), size, period), count * period
-    return best
-
-
-@dataclass(frozen=True)
-class _Stretch:
-    """`size` nodes from `start` on, which repeat with a period, whole times or not."""
-
-    start: int
-    size: int
-    period: int
-
-
-def _placed(stretch: _Stretch, crossing: Ints) -> Repeats:
-    """The blocks of a stretch, which begin where the fewest tensors cross their bounds."""
-    count, spare = divmod(stretch.size, stretch.period)
-    bounds = np.arange(count + 1) * stretch.period + stretch.start
-    cost = [int(crossing[bounds + shift].sum()) for shift in range(spare + 1)]
-    return Repeats(stretch.start + int(np.argmin(cost)), stretch.period, count)
+        begins, ends = np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2).T
+        which = int(np.argmax(ends - begins)) if len(begins) else 0
+        size = int(ends[which] - begins[which]) + period if len(begins) else 0
+        count, spare = divmod(size, period)
+        if count >= _FEWEST_REPEATS and count * period > best.stop - best.start:
+            bounds = np.arange(count + 1) * period + low + begins[which]
+            shift = np.argmin([crossing[bounds + k].sum() for k in range(spare + 1)])
+            best = Repeats(int(bounds[0] + shift), period, count)
+    return best if best.times else None

@@ -121,6 +121,14 @@ class _Server(ThreadingHTTPServer):
         self._context.copy().run(super().process_request_thread, *arguments)
 
 
+class _RefusedError(Exception):
+    """The request is answered with a status and a few words."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One request. Three addresses exist: the page, `detail` and `status`, all below the token."""
 
@@ -132,61 +140,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer, or say in a few words why not."""
-        if not self._is_for_us():
-            self._send(HTTPStatus.FORBIDDEN, "text/plain", "This address serves another host.")
-            return
+        status, kind = HTTPStatus.OK, "application/json"
         try:
-            url = urlsplit(self.path)
-        except ValueError:  # of a whole address, whose host cannot be one
-            self._send(HTTPStatus.BAD_REQUEST, "text/plain", "The request is not understood.")
-            return
-        token, _, name = url.path.removeprefix("/").partition("/")
-        if not secrets.compare_digest(token.encode(), self.token.encode()):
-            self._send(
-                HTTPStatus.FORBIDDEN,
-                "text/plain",
-                "The token in the address is not the one that qdebug view printed.",
-            )
-            return
-        try:
-            self._answer(name, parse_qs(url.query))
-        except ReplacedError:
-            self._send(HTTPStatus.CONFLICT, "text/plain", "The run file was replaced meanwhile.")
-        except QdebugError as error:
-            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error))
-
-    def _answer(self, name: str, query: dict[str, list[str]]) -> None:
-        if name == "":
-            self._send(HTTPStatus.OK, "text/html", self.source.html())
-        elif name == "status":
-            self._send_json(to_json(self.source.status()))
-        elif name == "detail":
-            self._detail(query)
-        else:
-            self._send(HTTPStatus.NOT_FOUND, "text/plain", "There is no such page.")
-
-    def _detail(self, query: dict[str, list[str]]) -> None:
-        try:
-            run, sample, channel = (_number(query, key) for key in ("run", "sample", "channel"))
-            tensor, version = query["tensor"][0], query.get("version", [""])[0]
-        except (KeyError, ValueError):
-            self._send(HTTPStatus.BAD_REQUEST, "text/plain", "The request is not understood.")
-            return
-        found = self.source.detail(run or 0, tensor, sample, channel, version)
-        if found is None:
-            self._send(HTTPStatus.NOT_FOUND, "text/plain", "There are no details of this tensor.")
-        else:
-            self._send_json(to_json(found))
-
-    def _is_for_us(self) -> bool:
-        host = self.headers.get("Host", "")
-        port = self.connection.getsockname()[1]
-        return host in (f"{ADDRESS}:{port}", f"localhost:{port}")
-
-    def _send_json(self, data: Any) -> None:
-        self._send(HTTPStatus.OK, "application/json", json.dumps(data, allow_nan=False))
-
-    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+            found = self._answer()
+            text = found if isinstance(found, str) else json.dumps(found, allow_nan=False)
+            kind = "text/html" if isinstance(found, str) else kind
+        except (_RefusedError, ReplacedError, QdebugError) as error:
+            status, kind, text = HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error)
+            if isinstance(error, ReplacedError):
+                status, text = HTTPStatus.CONFLICT, "The run file was replaced meanwhile."
+            status = error.status if isinstance(error, _RefusedError) else status
         body = text.encode("utf-8", "replace")  # names in a file may be no text
         with contextlib.suppress(ConnectionError):  # the reader went away
             self.send_response(status)
@@ -197,19 +160,38 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
 
+    def _answer(self) -> Any:
+        """The page, or what is sent as JSON."""
+        port = self.connection.getsockname()[1]
+        if self.headers.get("Host", "") not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
+            raise _RefusedError(HTTPStatus.FORBIDDEN, "This address serves another host.")
+        try:
+            url = urlsplit(self.path)
+            token, _, name = url.path.removeprefix("/").partition("/")
+            query = {key: values[0] for key, values in parse_qs(url.query).items()}
+            numbers = {k: int(query[k]) for k in ("run", "sample", "channel") if k in query}
+        except ValueError as error:  # of a whole address, whose host cannot be one
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, _UNKNOWN) from error
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            why = "The token in the address is not the one that qdebug view printed."
+            raise _RefusedError(HTTPStatus.FORBIDDEN, why)
+        if name == "":
+            return self.source.html()
+        if name == "status":
+            return to_json(self.source.status())
+        if name != "detail":
+            raise _RefusedError(HTTPStatus.NOT_FOUND, "There is no such page.")
+        if "tensor" not in query or min(numbers.values(), default=0) < 0:
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, _UNKNOWN)
+        run, sample, channel = (numbers.get(key) for key in ("run", "sample", "channel"))
+        version = query.get("version", "")
+        found = self.source.detail(run or 0, query["tensor"], sample, channel, version)
+        if found is None:
+            raise _RefusedError(HTTPStatus.NOT_FOUND, "There are no details of this tensor.")
+        return to_json(found)
+
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: addresses hold the token."""
 
 
-def _number(query: dict[str, list[str]], key: str) -> int | None:
-    """A number that is not negative; None where it is not given.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if key not in query:
-        return None
-    found = int(query[key][0])
-    if found < 0:
-        raise ValueError(key)
-    return found
+_UNKNOWN = "The request is not understood."

@@ -115,18 +115,19 @@ class SimulationAgreement:
 def simulation_agreement(items: Sequence[Attribution]) -> SimulationAgreement:
     """Compare the errors of the simulation with those of the engine, tensor by tensor."""
     relevant = [x for x in items if not x.total_db >= RELEVANT_DB]
-    near = [x for x in relevant if _same(x.quantization_db, x.total_db)]
+    near = [
+        x
+        for x in relevant
+        if (math.isnan(x.quantization_db) and math.isnan(x.total_db))
+        or x.quantization_db == x.total_db
+        or abs(x.quantization_db - x.total_db) <= TOLERANCE_DB
+    ]
     ranked = [x for x in items if math.isfinite(x.quantization_db) and math.isfinite(x.total_db)]
     return SimulationAgreement(
         tensors=len(relevant),
         within=len(near) / len(relevant) if relevant else None,
         spearman=_spearman([(x.quantization_db, x.total_db) for x in ranked]),
     )
-
-
-def _same(one: float, other: float) -> bool:
-    both_broken = math.isnan(one) and math.isnan(other)
-    return both_broken or one == other or abs(one - other) <= TOLERANCE_DB
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:

@@ -249,13 +249,17 @@ def inspection_of(
         plan=plan,
         audit=audit,
         diff=diff,
-        conditions=tuple(_checked(c, values[c.name], summary) for c in conditions),
+        conditions=tuple(
+            check_condition(
+                condition,
+                [values[condition.name]],
+                unknown_products(summary)
+                if condition.name.endswith("_share") and condition.name not in _OF_OTHERS
+                else "",
+            )
+            for condition in conditions
+        ),
     )
-
-
-def _checked(condition: Condition, value: float | None, summary: Summary) -> Checked:
-    share = condition.name.endswith("_share") and condition.name not in _OF_OTHERS
-    return check_condition(condition, [value], unknown_products(summary) if share else "")
 
 
 _OF_OTHERS = ("fused_share", "sparse_share")

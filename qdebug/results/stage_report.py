@@ -81,7 +81,7 @@ def _quantization(result: CompareResult) -> Stage:
     between = f"ONNX → {result.precision.upper()} (simulated)"
     engine = result.engine.execution if result.engine else None
     parts = (x for output in result.outputs for x in output.part_sqnrs_db)
-    sqnr = min(parts, key=_badness, default=math.nan)
+    sqnr = min(parts, key=lambda db: -math.inf if math.isnan(db) else db, default=math.nan)
     if engine is not None:
         sqnr = engine.worst_quantization_db
     # The outputs of an engine have the error of both steps: they tell neither by itself.
@@ -129,10 +129,6 @@ def _worst_of(result: CompareResult) -> str:
     parts = sum(len(output.parts) or 1 for output in result.outputs)
     what = "parts" if any(output.parts for output in result.outputs) else "outputs"
     return f" in the worst of {parts} {what}" if parts > 1 else ""
-
-
-def _badness(sqnr: float) -> float:
-    return -math.inf if math.isnan(sqnr) else sqnr
 
 
 def _gated(
