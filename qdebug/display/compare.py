@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from qdebug.metrics.parts import ErrorParts
 from qdebug.metrics.tasks.base import BoxCounts
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
 from qdebug.results.compare import (
+    Cause,
     CompareResult,
     Correspondence,
     LayerResult,
@@ -105,7 +106,7 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
     errors of these layers consist of."""
     shown, opening = result.layers[:top], sentence(result)
     failed = Line(_ENGINE_FAILED.format(result.backend), "bad")
-    reasons = [*_engine_reasons(result), *_reasons(result, shown, detailed)]
+    reasons = [*_why([*_engine_reasons(result), *_reasons(result, shown, detailed)])]
     return flat(
         (failed, Line()) if result.engine_failure else None,
         (Line(opening, "strong"), Line()) if opening else None,
@@ -518,10 +519,26 @@ def _remedies(result: CompareResult) -> Parts:
     )
 
 
-def _reasons(result: CompareResult, shown: Sequence[LayerResult], detailed: bool) -> Iterator[Line]:
-    """The main cause of each of the worst layers, those that the opening sentence names first; the
-    same remedy only once, and the evidence of the same cause where it is `detailed`."""
+_Reason = tuple[Sequence[str], Cause, str]
+"""The layers that a cause is the main one of, and its evidence."""
+
+
+def _why(reasons: Iterable[_Reason]) -> Iterator[Line]:
+    """Each reason, and each remedy once."""
     said: set[str] = set()
+    for names, cause, evidence in reasons:
+        yield Line(first_names(names, None), indent=2)
+        yield Line(f"{cause}: {evidence}.", indent=4)
+        if cause.remedy not in said:
+            yield Line(cause.remedy, "fine", 4)
+        said.add(cause.remedy)
+
+
+def _reasons(
+    result: CompareResult, shown: Sequence[LayerResult], detailed: bool
+) -> Iterator[_Reason]:
+    """The main cause of each of the worst layers, those that the opening sentence names first; the
+    evidence of the same cause and remedy only once, unless it is `detailed`."""
     named = result.summary.layers if result.summary else ()
     leading = [x for x in result.layers if x.name in named]
     others = [x for x in shown if x.name not in named and _matters(x, shown[0])]
@@ -532,16 +549,11 @@ def _reasons(result: CompareResult, shown: Sequence[LayerResult], detailed: bool
     ]
     main = [(layer, causes[0]) for layer, causes in own if causes][:_MOST_REASONS]
     for layer, cause in main:
-        alike = [x for x, c in main if (c.label, c.remedy) == (cause.label, cause.remedy)]
-        if layer is not alike[0] and not detailed:
-            continue
-        names = [layer.name] if detailed else [x.name for x in alike]
-        yield Line(first_names(names, None), indent=2)
-        where = "in the first, " if len(names) > 1 else ""
-        yield Line(f"{cause}: {where}{printable(cause.evidence)}.", indent=4)
-        if cause.remedy not in said:
-            yield Line(cause.remedy, "fine", 4)
-        said.add(cause.remedy)
+        alike = [x.name for x, c in main if (c.label, c.remedy) == (cause.label, cause.remedy)]
+        if detailed or layer.name == alike[0]:
+            names = [layer.name] if detailed else alike
+            where = "in the first, " if len(names) > 1 else ""
+            yield names, cause, f"{where}{cause.evidence}"
 
 
 def _matters(layer: LayerResult, first: LayerResult) -> bool:
@@ -551,18 +563,15 @@ def _matters(layer: LayerResult, first: LayerResult) -> bool:
     return layer.output_share >= _LEAST_OF_FIRST * first.output_share
 
 
-def _engine_reasons(result: CompareResult) -> Iterator[Line]:
+def _engine_reasons(result: CompareResult) -> Iterator[_Reason]:
     """For each cause that only an engine shows, the first layer in execution order."""
     order = {t.name: k for k, t in enumerate(result.tensors)}
     layers = sorted(result.layers, key=lambda x: order.get(x.tensor, 0))
     for label in ENGINE_LABELS:
         found = [(x, c) for x in layers for c in x.causes if c.label == label]
-        if found:
-            layer, cause = found[0]
-            more = f", and in {counted(len(found) - 1, 'more layer')}" if len(found) > 1 else ""
-            yield Line(printable(layer.name), indent=2)
-            yield Line(f"{cause}: {printable(cause.evidence)}{more}.", indent=4)
-            yield Line(printable(cause.remedy), "fine", 4)
+        more = f", and in {counted(len(found) - 1, 'more layer')}" if len(found) > 1 else ""
+        for layer, cause in found[:1]:
+            yield [layer.name], cause, f"{cause.evidence}{more}"
 
 
 def _verdict(result: CompareResult) -> Line:

@@ -22,7 +22,7 @@ from qdebug.results.words import in_decibels
 from qdebug.wording import counted, option, printable
 
 
-def view(result: DiffResult, *, top: int) -> list[Block]:
+def view(result: DiffResult, *, top: int = 10) -> list[Block]:
     """The difference; of each role the `top` tensors from the first one to diverge on."""
     names = zip(("first run", "second run"), result.runs, strict=True)
     shown = next((r for r in reversed(result.roles) if not r.is_equal), None)

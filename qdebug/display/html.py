@@ -7,6 +7,7 @@ from html import escape
 from itertools import repeat
 
 from qdebug.display.blocks import Block, Checks, Facts, Line, Table
+from qdebug.wording import printable
 
 _STYLES = {
     "": "",
@@ -31,7 +32,7 @@ def _block(block: Block) -> str:
     match block:
         case Line():
             style = f"{_STYLES[block.style]};margin-left:{block.indent / 2:g}em"
-            return f'<div style="{style}">{escape(block.text) or "&nbsp;"}</div>'
+            return f'<div style="{style}">{escape(printable(block.text)) or "&nbsp;"}</div>'
         case Facts():
             return _table(_row(row) for row in block.rows)
         case Checks():
@@ -64,6 +65,6 @@ def _row(texts: Sequence[str], sides: Iterable[str] = repeat("left"), style: str
 
 def _cells(texts: Sequence[str], sides: Iterable[str], tag: str = "td") -> str:
     return "".join(
-        f'<{tag} style="{_CELL};text-align:{side}">{escape(text)}</{tag}>'
+        f'<{tag} style="{_CELL};text-align:{side}">{escape(printable(text))}</{tag}>'
         for text, side in zip(texts, sides, strict=False)
     )

@@ -138,7 +138,8 @@ class ProgressBars:
         """Show one step."""
         now, stage = self._clock(), self._stages.get(step.stage)
         if stage is None:
-            stage = _Stage(self._bars.add_task("", state=None, speed=""), now, step.done, 1, step)
+            task = self._bars.add_task("", total=None, state=None, speed="")
+            stage = _Stage(task, now, step.done, 1, step)
         elif step.done < stage.step.done or stage.step.done >= stage.step.total > 0:
             # It runs once more: over other samples, for example.
             stage = _Stage(stage.task, now, step.done, stage.run + 1, step)

@@ -82,6 +82,7 @@ def test_nan_on_one_side_diverges(first: Any) -> None:
     altered(first.folder / "a.h5", "b.h5", "candidate", outputs[0].name, lambda x: x * np.nan)
     found = qdebug.diff(first.folder / "a.h5", other=first.folder / "b.h5")
     assert found.roles[-1].first == outputs[0].name
+    assert "NaN" in found._repr_html_()
     assert "NaN" in first.run("diff", "a.h5", "b.h5").out
 
 
