@@ -103,9 +103,8 @@ def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
     for node, layer in owners.items():
         by_layer.setdefault(layer, []).append(node)
     changed = [x.name for x in layers if not model.changed.keys().isdisjoint(x.nodes)]
-    everything = frozenset({*names, REST})
     candidate = partial(_without_rounding, model, by_layer)
-    return Candidates(context, names, everything, candidate, _changed_note(changed))
+    return Candidates(context, names, frozenset({*names, REST}), candidate, _changed_note(changed))
 
 
 def _without_rounding(
