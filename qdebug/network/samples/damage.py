@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qdebug.errors import SampleError, is_about_memory
+from qdebug.errors import QdebugError, SampleError, is_about_memory
 
 
 @contextmanager
@@ -24,12 +24,13 @@ def reading(
         code: of the error.
 
     Raises:
-        SampleError: in the place of any other error that was raised.
+        SampleError: in the place of any foreign error.
+        QdebugError: as within.
         MemoryError: the memory does not suffice, which is no fault of the data.
     """
     try:
         yield
-    except SampleError:
+    except QdebugError:
         raise
     except Exception as error:
         if is_about_memory(error):

@@ -175,7 +175,11 @@ def bad_files(files: Sequence[Path], look: Callable[[Path], object]) -> dict[int
 
 
 def refuse_bad(
-    files: Sequence[Path], bad: Mapping[int, str], where: str, noun: str = "picture"
+    files: Sequence[Path],
+    bad: Mapping[int, str],
+    where: str,
+    noun: str = "picture",
+    code: str = "QD-SAMPLES-PICTURE",
 ) -> NoReturn:
     """Refuse files for those that are `bad`.
 
@@ -188,7 +192,7 @@ def refuse_bad(
     raise SampleError(
         f"{where}: {len(bad)} of {counted(len(files), noun)} cannot be read: {first}{more}.",
         f"Repair or remove them, or leave them out with {option('skip_bad')}.",
-        code=f"QD-SAMPLES-{noun.upper()}",
+        code=code,
     )
 
 

@@ -39,6 +39,7 @@ from qdebug.network.preprocessing import (
     layout_of,
     picture_input,
 )
+from qdebug.network.samples.damage import reading
 from qdebug.network.samples.matching import inputs_text, shape_text
 from qdebug.network.samplespec import SampleSpec
 from qdebug.types import TensorSpec
@@ -288,16 +289,12 @@ Reader = Callable[[str, Path], Preprocessing | None]
 
 
 def _read_beside(file: Path, model: Path, read: Reader) -> Preprocessing | None:
-    try:
-        return read(read_text(file), model)
-    except OSError:
-        return None
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-        raise SampleError(
-            f"{file}: what it says of the preprocessing of {model} is not understood ({error}).",
-            f"Say it with {option('preprocess')}: a preset or a YAML file.",
-            code="QD-SAMPLES-PREPROCESSING",
-        ) from error
+    repair = f"Say with {option('preprocess')} how pictures become the input of {model}."
+    with reading(file, repair, "QD-SAMPLES-PREPROCESSING"):
+        try:
+            return read(read_text(file), model)
+        except (OSError, ConfigError, ElementTree.ParseError, yaml.YAMLError):
+            return None  # another kind of file that is called so
 
 
 _PILLOW: Sequence[ResamplingName] = (
@@ -375,10 +372,7 @@ def _of_timm(text: str, _: Path) -> Preprocessing | None:
 def _of_nvinfer(text: str, model: Path) -> Preprocessing | None:
     """DeepStream's [property]: y = net-scale-factor * (x - offsets)."""
     config = ConfigParser(interpolation=None, strict=False, inline_comment_prefixes=("#",))
-    try:
-        config.read_string(text)
-    except ConfigError:
-        return None
+    config.read_string(text)
     if "property" not in config or "net-scale-factor" not in config["property"]:
         return None
     group = config["property"]
@@ -402,10 +396,7 @@ def _of_nvinfer(text: str, model: Path) -> Preprocessing | None:
 
 def _of_openvino(text: str, _: Path) -> Preprocessing | None:
     """rt_info/model_info of OpenVINO's Model API, which writes it beside the ONNX as MODEL.xml."""
-    try:
-        info = ElementTree.fromstring(text).find("rt_info/model_info")
-    except ElementTree.ParseError:
-        return None
+    info = ElementTree.fromstring(text).find("rt_info/model_info")
     if info is None:
         return None
     said = {entry.tag: entry.get("value", "") for entry in info}
@@ -454,10 +445,7 @@ def _of_triton(text: str, _: Path) -> Preprocessing | None:
 
 def _of_rknn(text: str, model: Path) -> Preprocessing | None:
     """The configuration of RKNN-Toolkit2's rknn_convert: y = (x - mean) / std."""
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return None
+    data = yaml.safe_load(text)
     entry = data.get("models") if isinstance(data, dict) else None
     if not isinstance(entry, dict) or "mean_values" not in entry.get("configs", {}):
         return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from qdebug.errors import SampleError
 from qdebug.inmemory import InMemory
 from qdebug.network.dataformats import data_usage, format_of_file
+from qdebug.network.samples.damage import reading
 from qdebug.network.samples.feeds import open_feeds
 from qdebug.network.samples.readers.folder import read_folder
 from qdebug.network.samples.readers.python import open_script, split_spec
@@ -81,7 +82,7 @@ def open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
     """
     named = split_spec(spec)
     path = named[0] if named else Path(spec)
-    try:
+    with reading(path, "Check its permissions."):
         if not path.exists():
             raise SampleError(
                 f"{path}: no such file or directory.",
@@ -92,22 +93,14 @@ def open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
             )
         if named:
             return open_script(*named)
-        return read_folder(path, inputs) if path.is_dir() else _read_file(path, inputs)
-    except OSError as error:
-        raise SampleError(
-            f"{path}: cannot be read ({error}).",
-            "Check its permissions.",
-            code="QD-SAMPLES-DAMAGED",
-        ) from error
-
-
-def _read_file(path: Path, inputs: Sequence[TensorSpec]) -> Source:
-    data_format = format_of_file(path)
-    if data_format is None:
-        raise SampleError(
-            f"{path}: unknown kind of data.", f"Give {data_usage()}.", code="QD-SAMPLES-FORMAT"
-        )
-    return data_format.reader.read_file(path, inputs)
+        if path.is_dir():
+            return read_folder(path, inputs)
+        data_format = format_of_file(path)
+        if data_format is None:
+            raise SampleError(
+                f"{path}: unknown kind of data.", f"Give {data_usage()}.", code="QD-SAMPLES-FORMAT"
+            )
+        return data_format.reader.read_file(path, inputs)
 
 
 def _check_full_batches(samples: Samples, where: str, limited_by: str) -> None:

@@ -18,6 +18,7 @@ from qdebug.errors import SampleError, is_about_memory, required
 from qdebug.inputfiles import read_text
 from qdebug.network.dataformats import FORMATS
 from qdebug.network.samples.arrays import ArrayInMemory, ComputedRows
+from qdebug.network.samples.damage import reading
 from qdebug.network.samples.feed_files import FeedFiles
 from qdebug.network.samples.file_set import FileSet, UnreadableError, refuse_bad
 from qdebug.network.samples.found_preprocessing import folders_beside
@@ -28,6 +29,8 @@ from qdebug.types import Array, Feeds, TensorSpec
 from qdebug.wording import counted
 
 SUFFIXES = frozenset(next(f for f in FORMATS if f.name == "recordings").endings)
+_AS_RECORDINGS = "recording", "QD-SAMPLES-RECORDING"
+"""How messages call them, and the code of what cannot be decoded."""
 _VARIANCE = 1e-7
 """That Hugging Face's Wav2Vec2FeatureExtractor adds to the variance."""
 
@@ -71,7 +74,7 @@ class Recordings(FileSet):
         left_out = ""
         if bad:
             if not spec.skip_bad or len(bad) == len(used.files):
-                refuse_bad(used.files, bad, spec.data, "recording")
+                refuse_bad(used.files, bad, spec.data, *_AS_RECORDINGS)
             left_out = f" ({counted(len(bad), 'unreadable one')} left out)"
             used = used.kept([k for k in range(len(used.files)) if k not in bad])
         if not used.files:
@@ -152,19 +155,11 @@ def listening_beside(model: str) -> Listening:
         file = folder / "preprocessor_config.json"
         if not file.is_file():
             continue
-        try:
+        with reading(file, "Write it again, or move it away.", "QD-SAMPLES-PREPROCESSING"):
             data = json.loads(read_text(file))
-            rate = data.get("sampling_rate")
-            if rate is None:
-                continue
-            normalized = bool(data.get("do_normalize", False))
-            return Listening(int(rate), normalized, str(file))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise SampleError(
-                f"{file}: what it says of recordings is not understood ({error}).",
-                "Write it again, or move it away.",
-                code="QD-SAMPLES-PREPROCESSING",
-            ) from error
+            if data.get("sampling_rate") is not None:
+                normalized = bool(data.get("do_normalize", False))
+                return Listening(int(data["sampling_rate"]), normalized, str(file))
     return Listening()
 
 
@@ -310,7 +305,7 @@ def waveform(file: Path, how: Listening) -> Array:
     try:
         values, rate = decoded(file)
     except UnreadableError as error:
-        refuse_bad([file], {0: str(error)}, str(file.parent), "recording")
+        refuse_bad([file], {0: str(error)}, str(file.parent), *_AS_RECORDINGS)
     if how.rate not in (None, rate):
         from scipy.signal import resample_poly
 

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from qdebug.errors import SampleError
+from qdebug.network.samples.damage import reading
 from qdebug.network.samples.matching import check_finite
 from qdebug.network.samples.stamps import Stamps, check_stamps
 from qdebug.network.samplespec import SampleSpec
@@ -248,15 +249,11 @@ class Samples:
             ValueError: start and count lie outside the samples, or are not a batch.
         """
         self._check_range(start, count)
-        try:
-            with _pass_of(self.origin.stamps, ends=start + count == self.count):
-                feeds = self._reader.read(start, count)
-        except OSError as error:
-            raise SampleError(
-                f"{self.where}: cannot be read any more ({error}).",
-                "Leave the data in place.",
-                code="QD-SAMPLES-DAMAGED",
-            ) from error
+        with (
+            reading(self.where, "Leave the data in place."),
+            _pass_of(self.origin.stamps, ends=start + count == self.count),
+        ):
+            feeds = self._reader.read(start, count)
         for spec in self._inputs:
             check_finite(feeds[spec.name], spec, (start, count), self.where)
         return feeds

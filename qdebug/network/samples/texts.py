@@ -16,6 +16,7 @@ import onnx
 from qdebug.errors import SampleError, required
 from qdebug.inputfiles import read_bytes, read_text
 from qdebug.network.samples.arrays import ArrayInMemory
+from qdebug.network.samples.damage import reading
 from qdebug.network.samples.feed_files import FeedFiles
 from qdebug.network.samples.found_preprocessing import folders_beside
 from qdebug.network.samples.matching import inputs_text
@@ -228,14 +229,9 @@ def _open(file: Path) -> Any:
     tokenizers = required(
         "tokenizers", f"{file}: a tokenizer", code="QD-SAMPLES-EXTRA", error=SampleError
     )
-    try:
+    repair = "Write it again with Hugging Face's save_pretrained."
+    with reading(file, repair, "QD-SAMPLES-TOKENIZER"):
         return tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # its Rust code raises Exception itself
-        raise SampleError(
-            f"{file}: not a tokenizer that can be read ({error}).",
-            "Write it again with Hugging Face's save_pretrained.",
-            code="QD-SAMPLES-TOKENIZER",
-        ) from error
 
 
 def _encoded(tokenizer: Any, texts: Texts, longest: int) -> list[Any]:

@@ -99,7 +99,7 @@ def test_refusals(model: Path) -> None:
     with refused("QD-SAMPLES-TOKENIZER", "token id 70", "8 rows"):
         read(model, "a.txt", "good film", *ids)
     tokenizer.write_text("{}")
-    with refused("QD-SAMPLES-TOKENIZER", "tokenizer.json: not a tokenizer"):
+    with refused("QD-SAMPLES-TOKENIZER", "tokenizer.json: cannot be read"):
         read(model, "a.txt", "good film", *ids)
     tokenizer.unlink()
     with refused("QD-SAMPLES-TOKENIZER", "no tokenizer.json beside"):
