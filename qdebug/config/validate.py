@@ -101,10 +101,17 @@ def settled(kind: type[SettingsT], given: Mapping[str, Any]) -> SettingsT:
         QdebugError: an object in memory that cannot be used.
     """
     known = {setting.name: setting for setting in settings_of(kind)}
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise UsageError(
+            f"{command_of(kind).name}() has no keyword '{unknown}'",
+            REMOVED.get(unknown) or suggestion(unknown, known),
+            code="QD-USAGE-KEYWORD",
+        )
     values = {
-        name: _plain(known[name], value) if name in known else value
+        name: _plain(known[name], value)
         for name, value in given.items()
-        if value is not None and not (_is_empty(value) and name in known and known[name].required)
+        if value is not None and not (_is_empty(value) and known[name].required)
     }
     if "model" in known and known["model"].required and "model" not in values:
         values |= _planned_model(values.get("plan"))
@@ -120,7 +127,7 @@ def settled(kind: type[SettingsT], given: Mapping[str, Any]) -> SettingsT:
     try:
         return kind(**values)
     except ValidationError as problem:
-        raise _refusal(kind, known, problem.errors()[0]) from None
+        raise _refusal(known, problem.errors()[0]) from None
 
 
 def _planned_model(plans: Any) -> dict[str, str]:
@@ -174,15 +181,9 @@ def _wrong_with(text: str) -> str:
     return ""
 
 
-def _refusal(kind: type[Any], known: Mapping[str, Setting], problem: ErrorDetails) -> UsageError:
+def _refusal(known: Mapping[str, Setting], problem: ErrorDetails) -> UsageError:
     """The first problem that pydantic found, in words that name the setting."""
     name, value, what = str(problem["loc"][0]), problem["input"], problem["type"]
-    if name not in known:
-        return UsageError(
-            f"{command_of(kind).name}() has no keyword '{name}'",
-            REMOVED.get(name) or suggestion(name, known),
-            code="QD-USAGE-KEYWORD",
-        )
     if what == "literal_error":
         return unknown_word(name, _shown(value), str(value), known[name].choices)
     if what in _NUMBERS:

@@ -19,7 +19,10 @@ pytest.importorskip("distributed")
 
 COMMAND = [sys.executable, "-m", "qdebug", "compare", "net.onnx", "--inputs", "long.npz"]
 COMMAND += ["--batch-size", "1", "--cluster", "local:1"]
-_DONE = "qdebug: interrupted; nothing half-written was left behind\n"
+_DONE = (
+    "qdebug: progress is saved: the same command goes on from there\n"
+    "qdebug: interrupted; nothing half-written was left behind\n"
+)
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def until(holds: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_to_the_group_gives_one_line_and_leaves_nothing(
+def test_a_signal_to_the_group_says_what_is_kept_and_leaves_nothing(
     desk: Any, temporary: Path, how: signal.Signals, code: int
 ) -> None:
     running = started(desk, temporary)
