@@ -227,5 +227,5 @@ def _notes(runs: Sequence[DifferingRun], same_plan: bool, dtypes: set[str]) -> I
     if "float16" in dtypes:
         yield (
             "A run keeps its activations in FP16, so that differences of the last bits are not "
-            f"seen. {option('keep_dtype', 'float32')} keeps them whole."
+            f"seen. {option('keep', 'worst:2')} keeps them whole."
         )

@@ -31,7 +31,6 @@ from qdebug.config.shared import (
 from qdebug.config.specs import QuantizationSpec
 from qdebug.metrics.tensor import gate_usage
 
-StorageName = Literal["float32", "float16"]
 EffectName = Literal["exact", "fast", "none"]
 
 
@@ -113,14 +112,6 @@ class CompareSettings(
             group=WRITE,
             metavar="WHICH",
             show_default="worst:2, or what stays below 200 MB",
-        ),
-    ] = None
-    keep_dtype: Annotated[
-        StorageName | None,
-        Parameter(
-            help="Type of the activations in the run file.",
-            group=WRITE,
-            show_default="float32, or what stays below 200 MB",
         ),
     ] = None
     save_plan: Annotated[

@@ -8,6 +8,8 @@ REMOVED: dict[str, str] = {
     "int8_kernels": "Leave it out: sets of layers are evaluated in the simulation.",
     "journal": "Leave it out: what was evaluated is kept in the cache folder, and the same command "
     "goes on from there.",
+    "keep_dtype": "Leave it out: what --keep asks for is kept in float32, and without it the file "
+    "stays below 200 MB.",
     "plot": "`qdebug ranges --tensor NAME` shows a histogram; with --json, its numbers.",
     "mix": "Give one --method for all tensors: the best of each tensor was measurably better on no "
     "network.",

@@ -106,11 +106,11 @@ def test_what_cannot_be_compared_is_refused(first: Any, pictures: Any) -> None:
 def test_plans_that_differ_are_told(first: Any) -> None:
     first.run(
         *("compare", "net.onnx", "--inputs", "data.npz", "-o", "b.h5", "--keep", "worst:3"),
-        *("--weights", "per-tensor", "--effect", "none", "--keep-dtype", "float16"),
+        *("--weights", "per-tensor", "--effect", "none"),
         *("--backend", "onnxruntime"),
     )
     done = first.run("diff", "a.h5", "b.h5")
-    assert "other plans" in done.out and "FP16" in done.out and "3 samples" in done.out
+    assert "other plans" in done.out and "3 samples" in done.out
     assert "Only b.h5 holds an engine's tensors" in done.out
 
 

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
+from qdebug.commands.compare import keeping
 from qdebug.run.runner import Part, _PartRunner
 
 
@@ -50,14 +51,18 @@ def test_keep_none(desk: Any) -> None:
         assert json.loads(file["results"][()])["layers"] == result["layers"]
 
 
-def test_float16(desk: Any) -> None:
-    first = desk.result("-o", "whole.h5", "--keep", "all")
-    second = desk.result("-o", "half.h5", "--keep", "all", "--keep-dtype", "float16")
+def test_float16(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = desk.result("-o", "whole.h5", "--keep", "worst:1")
+    kept = (
+        a for roles in rows("whole.h5").values() for run in roles.values() for a in run.values()
+    )
+    monkeypatch.setattr(keeping, "MOST_BYTES", 0.6 * sum(values.nbytes for values in kept))
+    second = desk.result("-o", "half.h5")
     assert first["tensors"] == second["tensors"]
     whole, half = rows("whole.h5"), rows("half.h5")
-    value = half["c1"]["candidate"][5]
+    ((sample, value),) = half["c1"]["candidate"].items()
     assert value.dtype == np.float16
-    np.testing.assert_array_equal(value, whole["c1"]["candidate"][5].astype(np.float16))
+    np.testing.assert_array_equal(value, whole["c1"]["candidate"][sample].astype(np.float16))
     assert Path("half.h5").stat().st_size < Path("whole.h5").stat().st_size
 
 

@@ -97,7 +97,6 @@ def test_what_is_asked_for_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for how, expected in (
         ({"keep": "worst:2"}, (2, "float32")),
         ({"keep": "all"}, (8, "float32")),
-        ({"keep_dtype": "float16"}, (2, "float16")),
     ):
         result = compared(path, force=True, **how)
         assert kept_of(path)[:2] == expected

@@ -51,7 +51,6 @@ def other_settings(folder: Path) -> dict[str, Any]:
         "allow_unquantized": True,
         "output": str(folder / "run.h5"),
         "keep": "worst:1",
-        "keep_dtype": "float16",
         "save_plan": str(folder / "plan.yaml"),
         "html": str(folder / "page.html"),
         "force": True,

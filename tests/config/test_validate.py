@@ -43,11 +43,11 @@ def test_the_file_takes_every_setting_under_its_name_with_hyphens(
 def test_flags_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(
-        "command: compare\nmodel: a.onnx\ninputs: a.npz\nprecision: fp16\nkeep-dtype: float16\n"
+        "command: compare\nmodel: a.onnx\ninputs: a.npz\nprecision: fp16\nkeep: all\n"
         "memory-budget: 512M\nfail-on: [output.cosine>=0.9, layer.sqnr_db>=10]\nforce: true\n"
     )
     found = from_flags(CompareSettings, {"precision": "int8"}, str(file))
-    assert (found.model, found.precision, found.keep_dtype) == ("a.onnx", "int8", "float16")
+    assert (found.model, found.precision, found.keep) == ("a.onnx", "int8", "all")
     assert found.memory_budget == 512 << 20 and found.force
     assert found.fail_on == ("output.cosine>=0.9", "layer.sqnr_db>=10")
     assert found.method == CompareSettings("m", "i").method  # neither: the default
@@ -105,7 +105,7 @@ def test_no_value_is_the_default(text: str, tmp_path: Path) -> None:
         (CompareSettings, "precision", "foo", "CHOICE"),
         (CompareSettings, "fallback_precision", "int8", "CHOICE"),
         (CompareSettings, "backend", "x", "BACKEND-UNKNOWN"),
-        (CompareSettings, "keep_dtype", "x", "CHOICE"),
+        (CompareSettings, "effect", "x", "CHOICE"),
         (CompareSettings, "weights", "per-row", "CHOICE"),
         (CompareSettings, "batch_size", "0", "VALUE"),
         (CompareSettings, "samples", "0", "VALUE"),

@@ -51,7 +51,7 @@ from qdebug.analyse.tensor_errors import (
 from qdebug.backends.engine import EngineRuntime
 from qdebug.backends.sizing import capture_groups
 from qdebug.commands.check.trials import suspicions
-from qdebug.commands.compare.keeping import Asked, Kept, decided
+from qdebug.commands.compare.keeping import Kept, decided
 from qdebug.commands.compare.remedies import with_remedies
 from qdebug.commands.framework.framework_check import framework_result
 from qdebug.commands.reading import read_data
@@ -314,8 +314,8 @@ def _kept(prepared: _Prepared) -> tuple[Kept, str]:
     runs = 2 if settings.backend == CompareSettings.backend else 3
     per_batch = tensor_bytes(built.pair.reference, subset)
     sizes = {t: n / subset.samples.batch_size for t, n in per_batch.items()}
-    asked, count = Asked(keep, settings.keep_dtype), prepared.samples.count
-    return decided(asked, sizes, count, runs, may_round=not half, histograms=histograms)
+    count = prepared.samples.count
+    return decided(keep, sizes, count, runs, may_round=not half, histograms=histograms)
 
 
 def _plan_text(pair: ModelPair, model: str) -> str:

@@ -62,16 +62,8 @@ def bearable(
     return Kept(keep, dtype, frozenset(left_out), size)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the user asks a run file to keep of activations; None for what is left open."""
-
-    keep: Keep | None
-    dtype: FloatStorage | None
-
-
 def decided(
-    asked: Asked,
+    asked: Keep | None,
     sizes: Mapping[str, float],
     samples: int,
     runs: int,
@@ -79,16 +71,16 @@ def decided(
     may_round: bool,
     histograms: float = 0.0,
 ) -> tuple[Kept, str]:
-    """What is kept, and what the user must know of its size; "" for nothing. See `bearable`."""
-    if asked.keep is not None or asked.dtype is not None:
-        keep, dtype = asked.keep or DEFAULT, asked.dtype or "float32"
-        count = samples if keep.kind == "all" else min(keep.count, samples)
-        size = count * runs * sum(sizes.values()) / (2 if dtype == "float16" else 1)
+    """What is kept, of what is `asked` for or None, and what the user must know of its size; "" for
+    nothing. See `bearable`."""
+    if asked is not None:
+        count = samples if asked.kind == "all" else min(asked.count, samples)
+        size = count * runs * sum(sizes.values())
         note = (
-            f"The run file holds about {_shown(size)} of activations; without "
-            f"{option('keep')} and {option('keep_dtype')} it stays below 200 MB."
+            f"The run file holds about {_shown(size)} of activations; without {option('keep')} it "
+            "stays below 200 MB."
         )
-        return Kept(keep, dtype, frozenset(), size), note if size > MOST_BYTES else ""
+        return Kept(asked, "float32", frozenset(), size), note if size > MOST_BYTES else ""
     kept = bearable(sizes, samples, runs, may_round=may_round, histograms=histograms)
     if kept.keep == DEFAULT:
         return kept, ""
