@@ -10,10 +10,11 @@ of its own: where each level is a Concat of the same parts, these are pooled ove
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from itertools import groupby
+
+import numpy as np
 
 from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import QUANTIZABLE_OPS
@@ -26,7 +27,7 @@ _MOST_STEPS = 32
 _SAME_PLACES = frozenset(
     {"Identity", "Cast", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 )
-_RESHAPES = frozenset({"Reshape", "Flatten"})
+_MOVES = _SAME_PLACES | {"Transpose", "Slice", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
 Shape = Sequence[int | str | None]
 
 
@@ -88,30 +89,26 @@ def shown_parts(graph: Graph, tensor: str) -> OutputParts | None:
 def _is_shown(graph: Graph, tensor: str) -> bool:
     if tensor in graph.outputs:
         return True
-    readers = [n for n in graph.consumers.get(tensor, ()) if _moves(n) and not n.domain]
+    readers = [n for n in graph.consumers.get(tensor, ()) if n.op_type in _MOVES and not n.domain]
     return any(_is_shown(graph, n.outputs[0]) for n in readers if n.inputs[0] == tensor)
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Pieces along an axis, each with its size and the tensor it comes from."""
+    """Which branch each place of an axis comes from."""
 
     axis: int
-    pieces: tuple[tuple[int, str], ...]
+    branches: tuple[str, ...]
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(size for size, _ in self.pieces)
+    def pieces(self) -> list[tuple[int, str]]:
+        """The length of each run of places of one branch, and that branch."""
+        return [(len(list(run)), branch) for branch, run in groupby(self.branches)]
 
-    def cut(self, start: int, stop: int) -> _Layout:
-        """What lies at these places."""
-        pieces, begins = [], 0
-        for size, branch in self.pieces:
-            left = min(stop, begins + size) - max(start, begins)
-            if left > 0:
-                pieces.append((left, branch))
-            begins += size
-        return _Layout(self.axis, tuple(pieces))
+    @property
+    def sizes(self) -> list[int]:
+        """The lengths of the pieces."""
+        return [size for size, _ in self.pieces]
 
 
 def _layout(graph: Graph, tensor: str) -> _Layout | None:
@@ -121,26 +118,18 @@ def _layout(graph: Graph, tensor: str) -> _Layout | None:
         return None
     if node.op_type == "Concat":
         return _of_concat(graph, node)
-    before = _layout(graph, node.inputs[0]) if _moves(node) else None
-    if before is None:
+    before = _layout(graph, node.inputs[0]) if node.op_type in _MOVES else None
+    moved = None if before is None else _moved(graph, node, before.axis)
+    if before is None or moved is None:
         return None
-    if node.op_type == "Slice":
-        return _sliced(graph, node, before)
-    axis = _axis_behind(graph, node, before.axis)
-    return None if axis is None else _Layout(axis, before.pieces)
-
-
-def _moves(node: Node) -> bool:
-    moving = {"Transpose", "Squeeze", "Unsqueeze", "Slice"} | _RESHAPES | _SAME_PLACES
-    return node.op_type in moving
+    axis, places = moved
+    return _Layout(axis, tuple(before.branches[k] for k in places))
 
 
 def _of_concat(graph: Graph, node: Node) -> _Layout | None:
     inputs, shape = [_plain(graph, t) for t in node.inputs], graph.shapes.get(node.outputs[0])
-    if shape is None or any(t not in graph.producers for t in inputs):
+    if shape is None or any(t not in graph.producers or t in graph.initializers for t in inputs):
         return None  # what is handed on unchanged, as a cache, is no part of the result
-    if any(t in graph.initializers for t in inputs):
-        return None
     axis = int(graph.attributes(node)["axis"]) % len(shape)
     layouts = [_layout(graph, t) for t in inputs]
     first = layouts[0]
@@ -150,16 +139,16 @@ def _of_concat(graph: Graph, node: Node) -> _Layout | None:
         return first  # levels, each of the same parts
     if _are_levels(graph, inputs, axis):
         return None
-    pieces: list[tuple[int, str]] = []
+    branches: list[str] = []
     for tensor, layout in zip(inputs, layouts, strict=True):
         if layout is not None and layout.axis == axis:
-            pieces += layout.pieces
+            branches += layout.branches
             continue
-        size = _size(graph, tensor, axis)
-        if size is None:
+        size = next(iter(graph.shapes.get(tensor, ())[axis:]), None)
+        if not isinstance(size, int):
             return None
-        pieces.append((size, tensor))
-    return _Layout(axis, tuple(pieces))
+        branches += [tensor] * size
+    return _Layout(axis, tuple(branches))
 
 
 def _plain(graph: Graph, tensor: str) -> str:
@@ -169,14 +158,6 @@ def _plain(graph: Graph, tensor: str) -> str:
         tensor = node.inputs[0]
         node = graph.producers.get(tensor)
     return tensor
-
-
-def _size(graph: Graph, tensor: str, axis: int) -> int | None:
-    shape = graph.shapes.get(tensor)
-    if shape is None or axis >= len(shape):
-        return None
-    size = shape[axis]
-    return size if isinstance(size, int) and size > 0 else None
 
 
 def _are_levels(graph: Graph, tensors: Sequence[str], axis: int) -> bool:
@@ -218,117 +199,77 @@ def _traced(graph: Graph, tensor: str, axis: int) -> _Traced:
         if node.op_type in QUANTIZABLE_OPS:
             places = at is None or (node.op_type in ("Conv", "ConvTranspose") and at >= 2)
             return _Traced(tuple(operators), node.inputs[1], places)
-        if at is not None:
-            at = _axis_before(graph, node, at)
+        if at is not None and node.op_type in _MOVES:
+            ranks = range(len(graph.shapes.get(node.inputs[0], ())))
+            moved = ((k, _moved(graph, node, k)) for k in ranks)
+            at = next((k for k, where in moved if where is not None and where[0] == at), None)
         producers = (graph.producers.get(t) for t in node.inputs if t not in graph.initializers)
         node = next((p for p in producers if p is not None and p.op_type != "Constant"), None)
     return _Traced(tuple(operators), None, at is None)
 
 
-def _axis_before(graph: Graph, node: Node, axis: int) -> int | None:
-    """Which axis of what `node` reads becomes this one of what it writes; None where several do."""
-    if node.op_type == "Transpose":
-        return _permutation(graph, node)[axis]
+def _moved(graph: Graph, node: Node, axis: int) -> tuple[int, Sequence[int]] | None:
+    """Where an axis of what a node of `_MOVES` reads is in what it writes, and which of its places
+    are left there, in order; None where it is merged or split, or that is not known.
+
+    An array that holds the places along that axis is moved, with one place on each free axis.
+    """
     read, written = (graph.shapes.get(t) for t in (node.inputs[0], node.outputs[0]))
-    if node.op_type in _RESHAPES:
-        return None if read is None or written is None else _same_axis(written, read, axis)
-    if node.op_type in ("Squeeze", "Unsqueeze") and read is not None:
-        rank = len(read)
-        return next((k for k in range(rank) if _axis_behind(graph, node, k) == axis), None)
-    return axis
-
-
-def _axis_behind(graph: Graph, node: Node, axis: int) -> int | None:
-    """Where an axis of what `node` reads is in what it writes; None where it is merged."""
+    if read is None:
+        return None
+    shape = [size if isinstance(size, int) else 1 for size in read]
+    places = np.arange(shape[axis])
     if node.op_type in _SAME_PLACES:
-        return axis
+        return axis, places.tolist()
     if node.op_type == "Transpose":
-        return _permutation(graph, node).index(axis)
-    read, written = (graph.shapes.get(t) for t in (node.inputs[0], node.outputs[0]))
-    if read is None or written is None:
+        axes = graph.attributes(node).get("perm", range(len(shape))[::-1])
+        return list(axes).index(axis), places.tolist()
+    array = np.broadcast_to(_along(places, axis, len(shape)), shape)
+    moved: Array | None = None
+    if node.op_type == "Slice" and (cut := _cut(graph, node, len(shape))) is not None:
+        moved = array[cut]
+    elif node.op_type != "Slice" and written is not None:
+        moved = _reshaped(array, written)
+    if moved is None:
         return None
-    if node.op_type in _RESHAPES:
-        return _same_axis(read, written, axis)
-    given = _axes(graph, node)
-    if given is None:
-        return _same_axis(read, written, axis)
-    if node.op_type == "Unsqueeze":
-        added = {a % len(written) for a in given}
-        return [k for k in range(len(written)) if k not in added][axis]
-    dropped = {a % len(read) for a in given}
-    return None if axis in dropped else axis - sum(a < axis for a in dropped)
-
-
-def _axes(graph: Graph, node: Node) -> list[int] | None:
-    attribute = graph.attributes(node).get("axes")
-    if attribute is not None:
-        return [int(a) for a in attribute]
-    if len(node.inputs) < 2:
-        return None
-    constant = graph.constant(node.inputs[1])
-    return None if constant is None else [int(a) for a in constant.reshape(-1)]
-
-
-def _permutation(graph: Graph, node: Node) -> list[int]:
-    rank = len(graph.shapes.get(node.inputs[0], graph.shapes.get(node.outputs[0], ())))
-    return [int(k) for k in graph.attributes(node).get("perm", reversed(range(rank)))]
-
-
-def _same_axis(read: Shape, written: Shape, axis: int) -> int | None:
-    """Where a reshaped axis is; None where it is split, or merged with others."""
-    for k, size in enumerate(written):
-        before = _are_as_many(read[:axis], written[:k])
-        behind = _are_as_many(read[axis + 1 :], written[k + 1 :])
-        if size == read[axis] and isinstance(size, int) and size > 1 and (before or behind):
-            return k
+    for k in range(moved.ndim):
+        line = np.moveaxis(moved, k, -1)[(0,) * (moved.ndim - 1)]
+        alone = len(set(line.tolist())) == len(line) > 1
+        if alone and (moved == _along(line, k, moved.ndim)).all():
+            return k, line.tolist()
     return None
 
 
-def _are_as_many(one: Shape, other: Shape) -> bool:
-    if all(isinstance(d, int) for d in (*one, *other)):
-        return math.prod(cast(Sequence[int], one)) == math.prod(cast(Sequence[int], other))
-    return None not in one and tuple(one) == tuple(other)
+def _along(values: Array, axis: int, rank: int) -> Array:
+    """Values along an axis, with one place on the others."""
+    return values.reshape([-1 if k == axis else 1 for k in range(rank)])
 
 
-def _sliced(graph: Graph, node: Node, layout: _Layout) -> _Layout | None:
-    """What a Slice leaves; None where it is not known, or takes places in another order."""
-    values = _slice_values(graph, node)
-    shape = graph.shapes.get(node.inputs[0])
-    if values is None or shape is None:
-        return None
-    for axis, start, stop, step in values:
-        if axis % len(shape) != layout.axis:
-            continue
-        if step != 1:
+def _cut(graph: Graph, node: Node, rank: int) -> tuple[slice, ...] | None:
+    """What a Slice takes of each axis; None where that is not constant."""
+    operands: list[list[int]] = []
+    for tensor in node.inputs[1:]:
+        values = graph.constant(tensor) if tensor else np.array([])
+        if values is None:
             return None
-        size = sum(layout.sizes)
-        begin, end, _ = slice(start, stop).indices(size)
-        layout = layout.cut(begin, end)
-    return layout
+        operands.append(values.reshape(-1).tolist())
+    starts, stops, axes, steps = (*operands, [], [])[:4]
+    cut = [slice(None)] * rank
+    for k, axis in enumerate(axes or range(len(starts))):
+        cut[axis] = slice(starts[k], stops[k], steps[k] if steps else 1)
+    return tuple(cut)
 
 
-def _slice_values(graph: Graph, node: Node) -> list[tuple[int, int, int, int]] | None:
-    """Axis, start, stop and step of each axis that a Slice cuts."""
-    attributes = graph.attributes(node)
-    if "starts" in attributes:
-        starts, stops = attributes["starts"], attributes["ends"]
-        axes = attributes.get("axes", range(len(starts)))
-        return [(int(a), int(b), int(c), 1) for a, b, c in zip(axes, starts, stops, strict=True)]
-    given = [graph.constant(t) if t else None for t in node.inputs[1:]]
-    given += [None] * (4 - len(given))
-    start, stop, axis, step = given
-    if start is None or stop is None:
+def _reshaped(array: Array, shape: Shape) -> Array | None:
+    """An array in a shape, whose last free axis has what is left; None where it does not fit."""
+    sizes = [size if isinstance(size, int) else 1 for size in shape]
+    free = [k for k, size in enumerate(shape) if not isinstance(size, int)]
+    for k in free[-1:]:
+        sizes[k] = -1
+    try:
+        return array.reshape(sizes)
+    except ValueError:
         return None
-    if any(t and found is None for t, found in zip(node.inputs[1:], given, strict=False)):
-        return None
-    count = start.size
-    which = range(count) if axis is None else axis.reshape(-1).tolist()
-    steps = [1] * count if step is None else step.reshape(-1).tolist()
-    starts, stops = start.reshape(-1).tolist(), stop.reshape(-1).tolist()
-    return [
-        (int(a), int(b), int(c), int(d))
-        for a, b, c, d in zip(which, starts, stops, steps, strict=True)
-    ]
 
 
 def parts_of(parts: OutputParts | None, array: Array) -> list[Array]:
