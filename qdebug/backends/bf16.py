@@ -12,6 +12,7 @@ last, before a Cast to FP32, is not rounded. Observed with TensorRT for RTX 1.6.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -46,8 +47,7 @@ def in_fp32(proto: onnx.ModelProto, kernels: Fp16Kernels = Fp16Kernels.EXACT) ->
     if not mentions_narrow(proto, [_BF16]):
         return proto
     typed = Graph(shape_inference.infer_shapes(proto))
-    wide = onnx.ModelProto()
-    wide.CopyFrom(proto)
+    wide = deepcopy(proto)
     del wide.graph.node[:], wide.graph.value_info[:]
     for tensor in wide.graph.initializer:
         _constant_in_fp32(tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 import onnx
 
@@ -17,8 +18,7 @@ def mark_outputs(
     The types of new outputs are left for the runtime to infer.
     """
     added, skipped = _missing_outputs(proto, capture)
-    marked = onnx.ModelProto()
-    marked.CopyFrom(proto)
+    marked = deepcopy(proto)
     marked.graph.output.extend(added)
     return marked, skipped
 

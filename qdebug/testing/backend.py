@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +33,7 @@ Loader = Callable[[onnx.ModelProto], Compute]
 
 def reference_compute(proto: onnx.ModelProto) -> Compute:
     """Execute `proto` with onnx.reference, which knows DequantizeLinear from opset 19 on."""
-    copied = onnx.ModelProto()
-    copied.CopyFrom(proto)
+    copied = deepcopy(proto)
     evaluator = ReferenceEvaluator(convert_opset(Path("the model"), copied, _EVALUATED_OPSET))
     declared = {v.name for v in proto.graph.input}
     lock = threading.Lock()  # nothing promises that an evaluator may be shared

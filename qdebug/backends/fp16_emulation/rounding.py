@@ -16,6 +16,7 @@ only where they say so; conv.py, products.py and functions.py say what was obser
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 
 import onnx
@@ -88,8 +89,7 @@ def keep_fp16_rounding(
     if not mentions_narrow(proto, [TensorProto.FLOAT16]):
         return proto
     typed = Graph(shape_inference.infer_shapes(proto))
-    barred = onnx.ModelProto()
-    barred.CopyFrom(proto)
+    barred = deepcopy(proto)
     del barred.graph.node[:], barred.graph.value_info[:]
     taken, _ = all_names(proto.graph)
     free = partial(free_name, taken=taken)

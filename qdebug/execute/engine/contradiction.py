@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -173,8 +174,7 @@ def _part(graph: Graph, output: str, sample: _Executed) -> onnx.ModelProto | Non
             seen.update(producer.reads)
         elif tensor not in graph.initializers:
             return None
-    part = onnx.ModelProto()
-    part.CopyFrom(graph.proto)
+    part = deepcopy(graph.proto)
     for field in ("node", "input", "output", "value_info", "initializer"):
         part.graph.ClearField(field)
     part.graph.node.extend(n for n in graph.proto.graph.node if n.name in nodes)

@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from functools import partial
 from typing import TypeVar
 
@@ -162,8 +163,7 @@ Shape = tuple[int, ...]
 
 def shapes_for(proto: onnx.ModelProto, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
     """The shape of every tensor that is known when the inputs have these shapes."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(proto)
+    fixed = deepcopy(proto)
     del fixed.graph.value_info[:]
     for value in fixed.graph.input:
         if value.name in inputs:
