@@ -343,8 +343,8 @@ def test_nodes_are_made_in_one_place(file: Path) -> None:
 
 @files
 def test_sessions_get_their_options_in_one_place(file: Path) -> None:
-    """Beside it the probe of the opsets that ONNX Runtime takes, which is no user's model."""
-    if _name(file) not in ("backends/options.py", "network/load.py"):
+    """Beside it what preparation asks ONNX Runtime: opsets that it takes, constants."""
+    if _name(file) not in ("backends/options.py", "network/runtime.py"):
         names = {n.attr for n in _nodes(file) if isinstance(n, ast.Attribute)}
         assert "SessionOptions" not in names, _name(file)
 
@@ -414,6 +414,6 @@ def test_every_module_imports_without_its_extras() -> None:
 
 @pytest.mark.parametrize("module", ["qdebug", "qdebug.cli.app"])
 def test_the_command_line_starts_without_heavy_libraries(module: str) -> None:
-    heavy = {"onnxruntime", "onnx", "numpy", "h5py", "scipy", "onnxslim", "polygraphy"}
+    heavy = {"onnxruntime", "onnx", "numpy", "h5py", "scipy", "polygraphy"}
     loaded = set(_run(f"import sys, {module}; print(*sys.modules)").split())
     assert not heavy & loaded

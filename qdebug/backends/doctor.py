@@ -26,7 +26,6 @@ from qdebug.result import Result, in_json
 REQUIRED = (
     "onnx",
     "onnxruntime",
-    "onnxslim",
     "ml-dtypes",
     "numpy",
     "scipy",

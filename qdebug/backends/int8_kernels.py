@@ -24,7 +24,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from qdebug.network.graph import Graph, Node, reads_of
+from qdebug.network.graph import Graph, Node
+from qdebug.network.subgraphs import needed
 from qdebug.network.weights import renamed, tensor_of
 from qdebug.plan.plan import BoundPlan
 from qdebug.plan.rewrite.edit import Editor, copy_node, make_node
@@ -99,7 +100,7 @@ class _Rewriting:
             if not (self._convolution(node) or self._product(node) or self._recoded(node)):
                 self._edit.emit(copy_node(written))
         proto = self._edit.proto
-        proto.graph.node.extend(_used(self._edit.nodes, self._graph.outputs))
+        proto.graph.node.extend(needed(self._edit.nodes, self._graph.outputs))
         if all(opset.domain != _CONTRIB for opset in proto.opset_import):
             proto.opset_import.append(helper.make_opsetid(_CONTRIB, 1))
         return proto
@@ -370,16 +371,6 @@ class _Rewriting:
     def _shaped(self, tensor: str, shape: Sequence[int]) -> str:
         sizes = self._edit.initializer(np.array(shape, np.int64), "shape")
         return self._edit.add("Reshape", tensor, sizes, name=f"{tensor}_shaped")
-
-
-def _used(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """Those that something reads, in their order."""
-    wanted, kept = set(outputs), []
-    for node in reversed(nodes):
-        if not wanted.isdisjoint(node.output):
-            wanted.update(reads_of(node))
-            kept.append(node)
-    return kept[::-1]
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,19 @@ import onnx
 from qdebug.backends.options import SessionSettings
 from qdebug.backends.sizing import parallelism
 from qdebug.execute.context import Context, runner_of, simulation_context
-from qdebug.execute.preparation import is_folded, preparation_notes
+from qdebug.execute.preparation import checked, is_folded
 from qdebug.memo import digest_of
 from qdebug.metrics.accumulate import REFERENCE, ExecutedBatch
 from qdebug.network.codes import check_formats
-from qdebug.network.graph import Graph, reads_of
+from qdebug.network.graph import Graph
 from qdebug.network.inline import ELSE, THEN, Taken, fits, is_control_flow
 from qdebug.network.load import read_model
-from qdebug.network.prepare import Model, prepare_model, replaced, with_taken
+from qdebug.network.prepare import Model, prepare_model, with_taken
 from qdebug.network.sampleaxis import sample_inputs
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import whole
 from qdebug.network.samplespec import SampleSpec
-from qdebug.network.subgraphs import all_names, bodies, free_name, size_of
+from qdebug.network.subgraphs import all_names, bodies, free_name, needed, reads_of, size_of
 from qdebug.plan.rewrite.edit import make_node
 from qdebug.run.variant import as_it_is
 from qdebug.types import Array, ProgressCallback, ignore_progress
@@ -63,8 +63,7 @@ def open_model(
     read = sources if branches else sources[:1]
     samples = [source.open(sample_inputs(model.graph)) for source in read]
     if is_folded(model):
-        notes = preparation_notes(model, samples[0], context)
-        model = replace(model, notes=(*model.notes, *notes))
+        model = checked(model, samples[0], context)
     return _followed(model, samples, context) if branches else model
 
 
@@ -74,7 +73,7 @@ def _followed(model: Model, samples: Sequence[Samples], context: Context) -> Mod
     inside, disagree = 0, False
     operators: dict[str, str] = {}
     while True:
-        graph = Graph(replaced(model, taken)[0])
+        graph = with_taken(model, taken).graph
         nodes = [
             node
             for node in graph.proto.graph.node
@@ -172,19 +171,15 @@ def _probe(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> tuple[onnx.ModelPro
     names = all_names(graph.proto.graph)[0]
     watched = {node.name: free_name(f"{node.name}_condition", names) for node in nodes}
     added = [make_node("Identity", [n.input[0]], watched[n.name]) for n in nodes]
-    wanted = set(watched.values())
-    kept = []
-    for proto in reversed([*graph.proto.graph.node, *added]):
-        if not wanted.isdisjoint(proto.output):
-            wanted.update(reads_of(proto))
-            kept.append(proto)
+    kept = needed([*graph.proto.graph.node, *added], watched.values())
+    read = {t for node in kept for t in reads_of(node)}
     probe = onnx.ModelProto(
         ir_version=graph.proto.ir_version, opset_import=graph.proto.opset_import
     )
     probe.graph.name = "control_flow"
-    probe.graph.node.extend(reversed(kept))
+    probe.graph.node.extend(kept)
     probe.graph.input.extend(graph.proto.graph.input)
-    probe.graph.initializer.extend(t for t in graph.proto.graph.initializer if t.name in wanted)
+    probe.graph.initializer.extend(t for t in graph.proto.graph.initializer if t.name in read)
     return probe, watched
 
 

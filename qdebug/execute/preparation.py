@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -15,7 +16,7 @@ from qdebug.execute.context import Context
 from qdebug.metrics.sums import measure
 from qdebug.metrics.tensor import sqnr_db
 from qdebug.network.graph import Graph
-from qdebug.network.prepare import Model
+from qdebug.network.prepare import Model, prepare_model
 from qdebug.network.samples import Samples
 from qdebug.types import Array, Feeds, Tensors
 from qdebug.wording import counted
@@ -56,26 +57,41 @@ def is_folded(model: Model) -> bool:
     return _operators(model.graph.proto) != _operators(model.file.proto)
 
 
-def preparation_notes(model: Model, samples: Samples, context: Context) -> tuple[str, ...]:
-    """A note where the first batch of samples gives other outputs in `model` than in its file, by
-    more than rounding explains; none where the file does not run as it is.
+def checked(model: Model, samples: Samples, context: Context) -> Model:
+    """`model`, if it gives for the first batch of samples what its file does, up to rounding, or
+    where the file does not run as it is; else the model without folding, and a note.
 
     Raises:
         QdebugError: samples cannot be read, or the prepared model does not run.
     """
+    far = _unexplained_db(model, samples, context)
+    if far is None:
+        return model
+    plain = prepare_model(model.file, model.graph.opset, model.shapes, folded=False)
+    apart = f"the outputs are {far:.1f} dB from those of the file as ONNX Runtime runs it"
+    if _unexplained_db(plain, samples, context) is None:
+        note = (
+            f"The file is used as it is: with constants and BatchNormalization folded {apart}, and "
+            "rounding does not explain that. Please report this model."
+        )
+    else:
+        note = (
+            f"FP32 is in doubt: prepared for Q/DQ nodes {apart}, and rounding does not explain "
+            "that. Export the model at a newer opset, and report it."
+        )
+    return replace(plain, notes=(*plain.notes, note))
+
+
+def _unexplained_db(model: Model, samples: Samples, context: Context) -> float | None:
+    """How far the outputs of a prepared model are from those of its file; None where rounding
+    explains it, or the file does not run as it is."""
     graph = model.graph
     found = _both(context, model.file.proto, graph.proto, samples)
     if found is None or (far := _worst_db(*found, graph)) >= _SAME_DB:
-        return ()
+        return None
     feeds = _first_feeds(samples)
     with closing(context.backend.open(graph.proto, ())) as session:
-        if far >= rounding_db(session, feeds, graph):
-            return ()
-    return (
-        f"FP32 is in doubt: folded as TensorRT would, the model's outputs are {far:.1f} dB from "
-        "those of the file as ONNX Runtime runs it, and rounding does not explain that. Fold the "
-        "file yourself (onnxsim, or ONNX Runtime's offline optimization), and report this model.",
-    )
+        return None if far >= rounding_db(session, feeds, graph) else far
 
 
 def import_notes(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import Message
 from onnx import AttributeProto, TensorProto, checker, defs, helper
 from onnx.external_data_helper import uses_external_data
 
 from qdebug.errors import ModelError
+from qdebug.network.subgraphs import bodies, own_names
 
 _TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 _ATTRIBUTE_TYPES = frozenset(AttributeProto.AttributeType.values()) - {AttributeProto.UNDEFINED}
@@ -27,6 +30,10 @@ _PACKED_BITS = {
 }
 """Types of which several elements share a byte."""
 PACKED_TYPES = frozenset(_PACKED_BITS)
+_REMARKS = ("doc_string", "metadata_props")
+"""Fields whose text may be anything."""
+_PER_AXIS_OPSET = 13
+"""The first in which QuantizeLinear and DequantizeLinear have an axis."""
 
 
 class _DamagedError(Exception):
@@ -48,10 +55,6 @@ class _OldOpsetError(_DamagedError):
     )
 
 
-_PER_AXIS_OPSET = 13
-"""The first in which QuantizeLinear and DequantizeLinear have an axis."""
-
-
 def check_structure(path: Path, proto: onnx.ModelProto) -> None:
     """Make sure that names are text, that nodes fit their operators and read what there is, and
     that tensors hold as many values as their shapes say. ONNX Runtime refuses all else too.
@@ -63,27 +66,40 @@ def check_structure(path: Path, proto: onnx.ModelProto) -> None:
         _check_model(proto)
     except _DamagedError as error:
         raise ModelError(
-            f"{path}: not a valid ONNX model: {error}",
-            error.hint,
-            code="QD-MODEL-INVALID",
+            f"{path}: not a valid ONNX model: {error}", error.hint, code="QD-MODEL-INVALID"
         ) from error
 
 
 def _check_model(proto: onnx.ModelProto) -> None:
+    for what, text in _texts(proto):
+        if isinstance(text, bytes):
+            raise _DamagedError(f"{what} is not UTF-8 text: {text[:_SHOWN]!r}")
+        if "\0" in text:
+            raise _DamagedError(f"{what} holds a zero byte: '{text}'")
     versions = [proto.ir_version, *(o.version for o in proto.opset_import)]
     if not all(0 <= version < _MOST for version in versions):
         raise _DamagedError(f"its versions are {versions}")
-    for field, value in (*proto.ListFields(), *proto.graph.ListFields()):
-        if isinstance(value, bytes):  # a text, in messages that hold no other bytes
-            raise _DamagedError(f"its {field.name} is not UTF-8 text: {value[:_SHOWN]!r}")
-    for imported in proto.opset_import:
-        _check_name(imported.domain, "a domain")
+    if not proto.graph.output:
+        raise _DamagedError("it has no outputs")
     context = checker.C.CheckerContext()
     context.ir_version = proto.ir_version
     context.opset_imports = {o.domain: o.version for o in proto.opset_import}
-    if not proto.graph.output:
-        raise _DamagedError("it has no outputs")
     _check_graph(proto.graph, frozenset(), context, {f.name for f in proto.functions})
+
+
+def _texts(message: Message) -> Iterator[tuple[str, str | bytes]]:
+    """The texts in a message, each with what it is; bytes are what the protobuf library makes of
+    one that is no text."""
+    if isinstance(message, TensorProto):  # its data would be copied
+        yield "the name of a tensor", message.name
+        return
+    for field, value in message.ListFields():
+        if field.name not in _REMARKS and field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            for item in [value] if isinstance(value, str | bytes | Message) else value:
+                if isinstance(item, Message):
+                    yield from _texts(item)
+                else:
+                    yield field.full_name, item
 
 
 def _check_graph(
@@ -94,29 +110,19 @@ def _check_graph(
 ) -> None:
     """Check a graph, in which the tensors called `outer` may be read."""
     for tensor in graph.initializer:
-        _check_name(tensor.name, "an initializer")
         _check_tensor(tensor)
-    known = {t.name for t in graph.initializer} | {v.name for v in graph.input}
-    known |= {t.values.name for t in graph.sparse_initializer}
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        _check_name(value.name, "a tensor")
-    written = [t for node in graph.node for t in node.output if t]
-    if twice := next(_repeated(written), None):
+    written = Counter(t for node in graph.node for t in node.output if t)
+    twice = next((name for name, count in written.items() if count > 1), None)
+    if twice:
         raise _DamagedError(f"'{twice}' is written twice")
-    visible = outer | known | set(written)
+    visible = outer | own_names(graph) | {t.values.name for t in graph.sparse_initializer}
     for node in graph.node:
         _check_node(node, visible, context, functions)
+        for body in bodies(node):
+            _check_graph(body, visible, context, functions)
     missing = next((v.name for v in graph.output if v.name not in visible), None)
     if missing is not None:
         raise _DamagedError(f"nothing writes its output '{missing}'")
-
-
-def _repeated(names: list[str]) -> Iterator[str]:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            yield name
-        seen.add(name)
 
 
 def _check_node(
@@ -126,27 +132,21 @@ def _check_node(
     functions: set[str],
 ) -> None:
     called = f"node '{node.name}' ({node.op_type})"
-    _check_name(node.name, "a node")
-    _check_name(node.op_type, "an operator")
-    _check_name(node.domain, "a domain")
     for attribute in node.attribute:
-        _check_attribute(attribute, called)
-    for name in (*node.input, *node.output):
-        _check_name(name, "a tensor")
+        if attribute.ref_attr_name:  # nodes of functions may
+            what = f"'{attribute.name}' refers to an attribute of a function"
+            raise _DamagedError(f"{called}: {what}")
+        if attribute.type not in _ATTRIBUTE_TYPES:
+            raise _DamagedError(f"{called}: '{attribute.name}' is of no known type")
+        for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
+            _check_tensor(tensor)
     missing = next((t for t in node.input if t and t not in visible), None)
     if missing is not None:
         raise _DamagedError(f"{called} reads '{missing}', which nothing writes")
-    has_graphs = False
-    for attribute in node.attribute:
-        for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
-            _check_tensor(tensor)
-        for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            has_graphs = True
-            _check_graph(body, visible, context, functions)
-    if node.op_type in functions or not _is_standard(node, context):
-        return
-    if has_graphs:  # the checker would look for outer tensors in the body
-        _check_arity(node, context, called)
+    version = context.opset_imports.get(node.domain, 0)
+    standard = node.domain in ("", "ai.onnx") and defs.has(node.op_type, version, "")
+    # The checker would look for outer tensors in a body.
+    if node.op_type in functions or not standard or bodies(node):
         return
     try:
         checker.C.check_node(node.SerializeToString(), context, checker.LEXICAL_SCOPE_CONTEXT)
@@ -155,42 +155,8 @@ def _check_node(
         per_axis = any(a.name == "axis" for a in node.attribute) and (
             node.op_type in ("QuantizeLinear", "DequantizeLinear")
         )
-        old = context.opset_imports.get(node.domain, _PER_AXIS_OPSET) < _PER_AXIS_OPSET
-        kind = _OldOpsetError if per_axis and old else _DamagedError
+        kind = _OldOpsetError if per_axis and version < _PER_AXIS_OPSET else _DamagedError
         raise kind(f"{called}: {reason}") from error
-
-
-def _check_attribute(attribute: onnx.AttributeProto, called: str) -> None:
-    _check_name(attribute.name, "an attribute")
-    if attribute.ref_attr_name:  # nodes of functions may
-        raise _DamagedError(f"{called}: '{attribute.name}' refers to an attribute of a function")
-    if attribute.type not in _ATTRIBUTE_TYPES:
-        raise _DamagedError(f"{called}: '{attribute.name}' is of no known type")
-
-
-def _is_standard(node: onnx.NodeProto, context: checker.C.CheckerContext) -> bool:
-    version = context.opset_imports.get(node.domain or "", 0)
-    return node.domain in ("", "ai.onnx") and defs.has(node.op_type, version, "")
-
-
-def _check_arity(node: onnx.NodeProto, context: checker.C.CheckerContext, called: str) -> None:
-    version = context.opset_imports.get("", 0)
-    schema = defs.get_schema(node.op_type, version, "")
-    if not schema.min_input <= len(node.input) <= schema.max_input:
-        raise _DamagedError(f"{called} has {len(node.input)} inputs")
-    if not schema.min_output <= len(node.output) <= schema.max_output:
-        raise _DamagedError(f"{called} has {len(node.output)} outputs")
-    given = {attribute.name for attribute in node.attribute}
-    lacking = [n for n, a in schema.attributes.items() if a.required and n not in given]
-    if lacking:
-        raise _DamagedError(f"{called} has no attribute '{lacking[0]}'")
-
-
-def _check_name(name: str | bytes, what: str) -> None:
-    if isinstance(name, bytes):  # what the protobuf library makes of it
-        raise _DamagedError(f"the name of {what} is not UTF-8 text: {name!r}")
-    if "\0" in name:
-        raise _DamagedError(f"the name of {what} holds a zero byte: '{name}'")
 
 
 def _check_tensor(tensor: onnx.TensorProto) -> None:
@@ -203,14 +169,12 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
         raise _DamagedError(f"'{tensor.name}' has {len(dims)} axes, more than {_MOST_AXES}")
     if uses_external_data(tensor):
         return
-    count = math.prod(dims)
+    count, bits = math.prod(dims), _PACKED_BITS.get(kind, 0)
     if tensor.HasField("raw_data"):
-        bits = _PACKED_BITS.get(kind) or 8 * helper.tensor_dtype_to_np_dtype(kind).itemsize
-        held, needed = len(tensor.raw_data), -(-count * bits // 8)
-        fits = kind != TensorProto.STRING and held == needed
-    elif kind in _PACKED_BITS:
-        per_byte = 8 // _PACKED_BITS[kind]
-        fits = len(tensor.int32_data) >= -(-count // per_byte)
+        bits = bits or 8 * helper.tensor_dtype_to_np_dtype(kind).itemsize
+        fits = kind != TensorProto.STRING and len(tensor.raw_data) == -(-count * bits // 8)
+    elif bits:
+        fits = len(tensor.int32_data) >= -(-count * bits // 8)
     else:
         held = len(getattr(tensor, helper.tensor_dtype_to_field(kind)))
         fits = held == count * (2 if kind in _COMPLEX else 1)

@@ -10,7 +10,7 @@ from onnx import helper, inliner, numpy_helper, version_converter
 
 from qdebug.errors import ModelError
 from qdebug.network.graph import opset_of
-from qdebug.network.subgraphs import bodies, rename_reads
+from qdebug.network.subgraphs import bodies, refill, rename_reads
 
 _OLDEST_IR = 8
 """From 4 on, weights need not be inputs; 8 goes with opset 15."""
@@ -45,7 +45,7 @@ def convert_opset(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelP
     if opset_of(proto) < opset:
         proto.ir_version = max(proto.ir_version, _OLDEST_IR)  # weights are inputs no more
         sampled = dict(_sampling(proto.graph)) if opset_of(proto) < 11 else {}
-        given = proto.graph
+        before = proto.graph
         try:
             proto = version_converter.convert_version(proto, opset)
         except Exception as error:  # the converter raises RuntimeError and its own kinds
@@ -55,7 +55,7 @@ def convert_opset(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelP
                 f"Export the model again at opset {opset} or later.",
                 code="QD-MODEL-CONVERT",
             ) from error
-        _keep_names(given, proto.graph)
+        _keep_names(before, proto.graph)
         _keep_sampling(proto.graph, sampled)
     # Not the file's own: onnx writes an IR that ONNX Runtime may not take yet, for any opset.
     needed = helper.find_min_ir_version_for(list(proto.opset_import), ignore_unknown=True)
@@ -69,27 +69,26 @@ def reason_in(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _keep_names(given: onnx.GraphProto, converted: onnx.GraphProto) -> None:
+def _keep_names(before: onnx.GraphProto, after: onnx.GraphProto) -> None:
     """Give nodes that the converter replaced, an Upsample by a Resize say, their old names, and the
     tensors that they write: who reads these is the same node as before, at the same place."""
-    before = {t for node in given.node for t in (*node.input, *node.output)}
-    after = {t for node in converted.node for t in (*node.input, *node.output)}
-    makers = {t: node for node in given.node for t in node.output}
-    nodes = {node.name: node for node in given.node if node.name}
-    names: dict[str, str] = {}
-    for node in converted.node:
-        old = nodes.get(node.name)
-        for was, now in zip(old.input, node.input, strict=False) if old is not None else ():
-            if was in makers and was not in after and now not in before:
-                names[now] = was
-    taken = {node.name for node in converted.node}
-    for node in converted.node:
+    old_reads = {node.name: node.input for node in before.node}
+    makers = {t: node.name for node in before.node for t in node.output}
+    written = {t for node in after.node for t in node.output}
+    names = {
+        now: was
+        for node in after.node
+        for was, now in zip(old_reads.get(node.name, ()), node.input, strict=False)
+        if was in makers and was not in written and now in written and now not in makers
+    }
+    taken = {node.name for node in after.node}
+    for node in after.node:
         rename_reads(node, names)
         node.output[:] = [names.get(t, t) for t in node.output]
         maker = next((makers[t] for t in node.output if t in names.values()), None)
-        if maker is not None and not node.name and maker.name not in taken:
-            node.name = maker.name
-    for value in converted.value_info:
+        if maker and not node.name and maker not in taken:
+            node.name = maker
+    for value in after.value_info:
         value.name = names.get(value.name, value.name)
 
 
@@ -100,8 +99,8 @@ def _sampling(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
     for node in graph.node:
         if node.op_type in ("Upsample", "Resize") and len(node.input) > 1:
             scales = constants.get(node.input[1])
-            known = [1.0] if scales is None else numpy_helper.to_array(scales).ravel().tolist()
-            shrinks = min(known) < 1 and max(known) <= 1
+            sizes = [1.0] if scales is None else numpy_helper.to_array(scales).ravel().tolist()
+            shrinks = min(sizes) < 1 and max(sizes) <= 1
             yield node.output[0], "ceil" if shrinks else "floor"
         for body in bodies(node):
             yield from _sampling(body)
@@ -114,9 +113,7 @@ def _keep_sampling(graph: onnx.GraphProto, sampled: dict[str, str]) -> None:
         nearest = sampled.get(node.output[0]) if node.op_type == "Resize" else None
         if nearest:
             modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": nearest}
-            kept = [a for a in node.attribute if a.name not in modes]
-            del node.attribute[:]
-            node.attribute.extend(kept)
-            node.attribute.extend(helper.make_attribute(k, v) for k, v in modes.items())
+            others = [a for a in node.attribute if a.name not in modes]
+            refill(node.attribute, others + [helper.make_attribute(k, v) for k, v in modes.items()])
         for body in bodies(node):
             _keep_sampling(body, sampled)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto, helper
 
-from qdebug.network.subgraphs import all_names, free_name, rename_tensors
+from qdebug.network.subgraphs import all_names, free_name, refill, rename_tensors
 
 
 def widen_ends(graph: onnx.GraphProto) -> bool:
@@ -30,7 +30,5 @@ def widen_ends(graph: onnx.GraphProto) -> bool:
     for value in half:
         value.name = outer[value.name]
         value.type.tensor_type.elem_type = TensorProto.FLOAT
-    all_nodes = [*first, *graph.node, *last]
-    del graph.node[:]
-    graph.node.extend(all_nodes)
+    refill(graph.node, [*first, *graph.node, *last])
     return bool(half)

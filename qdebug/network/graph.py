@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from qdebug.network.subgraphs import outer_reads
 from qdebug.network.weights import values_of
 from qdebug.types import Array, TensorSpec
 
@@ -23,6 +25,17 @@ def opset_of(proto: onnx.ModelProto) -> int:
     """The version of the default operator set; 0 when the model imports none."""
     versions = [int(o.version) for o in proto.opset_import if o.domain in ("", "ai.onnx")]
     return max(versions, default=0)
+
+
+def undeclared(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model that declares no types of tensors inside, and no shapes of outputs: these
+    may name axes that have a length now, and exporters declare some that are not so."""
+    bare = deepcopy(proto)
+    del bare.graph.value_info[:]
+    for value in bare.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    return bare
 
 
 @dataclass(frozen=True)
@@ -186,13 +199,8 @@ def _node(proto: onnx.NodeProto) -> Node:
         "" if proto.domain == "ai.onnx" else proto.domain,
         tuple(proto.input),
         tuple(proto.output),
-        tuple(_outer_reads(proto)),
+        tuple(outer_reads(proto)),
     )
-
-
-def reads_of(node: onnx.NodeProto) -> list[str]:
-    """Every tensor that a node depends on, those that its subgraphs read from outside included."""
-    return [*(t for t in node.input if t), *_outer_reads(node)]
 
 
 def _constant_value(node: onnx.NodeProto) -> TensorProto | None:
@@ -208,18 +216,6 @@ def _constant_value(node: onnx.NodeProto) -> TensorProto | None:
             whole = attribute.ints if attribute.name == "value_ints" else attribute.i
             return numpy_helper.from_array(np.asarray(whole, np.int64), name)
     return None
-
-
-def _outer_reads(node: onnx.NodeProto) -> Iterator[str]:
-    for attribute in node.attribute:
-        bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-        for body in bodies:
-            own = {t.name for t in body.initializer} | {v.name for v in body.input}
-            own |= {t for n in body.node for t in n.output}
-            for inner in body.node:
-                yield from (t for t in inner.input if t and t not in own)
-                yield from (t for t in _outer_reads(inner) if t not in own)
-            yield from (v.name for v in body.output if v.name not in own)
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

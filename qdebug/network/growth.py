@@ -4,6 +4,7 @@ kilobytes may ask for more than any machine has, and that is found before it is 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -17,12 +18,17 @@ from qdebug.network.subgraphs import bodies
 _MOST_TIMES = 100
 """What a file may grow by, from these sizes on: a network of a hundred alike layers has fewer, and
 casts of all weights are large where these are."""
-_MANY_NODES = 10_000
+MANY_NODES = 10_000
 """`compare` took 4 s of CPU for 2048 nodes of functions, 10 s for 4096 and 24 s for 8192 (two
 cores, November 2026)."""
-_NODE_BYTES = 1 << 12
-_MANY_BYTES = (1 << 31) - 1
+MANY_BYTES = (1 << 31) - 1
 """Of a message."""
+_NODE_BYTES = 1 << 12
+
+
+def outgrows(size: int, own: int, least: int) -> bool:
+    """Whether it is more than a file may become that holds `own`, which may be `least` anyway."""
+    return size > max(least, _MOST_TIMES * own)
 
 
 def check_inlined(path: Path, proto: onnx.ModelProto) -> None:
@@ -49,14 +55,14 @@ def check_inlined(path: Path, proto: onnx.ModelProto) -> None:
             total += sum(count(body.node) for body in bodies(node))
         return total
 
-    try:
-        found = count(proto.graph.node)
-    except RecursionError:
-        found = _MOST_TIMES * proto.ByteSize()
     written = sum(map(_size, (*proto.graph.node, *(n for f in proto.functions for n in f.node))))
-    if found > max(_MANY_NODES, _MOST_TIMES * written):
+    try:
+        size = count(proto.graph.node)
+    except RecursionError:
+        size = (MANY_NODES + written) * _MOST_TIMES
+    if outgrows(size, written, MANY_NODES):
         raise ModelError(
-            f"{path}: its functions call each other so often that inlining them gives {found:,} "
+            f"{path}: its functions call each other so often that inlining them gives {size:,} "
             "nodes",
             "Export the model without local functions.",
             code="QD-MODEL-FUNCTIONS",
@@ -74,11 +80,11 @@ def check_computed(path: Path, proto: onnx.ModelProto) -> None:
     Raises:
         ModelError: they are too large, and grow out of little.
     """
-    found = computed_bytes(proto)
+    size = computed_bytes(proto)
     own = sum(_bytes(t.data_type, t.dims) for t in proto.graph.initializer)
-    if found > max(_MANY_BYTES, _MOST_TIMES * own):
+    if outgrows(size, own, MANY_BYTES):
         raise ModelError(
-            f"{path}: nodes that read nothing but constants compute {found / 1e9:,.1f} GB",
+            f"{path}: nodes that read nothing but constants compute {size / 1e9:,.1f} GB",
             "Compute less in the model, or make what they read an input.",
             code="QD-MODEL-CONSTANTS",
         )
@@ -86,12 +92,7 @@ def check_computed(path: Path, proto: onnx.ModelProto) -> None:
 
 def computed_bytes(proto: onnx.ModelProto) -> int:
     """Bytes of all that nodes compute from constants, as far as shapes tell without computing."""
-    known = {t.name for t in proto.graph.initializer}
-    computed: set[str] = set()
-    for node in proto.graph.node:
-        if known.issuperset(filter(None, node.input)) and not bodies(node):
-            known.update(node.output)
-            computed.update(node.output if node.op_type != "Constant" else ())
+    computed = {t for node in constant_nodes(proto.graph) for t in node.output}
     if not computed:
         return 0
     try:
@@ -108,3 +109,26 @@ def _bytes(kind: int, shape: Iterable[int]) -> int:
         return math.prod(shape) * helper.tensor_dtype_to_np_dtype(kind).itemsize
     except KeyError:  # no type that there is
         return 0
+
+
+def constant_nodes(graph: onnx.GraphProto, known: Iterable[str] = ()) -> list[onnx.NodeProto]:
+    """The nodes of a graph that compute the same whatever is fed, Constant nodes left out.
+
+    Args:
+        known: tensors that are constant besides initializers and Constant nodes.
+    """
+    constants, computing = {t.name for t in graph.initializer} | set(known), []
+    for node in graph.node:
+        if node.op_type == "Constant":
+            constants.update(node.output)
+        elif (
+            constants.issuperset(filter(None, node.input))
+            and not bodies(node)
+            and not _DRAWS.match(node.op_type)
+        ):
+            computing.append(node)
+            constants.update(node.output)
+    return computing
+
+
+_DRAWS = re.compile("Random|Bernoulli|Multinomial")

@@ -6,15 +6,23 @@ they are free, and what the If writes keeps its name. A Loop or a Scan stays as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Mapping
+from copy import deepcopy
 
 import onnx
 from onnx import helper
 
-from qdebug.network.graph import reads_of
-from qdebug.network.subgraphs import all_names, bodies, free_name, rename_tensors
+from qdebug.network.subgraphs import (
+    all_names,
+    bodies,
+    free_name,
+    made_up_name,
+    own_names,
+    prune,
+    reads_of,
+    refill,
+    rename_tensors,
+)
 
 THEN, ELSE = "then_branch", "else_branch"
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
@@ -28,173 +36,78 @@ def is_control_flow(node: onnx.NodeProto) -> bool:
     return node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx") and bool(bodies(node))
 
 
-def is_taken(node: onnx.NodeProto, taken: Taken) -> bool:
-    """Whether `taken` says which branch stands in the place of a node."""
-    branch = taken.get(node.name)
-    return branch in (THEN, ELSE) and is_control_flow(node) and fits(node)
-
-
 def fits(node: onnx.NodeProto) -> bool:
     """Whether it is an If whose branches give as many tensors as it does."""
-    branches = [branch_of(node, name) for name in (THEN, ELSE)]
+    branches = {a.name: a.g for a in node.attribute if a.HasField("g")}
     return (
         node.op_type == "If"
         and len(node.input) == 1
-        and all(
-            b is not None and len(b.output) == len(node.output) and not b.input for b in branches
-        )
+        and {THEN, ELSE} <= branches.keys()
+        and all(len(b.output) == len(node.output) and not b.input for b in branches.values())
     )
 
 
-def branch_of(node: onnx.NodeProto, name: str) -> onnx.GraphProto | None:
-    """A branch of an If."""
-    return next((a.g for a in node.attribute if a.name == name and a.HasField("g")), None)
+def replace_taken(graph: onnx.GraphProto, taken: Taken) -> tuple[set[str], dict[str, str]]:
+    """Put the branch that is taken in the place of each If that `taken` names, in place, those
+    inside of others after these, and drop what then computes nothing.
 
-
-def replace_taken(proto: onnx.ModelProto, taken: Taken, gone: set[str]) -> dict[str, str]:
-    """Put what is taken in the place of the nodes that `taken` names, in place, and drop what then
-    computes nothing. Nodes have unique names, and so have those that are put in.
-
-    Args:
-        gone: names of nodes that were replaced before, which no other may get: `taken` names a node
-            inside of another by the name that it gets here. Those replaced now are added.
+    Nodes must have unique names, and so have those that are put in. `taken` names a node inside of
+    another by the name that it gets here.
 
     Returns:
-        node that was put in, by its name, -> its name in the body.
+        the nodes that were replaced; node that was put in, by its name, -> its name in the branch.
     """
-    graph = proto.graph
-    given = list(graph.node)
-    held = {n.name: n for n in given if is_taken(n, taken)}
-    del graph.node[:]
-    graph.node.extend(n for n in given if n.name not in held)
-    tensors, nodes = all_names(graph)
-    outer = chain.from_iterable([*reads_of(n), *n.output, n.name] for n in held.values())
-    tensors.update(outer)
-    gone.update(held)
-    nodes |= gone
-    site = _Site(proto, tensors, nodes)
-    for node in given:
-        if node.name in held:
-            site.replace(node, taken[node.name])
-        else:
-            site.emitted.append(node)
-    kept = _needed(graph, site.emitted)
-    del graph.node[:]
-    graph.node.extend(kept)
-    _drop_unread(graph, {t for n in held.values() for t in n.output})
-    return site.names
+    gone: set[str] = set()
+    inner: dict[str, str] = {}
+    while held := {n.name: n for n in graph.node if _is_taken(n, taken)}:
+        gone |= held.keys()
+        nodes = list(graph.node)
+        refill(graph.node, [n for n in nodes if n.name not in held])
+        tensors, names = all_names(graph)
+        tensors.update(t for n in held.values() for t in (*reads_of(n), *n.output))
+        names |= gone
+        del graph.node[:], graph.value_info[:]  # their types are inferred anew
+        for node in nodes:
+            if node.name in held:
+                body = _branch(node, taken[node.name], tensors, names, inner)
+                graph.node.extend(body.node)
+                graph.initializer.extend(body.initializer)
+            else:
+                graph.node.append(node)
+        prune(graph)
+    return gone, inner
 
 
-def _needed(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Those that the outputs depend on: nothing reads the condition of an If that went."""
-    wanted = {v.name for v in graph.output}
-    kept = []
-    for node in reversed(nodes):
-        if not wanted.isdisjoint(node.output):
-            wanted.update(reads_of(node))
-            kept.append(node)
-    return kept[::-1]
+def _is_taken(node: onnx.NodeProto, taken: Taken) -> bool:
+    return taken.get(node.name) in (THEN, ELSE) and is_control_flow(node) and fits(node)
 
 
-def _drop_unread(graph: onnx.GraphProto, retyped: set[str]) -> None:
-    """Drop constants that nothing reads, and types of tensors that are there no more, or that are
-    to be inferred anew."""
-    read = {t for n in graph.node for t in reads_of(n)} | {v.name for v in graph.output}
-    weights = [t for t in graph.initializer if t.name in read]
-    if len(weights) != len(graph.initializer):
-        del graph.initializer[:]
-        graph.initializer.extend(weights)
-    written = {t for n in graph.node for t in n.output}
-    typed = [v for v in graph.value_info if v.name in written and v.name not in retyped]
-    del graph.value_info[:]
-    graph.value_info.extend(typed)
+def _branch(
+    node: onnx.NodeProto, branch: str, tensors: set[str], nodes: set[str], inner: dict[str, str]
+) -> onnx.GraphProto:
+    """A branch of an If, as it is outside of it; adds its names to those that are taken, and to
+    `inner`."""
+    body = deepcopy(next(a.g for a in node.attribute if a.name == branch))
+    written = {t for n in body.node for t in n.output if t}
+    names: dict[str, str] = {}
+    for result, output in zip(body.output, node.output, strict=True):
+        if output and result.name in written:
+            names.setdefault(result.name, output)
+    for tensor in sorted(_defined(body) - names.keys()):
+        names[tensor] = free_name(tensor, tensors)
+    rename_tensors(body, names)
+    for held in body.node:
+        own = held.name or made_up_name(held)
+        held.name = free_name(own, nodes)
+        inner[held.name] = own
+    for result, output in zip(body.output, node.output, strict=True):
+        if output and result.name != output:
+            name = free_name(f"Identity_{output}", nodes)
+            body.node.append(helper.make_node("Identity", [result.name], [output], name))
+    return body
 
 
-@dataclass
-class _Site:
-    """The model while bodies are put into it.
-
-    Attributes:
-        tensors, nodes: names that are taken.
-        emitted: the nodes in execution order.
-        names: see `replace_taken`.
-    """
-
-    proto: onnx.ModelProto
-    tensors: set[str]
-    nodes: set[str]
-    emitted: list[onnx.NodeProto] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)
-
-    def replace(self, node: onnx.NodeProto, branch: str) -> None:
-        """Emit the branch that stands in the place of `node`."""
-        body = branch_of(node, branch)
-        assert body is not None  # is_taken looks
-        self._put(body, self._constants(body), _results(body.output, node.output))
-
-    def _constants(self, body: onnx.GraphProto) -> dict[str, str]:
-        """Emit the constants of a body; their names, by those in it."""
-        names = {t.name: free_name(t.name, self.tensors) for t in body.initializer}
-        for tensor in body.initializer:
-            self.proto.graph.initializer.append(tensor)
-            self.proto.graph.initializer[-1].name = names[tensor.name]
-        for node in body.node:
-            if node.op_type == "Constant" and not _is_output(body, node):
-                names[node.output[0]] = free_name(node.output[0], self.tensors)
-                self._emit(node, {**names})
-        return names
-
-    def _put(self, body: onnx.GraphProto, bound: dict[str, str], results: dict[str, str]) -> None:
-        """Emit the nodes of a body.
-
-        Args:
-            bound: tensors of the body that exist under these names.
-            results: outer tensor -> the tensor of the body that it is.
-        """
-        names = dict(bound)
-        wanted = {inner: outer for outer, inner in reversed(results.items())}
-        written = [t for t in _written(body) if t not in bound]
-        names |= {t: wanted.get(t) or free_name(t, self.tensors) for t in written}
-        for node in body.node:
-            if not (node.op_type == "Constant" and node.output[0] in bound):
-                self._emit(node, names)
-        for outer, inner in results.items():
-            found = names.get(inner, inner)
-            if found != outer:
-                self._add("Identity", [found], outer)
-
-    def _emit(self, node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-        copied = onnx.NodeProto()
-        copied.CopyFrom(node)
-        copied.input[:] = [names.get(t, t) for t in node.input]
-        copied.output[:] = [names.get(t, t) for t in node.output]
-        for body in bodies(copied):
-            rename_tensors(body, names)
-        made_up = f"{node.op_type}_{next(filter(None, copied.output), '')}"
-        copied.name = free_name(node.name or made_up, self.nodes)
-        self.names[copied.name] = node.name or copied.name
-        self.emitted.append(copied)
-
-    def _add(self, op_type: str, inputs: Sequence[str], output: str) -> None:
-        name = free_name(f"{op_type}_{output}", self.nodes)
-        self.emitted.append(helper.make_node(op_type, inputs, [output], name))
-
-
-def _results(inner: Sequence[onnx.ValueInfoProto], outer: Sequence[str]) -> dict[str, str]:
-    """Tensors outside of a body -> those of its outputs that they are."""
-    return {name: v.name for name, v in zip(outer, inner, strict=False) if name}
-
-
-def _is_output(body: onnx.GraphProto, node: onnx.NodeProto) -> bool:
-    """Whether a body hands out what `node` writes."""
-    return not {v.name for v in body.output}.isdisjoint(node.output)
-
-
-def _written(body: onnx.GraphProto) -> list[str]:
-    """The tensors that a body and those in it define, their inputs left out for `body` itself."""
-    found = [t for n in body.node for t in n.output if t]
-    for node in body.node:
-        for inner in bodies(node):
-            found += [t.name for t in inner.initializer] + [v.name for v in inner.input]
-            found += _written(inner)
-    return list(dict.fromkeys(found))
+def _defined(body: onnx.GraphProto) -> set[str]:
+    """The tensors that a body and those in it define."""
+    inner = (_defined(b) for node in body.node for b in bodies(node))
+    return own_names(body).union(*inner)

@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import onnx
-
-from qdebug.network.graph import Graph, Node
+from qdebug.network.graph import Graph, Node, undeclared
 from qdebug.network.layers import QUANTIZABLE_OPS, Layer, Layers
 from qdebug.network.samples.subset import SampleSubset
 
@@ -49,16 +47,8 @@ def work_of(layers: Layers, input_shapes: Mapping[str, Sequence[int]]) -> dict[s
 
 def macs_per_sample(layers: Layers, subset: SampleSubset) -> float:
     """Multiply-accumulates of one sample, by the first execution."""
-    return sum(w.macs for w in _of_first(layers, subset)) / subset.batches[0].count
-
-
-def elements_per_batch(layers: Layers, subset: SampleSubset) -> float:
-    """Values that the layers write in the first execution."""
-    return sum(w.elements for w in _of_first(layers, subset))
-
-
-def _of_first(layers: Layers, subset: SampleSubset) -> Collection[Work]:
-    return work_of(layers, _first_inputs(subset)).values()
+    work = work_of(layers, _first_inputs(subset))
+    return sum(layer.macs for layer in work.values()) / subset.batches[0].count
 
 
 def _first_inputs(subset: SampleSubset) -> Mapping[str, Sequence[int]]:
@@ -74,9 +64,8 @@ def shapes_of_first(graph: Graph, subset: SampleSubset) -> Shapes:
 
 def tensor_bytes(graph: Graph, subset: SampleSubset) -> dict[str, int]:
     """Bytes of each tensor in one execution, as far as its shape is inferred."""
-    shapes = shapes_of_first(graph, subset)
-    known = {t: [n for n in shape if isinstance(n, int)] for t, shape in shapes.items()}
-    return {t: 4 * math.prod(n) for t, n in known.items() if len(n) == len(shapes[t])}
+    sizes = {t: _size(shape) for t, shape in shapes_of_first(graph, subset).items()}
+    return {t: 4 * size for t, size in sizes.items() if size is not None}
 
 
 def shapes_per_sample(graph: Graph) -> Shapes:
@@ -100,54 +89,52 @@ def shapes_per_sample(graph: Graph) -> Shapes:
 
 def shapes_of_inputs(graph: Graph, input_shapes: Mapping[str, Shape]) -> Shapes:
     """Shapes inferred anew from those of the inputs; the weights stay behind."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(graph.proto)
-    del proto.graph.value_info[:]
+    proto = undeclared(graph.proto)
     for value in proto.graph.input:
         for dim, size in zip(
             value.type.tensor_type.shape.dim, input_shapes.get(value.name, ()), strict=False
         ):
             if isinstance(size, int):
                 dim.dim_value = size
-    for value in proto.graph.output:  # they may name axes that have a size now
-        value.type.tensor_type.ClearField("shape")
     return Graph.inferred(proto).shapes
 
 
 def _work(graph: Graph, layer: Layer, shapes: Shapes) -> Work:
     anchor = graph.by_name[layer.name]
-    out = shapes.get(anchor.outputs[0], ())
-    macs = 0.0
-    if layer.op_type in QUANTIZABLE_OPS and not anchor.domain:
-        left, right = (shapes.get(t, ()) for t in anchor.inputs[:2])
-        macs = product_macs(layer.op_type, left, right, out)
-    return Work(macs, _size(out))
-
-
-def product_macs(op_type: str, left: Shape, right: Shape, out: Shape) -> float:
-    """Multiply-accumulates of a Conv, ConvTranspose, Gemm or MatMul with operands and output of
-    these shapes; an axis without a size counts as 1."""
-    if op_type == "Conv":  # the weight is [out, in / groups, kernel …]
-        return _size(out) * _size(right[1:])
-    if op_type == "ConvTranspose":
-        return _size(left) * _size(right[1:])
-    if op_type == "Gemm":  # either operand may be transposed: √(|A|·|B| / |Y|) is K
-        return _size(out) * math.sqrt(_size(left) * _size(right) / max(_size(out), 1.0))
-    return _size(out) * _size(left[-1:])
+    left, right, out = (
+        [n if isinstance(n, int) and n > 0 else 1 for n in shapes.get(t, ())]
+        for t in (*(*anchor.inputs, "", "")[:2], anchor.outputs[0])
+    )
+    multiplies = layer.op_type in QUANTIZABLE_OPS and not anchor.domain
+    macs = known_macs(layer.op_type, left, right, out) if multiplies else None
+    return Work(float(macs or 0), float(math.prod(out)))
 
 
 def known_macs(
     op_type: str, left: Shape | None, right: Shape | None, out: Shape | None
 ) -> float | None:
-    """`product_macs`; None where a shape, or an axis that counts, is unknown."""
+    """Multiply-accumulates of a Conv, ConvTranspose, Gemm or MatMul with operands and output of
+    these shapes; None where a shape, or an axis that counts, is unknown."""
     if left is None or right is None or out is None:
         return None
-    counts = {"Conv": (right, out), "ConvTranspose": (left, right), "MatMul": (left[-1:], out)}
-    if any(
-        not isinstance(n, int) or n < 0 for s in counts.get(op_type, (left, right, out)) for n in s
-    ):
+    factors = {
+        "Conv": (out, right[1:]),  # the weight is [out, in / groups, kernel …]
+        "ConvTranspose": (left, right[1:]),
+        "MatMul": (out, left[-1:]),
+    }
+    sizes = [_size(shape) for shape in factors.get(op_type, (left, right, out))]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
         return None
-    return product_macs(op_type, left, right, out)
+    product = float(math.prod(known))
+    # Either operand of a Gemm may be transposed: √(|A|·|B|·|Y|) is what it multiplies.
+    return product if op_type in factors else math.sqrt(product)
+
+
+def _size(shape: Shape) -> int | None:
+    """How many values a shape has; None where an axis is free."""
+    sizes = [n for n in shape if isinstance(n, int) and n >= 0]
+    return math.prod(sizes) if len(sizes) == len(shape) else None
 
 
 @dataclass(frozen=True)
@@ -196,7 +183,7 @@ def unquantized_work(
         shapes: of the tensors of `graph`, such as those of `shapes_of_inputs`.
         among: the names of the nodes that may count; None for all.
     """
-    nodes = [n for n in graph.by_name.values() if not n.domain]
+    nodes = [n for n in graph.nodes if not n.domain]
     left = [
         n
         for n in nodes
@@ -207,19 +194,17 @@ def unquantized_work(
         )
     ]
     counts = Counter(n.op_type for n in left)
-    if not left:
-        return UnquantizedWork(counts, None)
-    products = [n for n in nodes if n.op_type in QUANTIZABLE_OPS]
-    own, others = [_recurrent_macs(n, shapes) for n in left], [_macs(n, shapes) for n in products]
-    if any(macs is None for macs in (*own, *others)):
+    own = [_recurrent_macs(n, shapes) for n in left]
+    others = [
+        known_macs(n.op_type, *(shapes.get(t) for t in (*n.inputs[:2], n.outputs[0])))
+        for n in nodes
+        if n.op_type in QUANTIZABLE_OPS
+    ]
+    if not left or None in own or None in others:
         return UnquantizedWork(counts, None)
     work = sum(filter(None, own))
     total = work + sum(filter(None, others))
     return UnquantizedWork(counts, work / total if total else None)
-
-
-def _macs(node: Node, shapes: Shapes) -> float | None:
-    return known_macs(node.op_type, *(shapes.get(t) for t in (*node.inputs[:2], node.outputs[0])))
 
 
 def _recurrent_macs(node: Node, shapes: Shapes) -> float | None:
@@ -227,12 +212,9 @@ def _recurrent_macs(node: Node, shapes: Shapes) -> float | None:
     and its state with the weights of all gates and directions. None where they are not known."""
     if node.op_type not in _RECURRENT:
         return None
-    given = [shapes.get(t) for t in node.inputs[:3]]
-    if any(not shape or not all(isinstance(n, int) and n > 0 for n in shape) for shape in given):
+    sequences, *weights = ([*shapes.get(t, (None,))] for t in node.inputs[:3])
+    sizes = [_size(shape) for shape in (sequences[:-1], *weights)]
+    if not all(sizes):
         return None
-    sequences, weight, recurrence = (shape or () for shape in given)
-    return _size(sequences[:-1]) * (_size(weight) + _size(recurrence))
-
-
-def _size(shape: Shape) -> float:
-    return float(math.prod(n if isinstance(n, int) and n > 0 else 1 for n in shape))
+    steps, *operands = sizes
+    return float(steps or 0) * sum(filter(None, operands))

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
+from onnx.shape_inference import InferenceError
 
 from qdebug.errors import ModelError
 from qdebug.network.convert import convert_opset, inline_functions, reason_in
-from qdebug.network.fold import fold
+from qdebug.network.fold import fold_constants
 from qdebug.network.fp16_ends import widen_ends
-from qdebug.network.graph import Graph
+from qdebug.network.fuse import fuse
+from qdebug.network.graph import Graph, undeclared
 from qdebug.network.growth import check_computed, check_inlined
-from qdebug.network.inline import Taken, is_taken, replace_taken
+from qdebug.network.inline import ELSE, THEN, Taken, replace_taken
 from qdebug.network.inputshapes import InputShapes, fix_shapes
 from qdebug.network.load import ModelFile
-from qdebug.network.order import sort_nodes
+from qdebug.network.subgraphs import free_name, made_up_name, refill, sort_nodes
 from qdebug.network.weights import LARGE_BYTES, lightened, renamed
 
 QDQ_OPSET = 13
@@ -60,7 +62,12 @@ class Model:
 
 
 def prepare_model(
-    file: ModelFile, opset: int = QDQ_OPSET, shapes: InputShapes = (), *, fed: bool = True
+    file: ModelFile,
+    opset: int = QDQ_OPSET,
+    shapes: InputShapes = (),
+    *,
+    fed: bool = True,
+    folded: bool = True,
 ) -> Model:
     """Prepare `file`, converted to at least `opset`, with `shapes` for its inputs.
 
@@ -69,33 +76,40 @@ def prepare_model(
 
     Args:
         fed: it is to be executed: inputs and outputs in FP16 are in FP32 then, behind a Cast.
+        folded: constants and BatchNormalization are folded.
 
     Raises:
         ModelError: an input is not a tensor, the graph cannot be converted, or
             its types cannot be inferred.
         UsageError: `shapes` do not fit.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(file.proto)
-    proto.graph.name = proto.graph.name or "graph"  # the checker wants one
+    proto = deepcopy(file.proto)
+    graph = proto.graph
+    graph.name = graph.name or "graph"  # the checker wants one
     _check_inputs(file, proto)
-    fix_shapes(file.path, proto.graph, shapes)
+    fix_shapes(file.path, graph, shapes)
     check_inlined(file.path, proto)
     proto = inline_functions(file.path, proto)
+    graph = proto.graph
     check_computed(file.path, proto)
-    sort_nodes(proto.graph)
-    user_names = _name_nodes(proto)
-    user_writers = {t: n.name for n in proto.graph.node for t in n.output if t}
-    _drop_initializer_inputs(proto)
-    _drop_repeated_types(proto)
-    if any(node.op_type == _BLOCKWISE for node in proto.graph.node):
+    sort_nodes(graph)
+    user_names = _name_nodes(graph)
+    user_writers = {t: n.name for n in graph.node for t in n.output if t}
+    # Old exports list weights among the inputs: ONNX Runtime then warns about each of them.
+    weights = {t.name for t in graph.initializer}
+    refill(graph.input, [v for v in graph.input if v.name not in weights])
+    # onnxconverter-common leaves types of FP16 for outputs that stay FP32, and onnx's version
+    # converter believes them.
+    declared = {v.name for v in (*graph.input, *graph.output)}
+    refill(graph.value_info, [v for v in graph.value_info if v.name not in declared])
+    if any(node.op_type == _BLOCKWISE for node in graph.node):
         opset = max(opset, _BLOCKWISE_OPSET)
     proto = convert_opset(file.path, proto, opset)
     notes = (_WIDENED,) if fed and widen_ends(proto.graph) else ()
-    _name_nodes(proto)
+    _name_nodes(proto.graph)
     user_names |= _added_nodes(proto, user_names, user_writers)
     origins = {name: (user,) for name, user in user_names.items()}
-    return replace(_finished(file, proto, origins), shapes=shapes, notes=notes)
+    return replace(_finished(file, proto, origins, folded), shapes=shapes, notes=notes)
 
 
 _WIDENED = (
@@ -111,72 +125,89 @@ def with_taken(model: Model, taken: Taken) -> Model:
     Raises:
         ModelError: the types of what comes out cannot be inferred.
     """
-    if not taken:
+    proto = deepcopy(model.graph.proto)
+    gone, inner = replace_taken(proto.graph, taken)
+    if not gone:
         return model
-    proto, inner, gone = replaced(model, taken)
-    once = Counter(inner.values())
-    origins = {name: (user,) for name, user in inner.items() if once[user] == 1}
-    done = _finished(model.file, proto, {**origins, **model.origins})
-    found = {name: what for name, what in taken.items() if name in gone}
-    taken = {**model.taken, **found}
+    origins = {name: (user,) for name, user in inner.items()}
+    done = _finished(model.file, proto, {**origins, **model.origins}, folded=True)
+    taken = {**model.taken, **{name: what for name, what in taken.items() if name in gone}}
     return replace(done, taken=taken, notes=model.notes, shapes=model.shapes)
 
 
-def replaced(model: Model, taken: Taken) -> tuple[onnx.ModelProto, dict[str, str], set[str]]:
-    """As `with_taken`, not yet folded and without the types of what was put in; the names of its
-    nodes in their bodies, by their names now; and the nodes that were replaced."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.graph.proto)
-    inner: dict[str, str] = {}
-    gone: set[str] = set()
-    while any(is_taken(n, taken) for n in proto.graph.node):
-        found = replace_taken(proto, taken, gone)
-        inner |= {name: inner.get(user, user) for name, user in found.items()}
-    return proto, inner, gone
-
-
 def _finished(
-    file: ModelFile, proto: onnx.ModelProto, before: Mapping[str, tuple[str, ...]]
+    file: ModelFile, proto: onnx.ModelProto, before: Mapping[str, tuple[str, ...]], folded: bool
 ) -> Model:
     """The model of a graph whose nodes have unique names: folded, and with its types.
 
     Args:
         before: node -> the user's nodes that it stands for.
+
+    Raises:
+        ModelError: the types cannot be inferred.
     """
     _lift_constants(proto.graph)
     proto = lightened(proto)
-    stands_for: Mapping[str, tuple[str, ...]] = {}
+    origins = dict(before)
     quantized = any(is_quantized(n.op_type) for n in proto.graph.node)
-    if not quantized:
-        proto, stands_for = fold(proto)
-    _name_nodes(proto)
-    graph = Graph(_infer(file, proto))
-    origins = {
-        node.name: tuple(
-            user for n in stands_for.get(node.name, (node.name,)) for user in before.get(n, (n,))
-        )
-        for node in graph.nodes
-    }
-    return Model(file, graph, origins, quantized)
+    try:
+        while folded and not quantized:
+            proto, stands_for = _folded(proto)
+            for name, nodes in stands_for.items():
+                origins[name] = tuple(user for n in nodes for user in origins.get(n, (n,)))
+            decided, inner = replace_taken(proto.graph, _decided(Graph(proto)))
+            origins |= {name: (user,) for name, user in inner.items()}
+            folded = bool(decided)
+        graph = Graph.inferred(proto)
+    except (InferenceError, ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"{file.path}: shape inference fails: {reason_in(error)}",
+            "Check the model with onnx.checker.check_model(model, full_check=True).",
+            code="QD-MODEL-SHAPES",
+        ) from error
+    users = {node.name: origins.get(node.name, (node.name,)) for node in graph.nodes}
+    return Model(file, graph, users, quantized)
+
+
+def _decided(graph: Graph) -> Taken:
+    """The branch of each If whose condition is constant."""
+    ifs = [node for node in graph.nodes if node.op_type == "If" and node.inputs]
+    conditions = {node.name: graph.constant(node.inputs[0]) for node in ifs}
+    return {n: THEN if c.any() else ELSE for n, c in conditions.items() if c is not None}
+
+
+def _folded(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Mapping[str, tuple[str, ...]]]:
+    """A model with its constants and BatchNormalization folded, and which nodes each node stands
+    for that took in others.
+
+    Shapes follow from the inputs alone: exporters declare some that are not so, as [1, n] for
+    (n, 1, m). Of what else is declared, types are kept that cannot be inferred.
+    """
+    graph = Graph.inferred(fold_constants(Graph.inferred(undeclared(proto))))
+    folded, stands_for = fuse(graph)
+    refill(folded.graph.output, proto.graph.output)
+    untyped = {t for node in folded.graph.node for t in node.output} - graph.types.keys()
+    declared = [value for value in proto.graph.value_info if value.name in untyped]
+    for value in declared:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    refill(folded.graph.value_info, declared)
+    return folded, stands_for
 
 
 def _lift_constants(graph: onnx.GraphProto) -> None:
     """Let the large constants that are nodes be initializers, in place: only those can lie in a
     file."""
-    nodes = list(graph.node)
     large = [
         node
-        for node in nodes
+        for node in graph.node
         if node.op_type == "Constant"
         and node.ByteSize() >= LARGE_BYTES
         and node.attribute[0].HasField("t")
     ]
-    if not large:
-        return
     graph.initializer.extend(renamed(node.attribute[0].t, node.output[0]) for node in large)
     gone = {node.name for node in large}
-    del graph.node[:]
-    graph.node.extend(node for node in nodes if node.name not in gone)
+    refill(graph.node, [node for node in graph.node if node.name not in gone])
 
 
 def is_quantized(operator: str) -> bool:
@@ -197,30 +228,22 @@ def _check_inputs(file: ModelFile, proto: onnx.ModelProto) -> None:
             )
 
 
-def _name_nodes(proto: onnx.ModelProto) -> dict[str, str]:
+def _name_nodes(graph: onnx.GraphProto) -> dict[str, str]:
     """Give every node a unique name in place; return unique name -> the user's name."""
-    taken: set[str] = set()
-    renamed: dict[str, str] = {}
-    proper = {n.name for n in proto.graph.node if n.name}
-    for node in proto.graph.node:
-        base = node.name or _made_up(node)
-        name, number = base, 1
-        # A made-up name must not take the one of a later node that the user did name.
-        while name in taken or (name != node.name and name in proper):
-            name, number = f"{base}_{number}", number + 1
-        taken.add(name)
-        renamed[name] = node.name or name
-        node.name = name
-    return renamed
-
-
-def _made_up(node: onnx.NodeProto) -> str:
-    return f"{node.op_type}_{next((o for o in node.output if o), '')}"
+    # A made-up name must not take the one of a later node that the user did name.
+    taken = {n.name for n in graph.node if n.name}
+    users: dict[str, str] = {}
+    for node in graph.node:
+        user = node.name
+        if not user or user in users:
+            node.name = free_name(user or made_up_name(node), taken)
+        users[node.name] = user or node.name
+    return users
 
 
 def unnamed_notes(model: Model, layers: Collection[str]) -> tuple[str, ...]:
     """A note where `layers` have no name in the model's file: other tools do not know theirs."""
-    unnamed = {_made_up(n): n for n in model.file.proto.graph.node if not n.name}
+    unnamed = {made_up_name(n): n for n in model.file.proto.graph.node if not n.name}
     names = [name for name in layers if name in unnamed]
     if not names:
         return ()
@@ -249,38 +272,3 @@ def _added_nodes(
             added[node.name] = user_names.get(name, name)
         readers |= dict.fromkeys(node.input, name)
     return added
-
-
-def _drop_initializer_inputs(proto: onnx.ModelProto) -> None:
-    """Old exports list weights among the inputs; ONNX Runtime then warns about each of them."""
-    weights = {t.name for t in proto.graph.initializer}
-    kept = [v for v in proto.graph.input if v.name not in weights]
-    if len(kept) != len(proto.graph.input):
-        del proto.graph.input[:]
-        proto.graph.input.extend(kept)
-
-
-def _drop_repeated_types(proto: onnx.ModelProto) -> None:
-    """Types of inputs and outputs that are given once more. onnxconverter-common leaves those of
-    FP16 for outputs that stay FP32, and onnx's version converter believes them."""
-    declared = {v.name for v in (*proto.graph.input, *proto.graph.output)}
-    kept = [v for v in proto.graph.value_info if v.name not in declared]
-    if len(kept) != len(proto.graph.value_info):
-        del proto.graph.value_info[:]
-        proto.graph.value_info.extend(kept)
-
-
-def _infer(file: ModelFile, proto: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` with the types and shapes that follow.
-
-    Raises:
-        ModelError: they cannot be inferred.
-    """
-    try:
-        return shape_inference.infer_shapes(proto, data_prop=True)
-    except Exception as error:  # InferenceError, ValueError and RuntimeError are all seen here
-        raise ModelError(
-            f"{file.path}: shape inference fails: {reason_in(error)}",
-            "Check the model with onnx.checker.check_model(model, full_check=True).",
-            code="QD-MODEL-SHAPES",
-        ) from error

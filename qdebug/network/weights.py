@@ -15,8 +15,9 @@ import hashlib
 import os
 import tempfile
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -27,12 +28,7 @@ from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from qdebug.outputfiles import (
-    Content,
-    kept_in,
-    write_all,
-    write_bytes,
-)
+from qdebug.outputfiles import Content, kept_in, write_all, write_bytes
 from qdebug.types import Array
 
 LARGE_BYTES = 1 << 18
@@ -83,23 +79,18 @@ def tensor_of(values: Array, name: str, digest: str = "") -> TensorProto:
 
 def declare(name: str, kind: int, shape: tuple[int, ...], place: Place) -> TensorProto:
     """A constant whose data are at `place`; `kind` is its ONNX element type."""
-    tensor = TensorProto(name=name, data_type=kind, dims=shape, data_location=TensorProto.EXTERNAL)
-    entries: dict[str, str | int] = {
-        "location": os.path.relpath(place.path, ROOT),
-        "offset": place.offset,
-        "length": place.length,
-        "checksum": place.digest,
-    }
-    _locate(tensor, entries)
+    location = os.path.relpath(place.path, ROOT)
+    tensor = TensorProto(name=name, data_type=kind, dims=shape)
+    set_location(tensor, location, offset=place.offset, length=place.length, checksum=place.digest)
     return tensor
 
 
-def _locate(tensor: TensorProto, entries: Mapping[str, str | int]) -> None:
-    """Set the entries of a tensor's external data, in place."""
+def set_location(tensor: TensorProto, location: str, **entries: str | int) -> None:
+    """Let a tensor say in which file its data are, and where; in place."""
+    tensor.data_location = TensorProto.EXTERNAL
     del tensor.external_data[:]
-    for key, value in entries.items():
-        entry = tensor.external_data.add()
-        entry.key, entry.value = key, str(value)
+    for key, value in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=str(value))
 
 
 def place_of(tensor: TensorProto) -> Place | None:
@@ -127,8 +118,7 @@ def values_of(tensor: TensorProto) -> Array:
 
 def renamed(tensor: TensorProto, name: str) -> TensorProto:
     """The same constant under another name."""
-    copied = TensorProto()
-    copied.CopyFrom(tensor)
+    copied = deepcopy(tensor)
     copied.name = name
     return copied
 
@@ -145,11 +135,7 @@ def lightened(proto: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         StoreError: as of `tensor_of`.
     """
-    light = without_graph(proto)
-    _copy_fields(proto.graph, light.graph, "initializer")
-    for tensor in proto.graph.initializer:
-        light.graph.initializer.append(_light(tensor))
-    return light
+    return _with_constants(proto, map(_light, proto.graph.initializer))
 
 
 def model_digest(proto: onnx.ModelProto) -> str:
@@ -159,8 +145,7 @@ def model_digest(proto: onnx.ModelProto) -> str:
     same symbolic dimension in several ways, another one in each process.
     """
     if proto.graph.value_info or external_bytes(proto):
-        copied = onnx.ModelProto()
-        copied.CopyFrom(proto)
+        copied = deepcopy(proto)
         del copied.graph.value_info[:]
         for tensor in copied.graph.initializer:
             place = place_of(tensor)
@@ -171,63 +156,27 @@ def model_digest(proto: onnx.ModelProto) -> str:
     return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
 
 
-def detached(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """`proto` as it may be kept for another process, and those of its constants, by name, that lie
-    in the temporary file of this one."""
-    made = {
-        t.name: values_of(t)
-        for t in proto.graph.initializer
-        if (place := place_of(t)) is not None and _SCRATCH.holds(place)
-    }
-    light = onnx.ModelProto()
-    light.CopyFrom(proto)
-    for tensor in light.graph.initializer:
-        if tensor.name in made:
-            del tensor.external_data[:]
-    return light, made
-
-
-def attached(light: onnx.ModelProto, made: Mapping[str, Array]) -> onnx.ModelProto:
-    """What `detached` took apart.
-
-    Raises:
-        StoreError: as of `tensor_of`.
-    """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(light)
-    for tensor in proto.graph.initializer:
-        if tensor.name in made:
-            tensor.CopyFrom(tensor_of(made[tensor.name], tensor.name))
-    return proto
-
-
 def without_external(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of `proto` in which external data count as inputs: for tools that would look for the
     files."""
-    stub = onnx.ModelProto()
-    stub.CopyFrom(proto)
-    del stub.graph.initializer[:]
-    for tensor in proto.graph.initializer:
-        if place_of(tensor) is None:
-            stub.graph.initializer.append(tensor)
-        else:
-            value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            stub.graph.input.append(value)
+    stub = _with_constants(proto, (t for t in proto.graph.initializer if not place_of(t)))
+    stub.graph.input.extend(
+        helper.make_tensor_value_info(t.name, t.data_type, t.dims)
+        for t in proto.graph.initializer
+        if place_of(t)
+    )
     return stub
 
 
-def with_data(proto: onnx.ModelProto, names: Collection[str] | None = None) -> onnx.ModelProto:
-    """`proto` with the data of the constants `names`, of all for None; itself where it has them."""
-    if not any(_is_wanted(tensor, names) for tensor in proto.graph.initializer):
+def with_data(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """`proto` with the data of its constants; itself where it has them."""
+    if not external_bytes(proto):
         return proto
-    whole = without_graph(proto)
-    _copy_fields(proto.graph, whole.graph, "initializer")
-    for tensor in proto.graph.initializer:
-        data = _is_wanted(tensor, names)
-        whole.graph.initializer.append(
-            numpy_helper.from_array(values_of(tensor), tensor.name) if data else tensor
-        )
-    return whole
+    constants = (
+        numpy_helper.from_array(values_of(t), t.name) if place_of(t) else t
+        for t in proto.graph.initializer
+    )
+    return _with_constants(proto, constants)
 
 
 def without_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -237,8 +186,12 @@ def without_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
     return bare
 
 
-def _is_wanted(tensor: TensorProto, names: Collection[str] | None) -> bool:
-    return place_of(tensor) is not None and (names is None or tensor.name in names)
+def _with_constants(proto: onnx.ModelProto, constants: Iterable[TensorProto]) -> onnx.ModelProto:
+    """A copy of a model with other initializers; its own, which may be large, are not copied."""
+    copied = without_graph(proto)
+    _copy_fields(proto.graph, copied.graph, "initializer")
+    copied.graph.initializer.extend(constants)
+    return copied
 
 
 def serialized(proto: onnx.ModelProto) -> bytes:
@@ -262,8 +215,7 @@ def model_files(proto: onnx.ModelProto, path: Path) -> dict[Path, Content]:
     if size_with_data(proto) <= ONE_FILE_BYTES:
         return {path: serialized(proto)}
     data = path.with_name(f"{path.name}.data")
-    light = onnx.ModelProto()
-    light.CopyFrom(proto)
+    light = deepcopy(proto)
     moved: list[tuple[int, TensorProto]] = []
     end = 0
     for tensor, source in zip(light.graph.initializer, proto.graph.initializer, strict=True):
@@ -272,7 +224,7 @@ def model_files(proto: onnx.ModelProto, path: Path) -> dict[Path, Content]:
             offset = _aligned(end)
             end = offset + place.length
             moved.append((offset, source))
-            _locate(tensor, {"location": data.name, "offset": offset, "length": place.length})
+            set_location(tensor, data.name, offset=offset, length=place.length)
 
     def write(file: IO[bytes]) -> None:
         for offset, tensor in moved:
@@ -326,14 +278,10 @@ def _held_bytes(tensor: TensorProto) -> int:
 
 def _copy_fields(source: Message, target: Message, left_out: str) -> None:
     for field, value in source.ListFields():
-        if field.name == left_out:
-            continue
-        if isinstance(value, Message):
-            getattr(target, field.name).CopyFrom(value)
-        elif isinstance(value, str | bytes | int | float):
+        if isinstance(value, str | bytes | int | float):
             setattr(target, field.name, value)
-        else:
-            getattr(target, field.name).extend(value)
+        elif field.name != left_out:
+            getattr(target, field.name).MergeFrom(value)
 
 
 class _Scratch:
@@ -360,10 +308,6 @@ class _Scratch:
             if digest not in self._kept:
                 self._kept[digest] = self._append(data, digest)
             return self._kept[digest]
-
-    def holds(self, place: Place) -> bool:
-        """Whether data are in this file."""
-        return self._file is not None and place.path == self._file
 
     def _append(self, data: memoryview, digest: str) -> Place:
         with kept_in(Path(tempfile.gettempdir()), _weights(len(data))):

@@ -22,9 +22,9 @@ from onnx import TensorProto
 from qdebug.errors import ModelError
 from qdebug.formats.base import Format
 from qdebug.formats.registry import BY_ONNX_TYPE
-from qdebug.network.graph import Graph, Node, reads_of
+from qdebug.network.graph import Graph, Node
 from qdebug.network.layers import Layer
-from qdebug.network.subgraphs import all_names, free_name, rename_reads
+from qdebug.network.subgraphs import all_names, free_name, reads_of, rename_reads
 from qdebug.network.weights import tensor_of
 from qdebug.plan.exact_constants import exact_constants
 from qdebug.plan.quantize import QUANTIZERS, grid_of, quantizer_of

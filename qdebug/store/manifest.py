@@ -13,7 +13,7 @@ from qdebug.network.samples import Samples
 from qdebug.network.weights import model_digest
 from qdebug.plan.pair import ModelPair
 
-PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "onnxslim", "numpy", "h5py")
+PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "h5py")
 
 
 def manifest_of(

@@ -45,7 +45,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CODE = re.compile(r"\[QD-[A-Z0-9-]+\]\n\Z")
 _MESSAGE = re.compile(r"^qdebug: (error|interrupted)", re.MULTILINE)
 _LOG = re.compile(r"\d{4}-\d\d-\d\d [\d:.]+ \[[EW]:onnxruntime:")
-"""How ONNX Runtime begins a line, of sessions that onnxslim opens."""
+"""How ONNX Runtime begins a line, of sessions in which constants are folded."""
 _URL = re.compile(rb"Serving at (http\S+)\n")
 
 

@@ -434,7 +434,7 @@ def test_results_printed_in_process_stay_apart_too(desk: Any, spawn: bool) -> No
 
 
 def test_logs_of_libraries_move_no_cursor(desk: Any, make: Callable[..., Any]) -> None:
-    """ONNX Runtime's own, where constants that onnxslim folds do not fit together."""
+    """ONNX Runtime's own, where constants that are folded do not fit together."""
     node = onnx.helper.make_node
     nodes = [
         node("Reshape", ["six", "twenty"], ["reshaped"], "evil\x1b]0;title\x07"),

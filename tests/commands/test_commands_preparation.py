@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 import qdebug
 from qdebug.network import prepare
+from qdebug.network.graph import Graph
 
 X = np.random.default_rng(5).normal(size=(6, 3, 8, 8)).astype(np.float32)
 
@@ -23,22 +24,37 @@ def network() -> onnx.ModelProto:
     return b.model({"x": ["n", 3, 8, 8]}, [b.add("BatchNormalization", h, *ones)])
 
 
-@pytest.mark.parametrize(("factor", "is_told"), [(1.0, False), (1.0003, False), (1.003, True)])
-def test_a_fold_that_changes_the_network(
-    monkeypatch: pytest.MonkeyPatch, factor: float, is_told: bool
+def scaled(proto: onnx.ModelProto, factor: float) -> onnx.ModelProto:
+    """A model with its constants multiplied, in place."""
+    for tensor in proto.graph.initializer:
+        values = numpy_helper.to_array(tensor) * np.float32(factor)
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    return proto
+
+
+@pytest.mark.parametrize(("factor", "is_used"), [(1.0, True), (1.0003, True), (1.003, False)])
+def test_a_fold_that_changes_the_network_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, factor: float, is_used: bool
 ) -> None:
-    right = prepare.fold
+    right = prepare.fuse
 
-    def fold(proto: onnx.ModelProto) -> Any:
-        folded, stands_for = right(proto)
-        for tensor in folded.graph.initializer:
-            scaled = numpy_helper.to_array(tensor) * np.float32(factor)
-            tensor.CopyFrom(numpy_helper.from_array(scaled, tensor.name))
-        return folded, stands_for
+    def fuse(graph: Graph) -> Any:
+        folded, stands_for = right(graph)
+        return scaled(folded, factor), stands_for
 
-    monkeypatch.setattr(prepare, "fold", fold)
+    monkeypatch.setattr(prepare, "fuse", fuse)
     result = qdebug.compare(network(), inputs={"x": X}, effect="none", cache=False)
-    assert any(note.startswith("FP32 is in doubt") for note in result.notes) is is_told
+    told = any(note.startswith("The file is used as it is") for note in result.notes)
+    assert told is not is_used
+    names = {node for layer in result.layers for node in layer.nodes}
+    assert len(names) == 2  # the BatchNormalization is a part of the layer, folded or not
+
+
+def test_a_conversion_that_changes_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = prepare.convert_opset
+    monkeypatch.setattr(prepare, "convert_opset", lambda *given: scaled(right(*given), 1.003))
+    result = qdebug.compare(network(), inputs={"x": X}, effect="none", cache=False)
+    assert any(note.startswith("FP32 is in doubt") for note in result.notes)
 
 
 def test_a_free_batch_of_which_only_one_sample_runs() -> None:

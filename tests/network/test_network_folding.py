@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxslim
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -125,7 +123,7 @@ def test_dropout_and_identity_go(net: Any, same_outputs: Same) -> None:
 def test_names_that_the_folder_would_take(
     net: Any, same_outputs: Same, suffix: str, source: str
 ) -> None:
-    """onnxslim calls the folded weight <output>_weight, whoever has that name already."""
+    """The folded weight is called <output>_weight, if nothing else has that name already."""
     taken, n = f"b{suffix}", net()
     if source == "weight":
         n.const(taken, np.float32(3))
@@ -153,19 +151,15 @@ def test_the_users_names_survive_a_taken_name_at_an_output(net: Any, same_output
     assert not any("folded" in t for t in (*model.graph.producers, *model.graph.outputs))
 
 
-def test_without_the_folder_the_model_is_used_unfolded(
-    net: Any, same_outputs: Same, monkeypatch: Any, caplog: Any
+def test_constants_that_cannot_be_computed_stay(
+    net: Any, prepared: Callable[..., Model], caplog: Any
 ) -> None:
-    def broken(*_: Any, **__: Any) -> onnx.ModelProto:
-        raise KeyError("first line\nthe reason")
-
-    monkeypatch.setattr(onnxslim, "slim", broken)
-    n = net().const("b_bias", np.float32(1)).conv("x", "c", name="conv").batch_norm("c", "b", "bn")
+    n = net().const("k", np.ones(4, np.float32)).const("shape", [3, 5]).conv("x", "c", name="conv")
+    n.add("Identity", "shape", "s").add("Reshape", "k,s", "r", "reshape").add("Mul", "c,r", "y")
+    proto = n.model()
     with caplog.at_level(logging.WARNING, "qdebug"):
-        model = same_outputs(n.add("Mul", "b,b_bias", "y", "mul").model())
-    assert ops(model) == ["Conv", "BatchNormalization", "Mul"]
-    assert model.origins == {"conv": ("conv",), "bn": ("bn",), "mul": ("mul",)}
-    assert model.graph.nodes[1].outputs == ("b",)
+        model = prepared(proto)
+    assert ops(model) == ["Conv", "Reshape", "Mul"]
     assert "not folded" in caplog.text
 
 
@@ -202,7 +196,7 @@ def test_fp16_models_fold_in_fp16(net: Any, same_outputs: Same, opset: int) -> N
 
 
 def test_nodes_that_are_called_as_tensors(net: Any, same_outputs: Same) -> None:
-    """onnxslim takes a node for the tensor of its name: here a constant became 0."""
+    """Folding must not take the one for the other."""
     n = net().const("x_1", np.float32([0.97, -0.57])).const("h", np.float32([0.69, -0.95]))
     n.add("Sub", "x_1,x_1", "i2", "x_1_iter2").add("Tanh", "i2", "v16", "a_iter2")
     n.add("Add", "v16,x_1", "a_iter0", "i2").add("Neg", "a_iter0", "v19", "Identity_y")
@@ -240,3 +234,63 @@ def test_a_size_that_may_be_zero_is_not_taken_for_another(net: Any, same_outputs
     same_outputs(n.model(shape=(1, 3, "height", 8)))
     feeds = {"x": np.ones((1, 3, 7, 8), np.float32)}
     same_outputs(n.model(shape=(1, 3, "height", 8)), feeds)
+
+
+@pytest.mark.parametrize("pick", ["gather", "slice"])
+def test_a_fixed_axis_of_a_free_shape_is_constant(net: Any, same_outputs: Same, pick: str) -> None:
+    """As an exporter scales attention by the length of the last axis."""
+    n = net().add("Shape", "x", "s").const("one", np.array([1])).const("two", np.array([2]))
+    n.add("Gather", "s,one", "c") if pick == "gather" else n.add("Slice", "s,one,two", "c")
+    n.add("Cast", "c", "f", to=TensorProto.FLOAT).add("Sqrt", "f", "r").add("Div", "x,r", "y")
+    model = same_outputs(n.model(shape=("n", 3, "height", 8)))
+    assert ops(model) == ["Div"]
+
+
+def test_a_free_axis_stays_computed(net: Any, same_outputs: Same) -> None:
+    n = net().add("Shape", "x", "s").const("two", np.array([2])).add("Gather", "s,two", "h")
+    n.add("Cast", "h", "f", to=TensorProto.FLOAT).add("Div", "x,f", "y")
+    assert ops(same_outputs(n.model(shape=("n", 3, "height", 8)))) == [
+        "Shape",
+        "Gather",
+        "Cast",
+        "Div",
+    ]
+
+
+@pytest.mark.parametrize("operator", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize("neutral", [True, False])
+def test_arithmetic_that_changes_nothing_goes(
+    net: Any, same_outputs: Same, operator: str, neutral: bool
+) -> None:
+    value = (0 if operator in ("Add", "Sub") else 1) if neutral else 2
+    n = net().const("k", np.float32(value)).add("Relu", "x", "r", "relu")
+    model = same_outputs(n.add(operator, "r,k", "m", "m").add("Neg", "m", "y").model())
+    assert ops(model) == (["Relu", "Neg"] if neutral else ["Relu", operator, "Neg"])
+
+
+def test_ones_that_broadcast_stay(net: Any, same_outputs: Same) -> None:
+    n = net().const("k", np.ones((2, 1, 1, 1), np.float32)).add("Mul", "x,k", "y")
+    assert ops(same_outputs(n.model())) == ["Mul"]
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_an_if_that_a_constant_decides(net: Any, same_outputs: Same, is_taken: bool) -> None:
+    out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [None] * 4)
+    branches = {
+        name: helper.make_graph([helper.make_node(op, ["x"], ["o"], "inner")], name, [], [out])
+        for name, op in (("then_branch", "Neg"), ("else_branch", "Abs"))
+    }
+    n = (
+        net()
+        .const("k", np.array(not is_taken))
+        .add("Not", "k", "c")
+        .add("If", "c", "i", **branches)
+    )
+    model = same_outputs(n.add("Relu", "i", "y", "relu").model())
+    assert ops(model) == ["Neg" if is_taken else "Abs", "Relu"]
+    assert model.origins["inner"] == ("inner",)
+
+
+def test_what_draws_random_numbers_is_not_folded(net: Any, prepared: Callable[..., Model]) -> None:
+    n = net().const("k", np.ones((1, 3, 8, 8), np.float32)).add("RandomNormalLike", "k", "r")
+    assert ops(prepared(n.add("Add", "x,r", "y").model())) == ["RandomNormalLike", "Add"]

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug import compare
-from qdebug.network.order import sort_nodes
+from qdebug.network.subgraphs import sort_nodes
 
 
 def _network() -> onnx.ModelProto:

@@ -23,8 +23,6 @@ from qdebug.network import weights
 from qdebug.network.load import read_model
 from qdebug.network.prepare import prepare_model
 from qdebug.network.weights import (
-    attached,
-    detached,
     lightened,
     model_digest,
     model_files,
@@ -164,14 +162,6 @@ def test_a_model_over_the_limit_is_written_in_two_files(
         path,
         Path(f"{path}.data"),
     ]
-
-
-def test_what_was_made_here_is_taken_along() -> None:
-    proto = product(tensor_of(LARGE, "w"))
-    light, made = detached(proto)
-    assert list(made) == ["w"]
-    assert not light.graph.initializer[0].external_data
-    assert attached(light, {n: np.array(a) for n, a in made.items()}) == proto
 
 
 def test_a_disk_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

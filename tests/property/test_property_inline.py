@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 from qdebug.network.inline import ELSE, THEN
 from qdebug.network.load import ModelFile
-from qdebug.network.prepare import prepare_model, replaced, with_taken
+from qdebug.network.prepare import prepare_model, with_taken
 
 POOL = ("a", "b", "c", "h", "t", "x_1", "a_iter0", "Identity_y")
 """Names of tensors and nodes: few, so that bodies that do not see each other share them."""
@@ -178,7 +178,7 @@ def test_what_is_put_in_computes_the_same(seed: int) -> None:
     }
     model = prepare_model(ModelFile(Path("net.onnx"), proto, "", ""))
     taken: dict[str, str] = {}
-    while ifs := [n for n in replaced(model, taken)[0].graph.node if n.op_type == "If"]:
+    while ifs := [n for n in with_taken(model, taken).graph.proto.graph.node if n.op_type == "If"]:
         taken |= {node.name: taken_by(node) for node in ifs}
     straight = with_taken(model, taken)
     onnx.checker.check_model(straight.graph.proto, full_check=True)

@@ -21,8 +21,8 @@ from onnx import TensorProto
 from qdebug.errors import ModelError
 from qdebug.formats.base import Format
 from qdebug.formats.registry import INT4, INT8, UINT4, UINT8
-from qdebug.network.graph import Graph, Node, reads_of
-from qdebug.network.subgraphs import free_name
+from qdebug.network.graph import Graph, Node
+from qdebug.network.subgraphs import free_name, needed
 from qdebug.network.weights import tensor_of
 from qdebug.plan.quantize import dynamic_grid
 from qdebug.plan.rewrite.edit import Editor, copy_node, make_node
@@ -270,13 +270,7 @@ class _Writer:
     def drop_unread(self) -> None:
         """Drop nodes that nothing reads, such as products of scales."""
         nodes = self.editor.nodes
-        read = {v.name for v in self.editor.proto.graph.output}
-        kept: list[onnx.NodeProto] = []
-        for node in reversed(nodes):
-            if not read.isdisjoint(node.output):
-                kept.append(node)
-                read.update(reads_of(node))
-        nodes[:] = reversed(kept)
+        nodes[:] = needed(nodes, (v.name for v in self.editor.proto.graph.output))
         taken: set[str] = set()
         for node in nodes:  # what moves codes and values has one name until here
             node.name = free_name(node.name, taken)
