@@ -89,7 +89,7 @@ class FileSet:
         if self.classes and own:
             return self, f"; the model has no class '{unknown}': the data's numbers are kept"
         count = metadata.last_axes[0] if metadata.last_axes else 0
-        if len(numbers) != count or max(numbers) < count:
+        if not numbers or len(numbers) != count or max(numbers) < count:
             return self, ""
         shown = self.folders
         if count > _SHOWN_FOLDERS:
