@@ -55,14 +55,18 @@ def _rounded_by_channel(
             candidate.producers.get(tensor),
             model.exact.get(node.name, {}).get(tensor),
         )
-        made = model.makers.get(exact or "")  # a Cast, of a layer in FP16
-        weight = model.graph.constant(made.input[0] if made else exact or "")
+        made = model.makers.get(exact or "")
+        cast = made if made is not None and made.op_type == "Cast" else None  # of a layer in FP16
+        weight = model.graph.constant(cast.input[0] if cast else exact or "")
         if producer is None or producer.op_type != "DequantizeLinear" or weight is None:
             continue
         scale = candidate.constant(producer.inputs[1])
         axis = weight_axis(original, reference, layer.weight)
-        same = weight.shape == tuple(reference.initializers[layer.weight].dims)
-        if scale is None or axis is None or not same:
+        if (
+            scale is None
+            or axis is None
+            or weight.shape != tuple(reference.initializers[layer.weight].dims)
+        ):
             return
         along = int(candidate.attributes(producer).get("axis", 1)) % weight.ndim
         valid = bool(np.all(scale > 0) and np.all(np.isfinite(scale)))
