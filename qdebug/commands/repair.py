@@ -13,7 +13,6 @@ from qdebug.analyse.metric_samples import FOR_INTERVAL
 from qdebug.commands.check.trials import suspicions
 from qdebug.commands.outputs import publish
 from qdebug.config.search import RepairSettings
-from qdebug.decide.bisect.answer import hardly_worth
 from qdebug.decide.bisect.result import BisectResult
 from qdebug.decide.bisect.target import few_samples_note
 from qdebug.decide.remedies.quantized import Quantized
@@ -29,9 +28,10 @@ from qdebug.execute.context import time_limit_told
 from qdebug.metrics.tasks.base import is_share
 from qdebug.result import ModelRef
 from qdebug.results.conditions import Condition
+from qdebug.results.words import share
 from qdebug.run.timelimit import OutOfTimeError
 from qdebug.types import ProgressCallback, ignore_progress
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 _NOT_PINNED = "The time limit left no time to search for layers to pin."
 _NOTHING_TO_PIN = (
@@ -41,6 +41,9 @@ _WENT_ON = (
     "The target held on the selection samples, but not on the held-out samples: more remedies "
     "were tried."
 )
+_LEAST_LEFT = 0.1
+"""Of what the lower precision saves: engines have lost more than that where the precision changes
+(docs/validation/repair.md, `split`)."""
 
 
 def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progress) -> RepairResult:
@@ -63,8 +66,9 @@ def _repair(
     sequence = _sequence(settings)
     setup = prepare(settings, progress, stack, ends_at)
     judge, baseline = setup.judge, setup.baseline
-    judged = setup.context, setup.reference.graph, setup.choosing.samples, setup.metric
-    suspicious = suspicions(*judged, ends_at=ends_at)
+    suspicious = suspicions(
+        setup.context, setup.reference.graph, setup.choosing.samples, setup.metric, ends_at=ends_at
+    )
     condition = _condition(setup, judge)
     proving = _Proving(setup)
 
@@ -78,35 +82,39 @@ def _repair(
     state = State(setup.start, tuple(Attempt(name) for name in sequence))
     state, found, explanation, went_on = _tried(trying, proving, state)
     proven = proving.of(state)
-    dropped = ""
-    if proven.reverted:
-        dropped = _why_dropped(setup, judge.verdict(found, baseline).better)
+    was_worse = proven.reverted and judge.verdict(found, baseline).better
+    dropped = _why_dropped(setup, was_worse) if proven.reverted else ""
     result = _found(settings, setup, state, proven)
     suspect = judge.guessing_note()
-    few = few_samples_note(setup.target, setup.proving.count) if setup.target else ""
-    notes = tuple(filter(None, (*suspicious, *result.notes, suspect, few, went_on)))
+    notes = tuple(
+        filter(
+            None,
+            (
+                *suspicious,
+                *result.notes,
+                suspect,
+                few_samples_note(setup.target, setup.proving.count) if setup.target else "",
+                went_on,
+            ),
+        )
+    )
     needs_pins = setup.target is not None and not (result.holds and proven.suffices)
     if explanation and setup.target is not None and settings.pin and not needs_pins:
         explanation = _NOTHING_TO_PIN
-    fewest = None
+    fewest, empty = None, ""
     if needs_pins and settings.pin:
         fewest = fewest_pins(setup, result.network, ends_at, state.steps)
         explanation = explanation or ("" if fewest else _NOT_PINNED)
-    if fewest is not None:
+        empty = _not_worth(fewest.found) if fewest else ""
+    if fewest is not None and not empty:
         if fewest.network is not result.network:  # then the figures are those of the start, too
             proven = proving.of(replace(state, alternatives=()))._replace(reverted=True)
             notes = (*notes, why_dropped(fewest))
             result = _found(settings, setup, state, proven)
-            given_up = fewest.dropped
-            result = replace(result, dropped_pinning=dropped_pins(given_up) if given_up else None)
+            if fewest.dropped:
+                result = replace(result, dropped_pinning=dropped_pins(fewest.dropped))
         result = _with_pins(result, fewest.found)
-        worth = (
-            hardly_worth(fewest.found.cost, setup.start.bound.plan.precision)
-            if fewest.found.found
-            else ""
-        )
-        notes = (*notes, worth) if worth else notes
-    explanation = _ended_early(explanation, state)
+    explanation = " ".join(filter(None, (_ended_early(explanation, state), empty)))
     return replace(
         result,
         explanation=explanation or dropped or _missed(setup, result),
@@ -129,8 +137,7 @@ def _tried(trying: Trying, proving: _Proving, state: State) -> tuple[State, Judg
         state, found, explanation = replace(trying, enough=enough).run(state)
         if explanation:
             break
-    went_on = _WENT_ON if len(state.steps) > steps else ""
-    return state, found, explanation, went_on
+    return state, found, explanation, _WENT_ON if len(state.steps) > steps else ""
 
 
 def _found(settings: RepairSettings, setup: Setup, state: State, proven: _Proven) -> RepairResult:
@@ -323,16 +330,31 @@ def _with_pins(result: RepairResult, pinning: BisectResult) -> RepairResult:
         precisions = {**bound.precisions, **plan.layers}
         network = replace(network, bound=replace(bound, plan=plan, precisions=precisions))
     took_part = result.holds or any(check.used_in_search for check in pinning.checks)
-    inside = Outcome.KEPT, Outcome.NO_USE
     return replace(
         result,
-        steps=tuple(_ended(step, step.outcome in inside, pinning) for step in result.steps),
+        steps=tuple(
+            _ended(step, step.outcome in (Outcome.KEPT, Outcome.NO_USE), pinning)
+            for step in result.steps
+        ),
         proof=replace(result.proof, used_in_search=bool(took_part)),
         pinning=pinning,
         plan=network.bound.plan,
         network=network,
         given=None,
     )
+
+
+def _not_worth(pinning: BisectResult) -> str:
+    """That pins reach the target only where next to nothing is left in lower precision: such a
+    network is none that a repair gives. "" where more is left."""
+    if not pinning.found or pinning.cost.left_share >= _LEAST_LEFT:
+        return ""
+    precision = str(pinning.precision).upper()
+    return (
+        f"{pinning.explanation} {precision} is not worth it: the target takes "
+        f"{counted(pinning.layers, 'layer')} in {pinning.raised_to}, which leaves less than "
+        f"{share(_LEAST_LEFT)} of what {precision} saves. Nothing was pinned."
+    ).strip()
 
 
 def _ended_early(why: str, state: State) -> str:

@@ -310,11 +310,6 @@ def _pins(result: RepairResult, pinning: BisectResult) -> Parts:
         f"{pinned} pinned{instead}, at {share(cost.pinned_share)} of the cost of pinning every "
         f"layer to {cost.all_pinned_to}: {first_names(pinning.pinned, _MOST_NAMED)}"
     )
-    if pinning.pins_everything:
-        text = (
-            f"All {len(pinning.layers)} layers that may be pinned are{instead}, to "
-            f"{pinning.raised_to}."
-        )
     early = (
         f"The search for them ended early, after {tried} of layers: with more time "
         f"({option('time_limit')}) it may find fewer."
@@ -360,8 +355,6 @@ def _verdict(result: RepairResult) -> str:
     pinned = ", nothing pinned" if kept else ""
     if result.pinned:
         pinned = f" and {counted(result.pinned, 'layer')} pinned"
-    if result.pinning is not None and result.pinning.pins_everything:
-        pinned += ", which are all: nothing is left in lower precision"
     return f"{'PASSED' if result.passed else 'NOT REACHED'} with {how}{pinned}: {target}."
 
 

@@ -108,6 +108,13 @@ class CostSummary:
         """What the answer saves, as a part of what `alternative` costs; null without that."""
         return 1 - self.plan / self.alternative if self.alternative else None
 
+    @property
+    def left_share(self) -> float:
+        """The part of what the lower precision saves that the answer leaves: next to every layer
+        raised as far as the target takes, where that is known, else as far as may be."""
+        whole = self.alternative or self.all_pinned
+        return (whole - self.plan) / (whole - self.base) if whole > self.base else 0.0
+
     def way_share(self, cost: float) -> float:
         """`cost` as a part of what everything pinned costs more than nothing pinned."""
         way = self.all_pinned - self.base

@@ -86,7 +86,6 @@ from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.plan import bind_plan
 from qdebug.result import ModelRef
 from qdebug.results.engine import KernelTime
-from qdebug.run.executor import Executor
 from qdebug.run.timelimit import check_time
 from qdebug.types import Precision, Progress, ProgressCallback
 from qdebug.wording import counted, duration, option
@@ -171,8 +170,8 @@ def prepare(settings: BisectSettings, progress: ProgressCallback, stack: ExitSta
     check_every_group({"searched": searched, "held out": held_out})
     if target.of_outputs:
         refuse_without_arrays(model, "a set of layers")
-    executor: Executor = open_executor(stack, settings, gpus=spec_of(settings.backend).builds)
-    context = context_of(settings, progress, executor)
+    builds = spec_of(settings.backend).builds
+    context = context_of(settings, progress, open_executor(stack, settings, gpus=builds))
     limited = context.until(ends_at)
     check_objects(limited, model.graph, searched, target.metric)
     check_allowed(target, limited, model.graph, searched)

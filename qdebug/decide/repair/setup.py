@@ -69,7 +69,6 @@ class Setup:
 
     Attributes:
         search: how layers to pin are searched for.
-        method: that ranges are calibrated by.
         pins: layers may be pinned.
         target: None where only an improvement is asked for.
         metric: that judges; None without one.
@@ -93,7 +92,6 @@ class Setup:
 
     context: Context
     search: PinSearchSpec
-    method: str
     pins: bool
     target: AccuracyTarget | None
     metric: TaskMetric | None
@@ -146,8 +144,7 @@ def prepare(
     metric = on_model(metric, reference, settings.worst_group)
     target = target and replace(target, metric=metric)
     fitting, choosing, proving = _samples(settings, reference, metric)
-    executor = open_executor(stack, settings)
-    context = context_of(settings, progress, executor)
+    context = context_of(settings, progress, open_executor(stack, settings))
     limited = context.until(ends_at)
     for subset in (choosing, proving):
         check_objects(limited, reference.graph, subset, metric)
@@ -186,7 +183,6 @@ def prepare(
     return Setup(
         context=context,
         search=settings.search,
-        method=settings.method,
         pins=settings.pin,
         target=target,
         metric=metric,
