@@ -7,21 +7,16 @@ that follow the pass over the samples are here, those that take a page of their 
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from qdebug.analyse.diagnose import diagnosed, input_amax
-from qdebug.analyse.effect.effects import Effects, Known, measure_effects
 from qdebug.analyse.flips import flipping, with_comparisons, with_flips
 from qdebug.analyse.gate import Gate, checked_conditions, metric_notes, task_result
-from qdebug.analyse.layer_results import effect_notes, ranked_by_effect
 from qdebug.analyse.run_file import Evidence
 from qdebug.analyse.tensor_errors import PairErrors
 from qdebug.execute.context import Context
-from qdebug.metrics.effect import EffectMode
 from qdebug.metrics.tasks.base import TaskMetric
 from qdebug.network.samples import Samples
 from qdebug.network.samples.subset import SampleSubset, whole
@@ -31,19 +26,16 @@ from qdebug.results.shown_samples import ShownSample
 from qdebug.stages import with_failure
 
 if TYPE_CHECKING:
-    from qdebug.analyse.summary import Restoration
+    from qdebug.analyse.effect.sets import Sets
 
 
 @dataclass(frozen=True)
 class Choice:
     """Layers to keep in FP32 together. On the samples that chose them they gave back `restored` of
-    what was lost, NaN where they were not run there; `holds`: that was most of it. By up to
-    `uncertain_db` two runs differed in which one layer was in FP32, the same in both."""
+    what was lost, NaN where they were not run there."""
 
     names: tuple[str, ...]
-    holds: bool
-    restored: float = math.nan
-    uncertain_db: float = 0.0
+    restored: float
 
 
 @dataclass(frozen=True)
@@ -53,10 +45,9 @@ class Compared:
     Attributes:
         measured: what that pass found.
         result: what was measured so far.
-        effects: of the layers at the outputs, which took `effects_s` seconds.
+        sets: runs layers in FP32 together, on the samples of the effects.
         choice: the layers that `curves` chose to keep in FP32.
         fed: see `input_amax`, of all samples; None before the causes are known.
-        restoration: a run with some layers in FP32 that has begun.
         shown: the samples that lose most by the task, for the run file.
         evidence: what writes activations to the run file.
     """
@@ -67,11 +58,9 @@ class Compared:
     gate: Gate
     measured: PairErrors
     result: CompareResult
-    effects: Effects | None = None
-    effects_s: float = 0.0
+    sets: Sets | None = None
     choice: Choice | None = None
     fed: Mapping[str, float] | None = None
-    restoration: Restoration | None = None
     shown: tuple[ShownSample, ...] = ()
     evidence: Evidence | None = None
 
@@ -117,30 +106,6 @@ def with_metric_notes(compared: Compared) -> Compared:
     result = compared.result
     told = metric_notes(result.metric, compared.samples.count, compared.gate)
     return replace(compared, result=replace(result, notes=(*told, *result.notes)))
-
-
-def ranked(compared: Compared, mode: EffectMode) -> Compared:
-    """With its layers ranked by what each costs at the outputs.
-
-    Raises:
-        QdebugError: the model does not run in FP32, or not as planned.
-    """
-    began = time.monotonic()
-    found = measure_effects(
-        compared.context,
-        compared.pair,
-        compared.subset,
-        mode,
-        metric=compared.metric,
-        known=Known(compared.measured.energies),
-        literally=compared.gate.judges_effects,
-    )
-    if found is None:
-        return compared.found(effect=None)
-    layers = ranked_by_effect(compared.result.layers, found.layers, found.summary.noise)
-    notes = (*found.notes, *effect_notes(found.summary, layers, compared.samples.count))
-    compared = compared.found(*notes, layers=layers, effect=found.summary)
-    return replace(compared, effects=found, effects_s=time.monotonic() - began)
 
 
 def judged(compared: Compared) -> Compared:

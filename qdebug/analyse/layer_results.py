@@ -162,17 +162,11 @@ def effect_notes(
     if summary.grouped_layers:
         notes.append(
             f"{summary.grouped_layers} of {of} were measured only in groups of consecutive layers, "
-            "since one by one takes long on so large a model. "
-            f"{_of_groups(summary)}{exact} measures every layer."
+            f"which make less of the error than those that are ranked. {exact} measures every "
+            "layer."
         )
     by_share = bool(layers) and not layers[0].overflows
-    first = layers[0].output_share if layers else None
-    if by_share and summary.group_share is not None and summary.group_share > (first or 0.0):
-        notes.append(
-            "Which layer costs most is uncertain: it may be one of those that were measured only "
-            "in groups."
-        )
-    elif by_share and not summary.certain_ranks and summary.of_layers > 1:
+    if by_share and not summary.certain_ranks and summary.of_layers > 1:
         on_all = f"{exact} measures on all {of_samples} samples."
         more = on_all if summary.samples < of_samples else "More samples may tell them apart."
         notes.append(
@@ -180,18 +174,6 @@ def effect_notes(
             f"first two differ by less than the standard error. {more}"
         )
     return tuple(notes)
-
-
-def _of_groups(summary: EffectSummary) -> str:
-    if summary.group_share is None:
-        return ""
-    if math.isinf(summary.group_share):
-        return "One of these groups alone gives NaN or Inf at the outputs. "
-    on = counted(summary.alone_samples, "sample")
-    return (
-        f"The noisiest of these groups, with all other layers in FP32, makes "
-        f"{summary.group_share:.1%} of the noise of the whole model, on {on}. "
-    )
 
 
 def overflow_notes(

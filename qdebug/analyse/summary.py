@@ -1,75 +1,44 @@
-"""Measure what the layers that cost most cost together: one further run keeps them in FP32."""
+"""Measure what the layers that cost most cost together: kept in FP32, over all samples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from dataclasses import replace
 
 from qdebug.analyse.causes.overflow import with_overflow_groups
 from qdebug.analyse.causes.quantization import ACCUMULATION
 from qdebug.analyse.compared import Compared
-from qdebug.analyse.effect.curves import apart_db
-from qdebug.analyse.effect.leave_out import candidates_of
-from qdebug.analyse.effect.pinned import PinnedRun, PinnedTask, begin_pinned
+from qdebug.analyse.effect.sets import Outcome
 from qdebug.errors import MetricError
 from qdebug.execute.context import sized
-from qdebug.execute.evaluator import Reducer
 from qdebug.metrics.candidate import CLOSE_DB
 from qdebug.metrics.effect import is_masked
 from qdebug.metrics.tensor import noise_db
-from qdebug.network.samples import Batch
-from qdebug.network.samples.subset import SampleSubset, whole
-from qdebug.plan.pair import ModelPair
 from qdebug.results.compare import CompareResult, LayerResult
 from qdebug.results.curve import Figure, part_restored
 from qdebug.results.summary import (
-    MOST_LEADERS,
+    RELEVANT_DB,
     RestoredMetric,
     Summary,
     common_cause,
     joint_share,
-    leading,
 )
 from qdebug.run.outputs import MetricEvaluator, joined
-from qdebug.types import Tensors
 
 
-@dataclass(frozen=True)
-class Restoration:
-    """A run with the leading layers in FP32, begun.
-
-    Attributes:
-        summary: what is known without it.
-        before: the outputs' noise Σerr²/Σref² as planned, by which layers are ranked.
-        first: the leading layer.
-        names: of the layers that run in FP32; `estimated`: no curve chose them.
-        run: gives the noise, and the metric.
-    """
-
-    summary: Summary
-    before: float
-    first: LayerResult
-    names: tuple[str, ...]
-    estimated: bool
-    run: _RestoredRun
-
-
-def begin_restoration(compared: Compared) -> Compared:
-    """With what is known of its leading layers, and a run of the model with these in FP32; other
-    processes begin it at once, if there are any, this one when it is asked for the result.
+def summarized(compared: Compared) -> Compared:
+    """With what its leading layers, of which the causes are known, cost together.
 
     Raises:
-        QdebugError: samples cannot be read.
+        QdebugError: samples cannot be read, or FP32 does not run.
     """
     result, pair = compared.result, compared.pair
     planned = [x for x in result.layers if x.effect is not None]
-    outputs = tuple(o.name for o in result.outputs if o.name in pair.candidate.outputs)
-    if result.effect is None or not planned or len(outputs) < max(1, len(result.outputs)):
+    measured = all(o.name in pair.candidate.outputs for o in result.outputs)
+    if result.effect is None or not planned or not measured:
         return compared
-    before = result.noise
     summary = Summary(
         samples=result.samples,
         layers=(),
@@ -82,104 +51,96 @@ def begin_restoration(compared: Compared) -> Compared:
     )
     if result.is_as_good_as_fp32:
         return compared.found(summary=summary)
-    if candidates_of(compared.context, pair) is None:
-        return compared
-    curve = compared.choice
-    chosen = curve.names if curve else tuple(_chosen(pair, planned, result, before))
-    run = _RestoredRun.begun(compared, chosen, outputs)
-    found = Restoration(summary, before, planned[0], chosen, curve is None, run)
-    return replace(compared, restoration=found)
-
-
-def summarized(compared: Compared) -> Compared:
-    """With what its leading layers, of which the causes are known, cost together.
-
-    Raises:
-        QdebugError: samples cannot be read.
-    """
-    begun = compared.restoration
-    if begun is None:
-        return compared
-    try:
-        found = begun.run.result()
-    except MetricError:
-        return compared
+    choice = compared.choice
+    first = planned[:1]
+    chosen = choice.names if choice else tuple(with_overflow_groups(pair, first, result))
+    found = _on_all_samples(compared, chosen)
     if found is None:
         return compared
-    summary, chosen = begun.summary, begun.names
-    if begun.estimated and len(chosen) > 1 and found.noise > _with_first(begun.first, begun.before):
-        # Errors may offset each other: then the first layer alone gives more than all of them.
-        with suppress(MetricError):
-            outputs = begun.run.task.outputs
-            alone = _RestoredRun.begun(compared, [begun.first.name], outputs).result()
-            if alone is not None and alone.noise < found.noise:
-                together = noise_db(found.worst)
-                summary = replace(summary, group_layers=len(chosen), group_sqnr_db=together)
-                chosen, found = (begun.first.name,), alone
-    result = compared.result
-    names = {x.name: x for x in result.layers if x.effect is not None}
+    names = {x.name: x for x in planned}
     metric = _restored_metric(result, found.score)
+    worst = _noise(found)
     summary = replace(
         summary,
         layers=chosen,
-        output_share=joint_share(result.worst_noise, found.worst),
-        cause=common_cause([_main_cause(names[n], begun.before) for n in chosen if n in names]),
-        restored_sqnr_db=noise_db(found.worst),
+        output_share=joint_share(result.worst_noise, worst),
+        cause=common_cause([_main_cause(names[n], result.noise) for n in chosen if n in names]),
+        restored_sqnr_db=noise_db(worst),
         metric=metric,
-        restored=_restored_part(result, metric, found),
+        restored=_restored_part(compared, metric, found),
     )
-    off_db = _off_db(compared, summary)
-    curve = replace(result.curve, fits=off_db <= CLOSE_DB) if result.curve else None
-    return compared.found(
-        *_uncertain(compared, off_db),
-        summary=summary,
-        curve=curve,
+    curve = result.curve and replace(result.curve, fits=_fits(compared, summary))
+    layers = _with_gain(result, chosen, float(found.noise.sum()))
+    return compared.found(summary=summary, curve=curve, layers=layers)
+
+
+def _with_gain(result: CompareResult, names: Sequence[str], rest: float) -> tuple[LayerResult, ...]:
+    """The layers; one that was run in FP32 by itself on all samples, which left so much noise, with
+    that as its gain."""
+    share = joint_share(result.noise, rest)
+    if len(names) > 1 or share is None:
+        return result.layers
+    gained = {"gain": result.noise - rest, "output_share": share, "output_share_std": 0.0}
+    return tuple(
+        replace(x, effect=replace(x.effect, **gained)) if x.name in names and x.effect else x
+        for x in result.layers
     )
 
 
-def _off_db(compared: Compared, summary: Summary) -> float:
-    """By how much the SQNR that the layers of the summary gain differs from what they gained on the
-    samples of the curve: a screen would have two figures. 0 where that was not run, or is what the
-    summary has."""
-    curve, choice = compared.result.curve, compared.choice
+def _on_all_samples(compared: Compared, names: Sequence[str]) -> Outcome | None:
+    """What these layers in FP32 give; None where the runtime takes no such model."""
+    sets = compared.sets
+    if sets is None:
+        return None
+    if sets.samples < compared.samples.count:
+        sets = sets.on(sized(compared.context, compared.pair.reference, compared.subset))
+    sets.most = math.inf
+    return sets([names])[0]
+
+
+def _noise(given: Outcome) -> float:
+    """Of the worst part of each output."""
+    return float(given.worst.sum())
+
+
+def _fits(compared: Compared, summary: Summary) -> bool:
+    """Whether the layers of the summary gain about the SQNR that they gained on the samples of the
+    curve: a screen would have two figures. What is better than RELEVANT_DB is all the same."""
+    curve, choice, noise = compared.result.curve, compared.choice, compared.result.worst_noise
     if curve is None or choice is None or curve.figure is not Figure.SQNR:
-        return 0.0
-    there, here = choice.restored, summary.output_share
-    if here is None or summary.layers != choice.names or math.isnan(there):
-        return 0.0
-    return apart_db(here, there, compared.result.worst_noise)
-
-
-def _uncertain(compared: Compared, off_db: float) -> Iterator[str]:
-    """A note, where two runs of the same samples with the same layers in FP32 differ."""
-    choice, curve, result = compared.choice, compared.result.curve, compared.result
-    if choice is None or curve is None:
-        return
-    uncertain_db = max(choice.uncertain_db, off_db if curve.samples == result.samples else 0.0)
-    if uncertain_db > CLOSE_DB:
-        yield (
-            f"What a single layer gains is uncertain by {uncertain_db:.1f} dB: so much do two runs "
-            "of the same samples differ that keep the same layers in FP32, and only the last bits "
-            "of what the others compute are not the same. This network magnifies them; more "
-            "samples average that out."
-        )
+        return True
+    here, there = summary.output_share, choice.restored
+    if here is None or math.isnan(there):
+        return True
+    least = 10 ** (-RELEVANT_DB / 10)
+    left = [noise_db(max(least, (1 - share) * noise)) for share in (here, there)]
+    return abs(left[0] - left[1]) <= CLOSE_DB
 
 
 def _restored_part(
-    result: CompareResult, metric: RestoredMetric | None, found: _Restored
+    compared: Compared, metric: RestoredMetric | None, found: Outcome
 ) -> float | None:
     """See Summary.restored."""
-    figure = result.curve.figure if result.curve else Figure.SQNR
-    if figure is Figure.LOSS and found.losses:
-        planned, value, reference = found.losses
-        if reference < planned < math.inf:
-            return part_restored(planned, value, reference)
-    if figure is not Figure.SQNR and metric is not None:
-        if metric.restored is None or metric.kept:
-            return None
-        return part_restored(metric.planned, metric.restored, metric.reference)
+    result = compared.result
+    if result.curve and result.curve.figure is Figure.LOSS and found.losses is not None:
+        losses = _losses(compared)
+        if losses and losses[1] < losses[0] < math.inf:
+            return part_restored(losses[0], float(found.losses.mean()), losses[1])
     before = result.worst_noise
-    return part_restored(before, found.worst, 0.0) if before else None
+    return part_restored(before, _noise(found), 0.0) if before else None
+
+
+def _losses(compared: Compared) -> tuple[float, float] | None:
+    """The mean loss as planned, and of FP32; None without one."""
+    if compared.metric is None:
+        return None
+    with suppress(MetricError):
+        reference, planned = compared.measured.needed()
+        task = MetricEvaluator.of(compared.metric, compared.samples, reference)
+        losses = [task.losses(x) for x in (joined(planned), task.reference)]
+        if losses[0] is not None and losses[1] is not None:
+            return float(losses[0].mean()), float(losses[1].mean())
+    return None
 
 
 def _restored_metric(result: CompareResult, value: float | None) -> RestoredMetric | None:
@@ -189,109 +150,13 @@ def _restored_metric(result: CompareResult, value: float | None) -> RestoredMetr
     return RestoredMetric(task.name, task.candidate, value, task.reference)
 
 
-def _chosen(
-    pair: ModelPair, planned: Sequence[LayerResult], result: CompareResult, before: float
-) -> list[str]:
-    """The layers to keep in FP32 together. Broken outputs come of overflows, wherever they are."""
-    overflowing = [x for x in planned if x.overflows]
-    if math.isinf(before) and overflowing:
-        return with_overflow_groups(pair, overflowing, result)
-    if math.isinf(before):
-        return [planned[0].name]
-    count = leading([_estimate(x, before) for x in planned])
-    # Of layers that mask each other, one in FP32 gains nothing.
-    masked = [is_masked(x.effect, before) if x.effect else False for x in planned[:MOST_LEADERS]]
-    count = max(count, len([*takewhile(bool, masked)]))
-    return with_overflow_groups(pair, planned[:count], result)
-
-
-def _with_first(first: LayerResult, before: float) -> float:
-    """The outputs' noise that is left when only the first layer runs in FP32, as far as known."""
-    share = first.output_share
-    return math.inf if share is None else before * (1 - share)
-
-
-def _estimate(layer: LayerResult, noise: float) -> float:
-    """The part of the outputs' noise that the layer makes, as far as it was measured by itself."""
-    assert layer.effect is not None
-    if is_masked(layer.effect, noise):
-        return 1.0
-    alone = (layer.effect.alone or 0.0) / noise if layer.overflows and noise else 0.0
-    return max(alone, layer.effect.output_share or 0.0)
-
-
 def _main_cause(layer: LayerResult, noise: float) -> tuple[str, float]:
-    """And the layer's part of the error; of broken outputs it is the same for each."""
-    labels = (c.label for c in layer.causes if c.label != ACCUMULATION)
-    return next(labels, ""), 1.0 if math.isinf(noise) else _estimate(layer, noise)
-
-
-@dataclass(frozen=True)
-class _Restored:
-    """What the run gives.
-
-    Attributes:
-        noise: of the outputs, Σerr²/Σref²; `worst` is that of the worst part of each.
-        score: the metric, None without one.
-        losses: the mean as planned, of this run, and of FP32; none where the metric has no loss.
-    """
-
-    noise: float
-    worst: float
-    score: float | None = None
-    losses: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class _RestoredRun:
-    """The run of a comparison's model with some layers in FP32.
-
-    Attributes:
-        task: what it runs on.
-        runs: the one run.
-    """
-
-    compared: Compared
-    task: PinnedTask
-    runs: Iterator[PinnedRun | None]
-
-    @classmethod
-    def begun(
-        cls, compared: Compared, names: Sequence[str], outputs: tuple[str, ...]
-    ) -> _RestoredRun:
-        """The run with the layers `names` in FP32. Raises as Executor.map."""
-        subset, known = fp32_outputs(compared)
-        metric = compared.metric
-        keep = tuple(compared.pair.reference.outputs) if metric else ()
-        reduce = Reducer(metric, compared.samples) if metric else None
-        task = PinnedTask(compared.pair, subset, known, outputs, keep, reduce=reduce)
-        return cls(compared, task, begin_pinned(compared.context, task, [names]))
-
-    def result(self) -> _Restored | None:
-        """What it gives; None where the runtime takes no such model. To be asked for once.
-
-        Raises:
-            MetricError: the metric does not take the outputs.
-        """
-        [run] = self.runs
-        if run is None:
-            return None
-        errors, metric = run.errors, self.compared.metric
-        if metric is None:
-            return _Restored(errors.noise(), errors.worst_noise())
-        reference, planned = self.compared.measured.needed()
-        task = MetricEvaluator.of(metric, self.compared.samples, reference)
-        outputs = joined(run.outputs)
-        losses = [task.losses(x) for x in (joined(planned), outputs, task.reference)]
-        found = [float(x.mean()) for x in losses if x is not None]
-        return _Restored(errors.noise(), errors.worst_noise(), task(outputs), tuple(found))
-
-
-def fp32_outputs(compared: Compared) -> tuple[SampleSubset, Mapping[Batch, Tensors]]:
-    """The samples, and what FP32 made of them, where that was kept."""
-    known, samples = compared.measured.raw, compared.samples
-    if known and samples.batch_is_free:
-        samples = samples.with_batch_size(max(batch.count for batch in known))
-    if tuple(samples.batches()) == tuple(known):
-        return whole(samples), known
-    return sized(compared.context, compared.pair.reference, compared.subset), {}
+    """And the layer's part of the error, as far as it was measured by itself; of broken outputs it
+    is the same for each."""
+    label = next((c.label for c in layer.causes if c.label != ACCUMULATION), "")
+    effect = layer.effect
+    assert effect is not None
+    if math.isinf(noise) or is_masked(effect, noise):
+        return label, 1.0
+    alone = (effect.alone or 0.0) / noise if layer.overflows and noise else 0.0
+    return label, max(alone, effect.output_share or 0.0)

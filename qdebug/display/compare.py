@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from qdebug.analyse.causes.engine import ENGINE_LABELS
 from qdebug.display.blocks import (
@@ -29,7 +28,7 @@ from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.framework import framework_blocks
 from qdebug.display.groups import group_blocks
 from qdebug.display.summary import change, is_certain, precisions, sentence
-from qdebug.metrics.effect import gain_db, is_masked
+from qdebug.metrics.effect import is_masked
 from qdebug.metrics.parts import ErrorParts
 from qdebug.metrics.tasks.base import BoxCounts
 from qdebug.metrics.tensor import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
@@ -60,12 +59,7 @@ _WITH_EFFECTS = tuple(m for m in _DETAILED if m.name != "alone_sqnr_db")
 """Those it shows with that, and in detail."""
 _BY = {
     Order.EFFECT: "Layers, the largest gain first: what keeping only this one in FP32 gains",
-    Order.WORST_PART: "Layers, the largest gain in the worst part of the outputs first",
-    Order.LOSS: "Layers, the one that takes most off the metric's loss first, by itself in FP32",
-    Order.SCORE: "Layers, the one that brings the metric most first, by itself in FP32",
-    Order.MERGED: "Layers, each the one that helps most in FP32 together with all above it",
-    Order.ALONE: "Layers, the noisiest first where only this one is quantized",
-    Order.LOCAL: "Layers, the largest error of their own first",
+    Order.TOGETHER: "Layers, in the order in which the first ones help most in FP32 together",
 }
 """The title of the table by the order of its rows."""
 _BARS = "▁▂▃▄▅▆▇█"
@@ -79,10 +73,6 @@ _LEAST_GAIN = 0.05
 """Smaller ones are shown as 0.0."""
 _LEAST_LOSS = 2.0**-23
 """Of a metric, the mean of the samples: one rounding of 1 in FP32, such as of a probability."""
-_OF_KERNELS = (
-    "gain dB is of ONNX Runtime's INT8 kernels, not of the simulation: it may differ by a few "
-    "hundredths of the noise."
-)
 _LEAST_UNEXPLAINED = 0.001
 """A smaller part of an error has no column."""
 
@@ -124,7 +114,7 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
                 (Column("layer", "name"), lambda x: x.name),
                 (Column("op", "op"), lambda x: x.op_type),
                 (Column("prec."), lambda x: x.precision),
-                _ordering_column(result, detailed),
+                _ordering_column(result),
                 *(
                     (Column(m.column, "number"), partial(_cell, m))
                     for m in _columns(result, detailed)
@@ -164,29 +154,13 @@ _STATE_STYLES: dict[StageState, Style] = {
 }
 
 
-def _ordering_column(result: CompareResult, detailed: bool) -> Cells[LayerResult] | None:
+def _ordering_column(result: CompareResult) -> Cells[LayerResult] | None:
     """What the rows are ordered by, where no other column shows it."""
-    order = result.curve.order if result.curve else Order.EFFECT
-    points = {p.layers: p.restored for p in (result.curve.shown if result.curve else ())}
-
-    def of_effect(name: str, write: Callable[[float, LayerResult], str]) -> Callable[[Any], object]:
-        return lambda x: (
-            None if (value := getattr(x.effect, name, None)) is None else write(value, x)
-        )
-
-    cells: Mapping[Order, tuple[str, Callable[[LayerResult], object]]] = {
-        Order.LOSS: ("loss", of_effect("loss_share", lambda v, x: f"{_about(x)}{-v:+.0%}")),
-        Order.WORST_PART: (
-            "part dB",
-            of_effect("worst_part_share", lambda v, x: _signed(gain_db(v), x)),
-        ),
-        Order.SCORE: ("metric", of_effect("metric_gain", lambda v, _: figure(v, "change"))),
-        Order.MERGED: ("together", lambda x: figure(points.get(x.rank), "whole share")),
-        Order.ALONE: ("alone dB", lambda x: decibel(x.alone_sqnr_db)),
-    }
-    head, cell = cells.get(order, ("", str))
-    there = head in ("", *(m.column for m in _columns(result, detailed)))
-    return None if there or (head == "together" and not points) else (Column(head, "number"), cell)
+    curve = result.curve
+    if curve is None or curve.order is not Order.TOGETHER or not curve.shown:
+        return None
+    points = {p.layers: p.restored for p in curve.shown}
+    return Column("together", "number"), lambda x: figure(points.get(x.rank), "whole share")
 
 
 def _title(result: CompareResult) -> str:
@@ -272,7 +246,7 @@ def _curve_text(result: CompareResult, curve: Curve) -> str:
     bars = "".join(_BARS[round(h * (len(_BARS) - 1))] for h in heights)
     name = printable(result.metric.name) if result.metric else ""
     units = {Figure.SQNR: "SQNR in dB", Figure.LOSS: f"per-sample loss of {name}"}
-    unit = units.get(curve.figure, name)
+    unit = units[curve.figure]
     if curve.samples < result.samples:
         unit += f", on {curve.samples} of the {counted(result.samples, 'sample')}"
     if curve.is_told_in_gains(result.samples):
@@ -343,8 +317,9 @@ def _metrics_text(metrics: Metrics, worst_file: str) -> str:
 
 
 def _layers_title(result: CompareResult, shown: int) -> str:
-    order = result.curve.order if result.curve else Order.EFFECT
-    by = _BY[Order.LOCAL if result.effect is None else order]
+    by = "Layers, the largest error of their own first"
+    if result.effect is not None:
+        by = _BY[result.curve.order if result.curve else Order.EFFECT]
     simulated = ", in the simulation" if result.engine and result.engine.executed else ""
     hidden = result.layers[shown:]
     without = sum(layer.effect is None for layer in hidden) if result.effect is not None else 0
@@ -366,8 +341,6 @@ def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool)
     effect, summary, all_of_them = result.effect, result.summary, result.samples
     of, known = f"of the {counted(all_of_them, 'sample')}", effect is not None
     some, alone = (effect.samples, effect.alone_samples) if effect else (all_of_them, all_of_them)
-    column = _ordering_column(result, detailed)
-    by_alone = result.curve is not None and result.curve.order is Order.ALONE
     negative = {x.name for x in shown if (x.gain_db or 0.0) <= -_LEAST_GAIN}
     # Where the loss comes from elsewhere, the first sentence names no layers.
     named = summary and summary.elsewhere is None and negative.intersection(summary.layers)
@@ -378,11 +351,10 @@ def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool)
             f"≈: estimated{f' from {some} {of}' if some < all_of_them else ''}.",
         ),
         (
-            known and column is not None and column[0].head == "together",
+            known and _ordering_column(result) is not None,
             "together: the part of what was lost that it and all above give back.",
         ),
-        (effect is not None and effect.on_kernels, _OF_KERNELS),
-        ((detailed or by_alone) and alone < all_of_them, f"alone dB: from {alone} {of}."),
+        (detailed and alone < all_of_them, f"alone dB: from {alone} {of}."),
         (
             known and any(o.parts for o in result.outputs),
             "gain dB counts all parts of the outputs alike; the first sentence is about the worst.",

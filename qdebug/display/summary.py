@@ -214,9 +214,6 @@ def _restored(result: CompareResult, summary: Summary) -> str:
     """What the layers in FP32 give, together."""
     before, after, count = summary.sqnr_db, summary.restored_sqnr_db, len(summary.layers)
     named, of = _joined(summary.layers), f"of {summary.of_layers} layers"
-    effect = result.effect
-    if effect is not None and effect.grouped_layers:  # others may cost more
-        of = f"of the {counted(summary.of_layers - effect.grouped_layers, 'layer')} measured singly"
     keeping = f"eeping {count} {of} in FP32 ({named})"
     if after == math.inf and count == summary.of_layers:
         which = "the only quantized layer" if count == 1 else "all quantized layers"
@@ -232,12 +229,12 @@ def _restored(result: CompareResult, summary: Summary) -> str:
         name = printable(metric.name)
         known = result.metric is not None and result.metric.higher_is_better is not None
         helps = f"improve {name}" if known else f"bring {name} nearer to FP32's"
-        moved = f"{_moved(before, after, told=False)}{_together(summary)}"
+        moved = _moved(before, after, told=False)
         takes = f"takes {name} to {figure(metric.restored, 'metric')}{_unsure(result)}"
         if falls:
             return f"K{keeping} does not help: it {moved}, and {takes}."
         return f"Less noise does not {helps}: k{keeping} {moved}, but {takes}."
-    gives, many = f"{gives}{_together(summary)}.", _many(summary)
+    gives, many = f"{gives}.", _many(summary)
     if not many:
         return f"K{keeping} {gives}"
     mends = summary.finding is Finding.SPREAD and any(x.precision in RANGED for x in result.layers)
@@ -314,15 +311,6 @@ def _joining(metric: str, before: float, after: float, *, told: bool) -> str:
         if metric and moved.startswith("lowers"):
             return f"{metric.removesuffix(',')}, although it {moved}"
     return f"{metric} and {moved}" if metric else moved
-
-
-def _together(summary: Summary) -> str:
-    """That more layers together give less: their errors offset each other."""
-    if not summary.group_layers:
-        return ""
-    at = summary.group_sqnr_db
-    found = "NaN or Inf" if at is None or math.isnan(at) else in_decibels(at)
-    return f" (the first {summary.group_layers} together: {found})"
 
 
 def _cause(result: CompareResult, summary: Summary) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from types import MappingProxyType
@@ -41,6 +41,8 @@ class EffectMode(StrEnum):
 NO_PARTS: Mapping[str, OutputParts] = MappingProxyType({})
 _AS_MUCH = 0.9
 """Harm of all, but for what other layers add: where values are gone, it does not grow."""
+_MOST_ESTIMATED = 0.999
+"""What was not measured on all samples does not make outputs exact."""
 _MASKED = 0.5
 """A layer whose pinning takes away more of the noise is not masked by another."""
 LEAST_CORRELATION = 0.1
@@ -59,14 +61,8 @@ class Effect:
         output_share: the part of the outputs' noise that pinning it takes away, the best estimate
             from both; null where the outputs hold NaN or Inf.
         output_share_std: standard error of it: 0 where every sample took part.
-        metric_gain: what the end-to-end metric gains when only this layer runs in FP32: on the
-            samples of the gain, where these are all, else that of the first layers on those of the
-            curve; null where it was not measured.
-        loss_share: the part of what the metric's loss rises by that pinning it takes away, as
-            `output_share` is of the noise; null where the metric has no loss, or next to
-            nothing is lost by it.
-        worst_part_share: the same of the noise of the noisiest part of the outputs; null where they
-            are of one piece, or that part holds NaN or Inf.
+        metric_gain: what the end-to-end metric gains when only this layer runs in FP32, on the
+            samples of the gain; null where it was not measured.
     """
 
     gain: float | None
@@ -74,8 +70,6 @@ class Effect:
     output_share: float | None
     output_share_std: float | None
     metric_gain: float | None = None
-    loss_share: float | None = None
-    worst_part_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,13 +84,8 @@ class EffectSummary:
         certain_ranks: how many of the first layers stand in an order that is certain: each leads
             the next by its standard error, at the least.
         grouped_layers: how many of `of_layers` were measured only in groups of layers that follow
-            each other, since one by one would take too long: they have no effect of their own.
-        group_share: what the noisiest such group makes alone, as a part of the outputs' noise on
-            the `alone_samples`; +inf where that alone gives NaN or Inf; null where there is none,
-            or the outputs hold NaN or Inf.
-        on_kernels: layers were left out on ONNX Runtime's INT8 kernels, where the noise was that of
-            the simulation within 1 dB: a share may be off by some hundredths, beside its standard
-            error.
+            each other, whose noise is small against that of others: they have no effect of their
+            own.
     """
 
     noise: float
@@ -106,8 +95,6 @@ class EffectSummary:
     of_layers: int
     certain_ranks: int
     grouped_layers: int = 0
-    group_share: float | None = None
-    on_kernels: bool = False
 
 
 def output_energies(
@@ -144,84 +131,39 @@ def _splits(array: Array, samples: int) -> bool:
     return bool(array.ndim) and array.size > 0 and array.shape[0] % samples == 0
 
 
-def noise_by_sample(energies: Array, chances: Array | float = 1.0) -> Array:
-    """The part of each sample in the outputs' noise, from `output_energies`; of all samples their
-    sum is `ErrorTotals.noise`, of drawn ones an estimate of it.
+def noise_by_sample(energies: Array) -> Array:
+    """The part of each sample in the outputs' noise, from `output_energies`; their sum is
+    `ErrorTotals.noise`.
 
     Args:
         energies: float64 [outputs, 2, samples].
-        chances: that the sample was drawn (Horvitz & Thompson, JASA 47 (1952) 663), [samples].
 
     Returns:
         float64 [samples].
     """
-    errors, signals = energies[:, 0] / chances, energies[:, 1] / chances
+    errors, signals = energies[:, 0], energies[:, 1]
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = np.where(errors == 0, 0.0, errors / signals.sum(axis=1, keepdims=True))
     return np.asarray(parts.mean(axis=0))
 
 
-def chances_of(noise: Array, count: float) -> Array:
-    """The chances to draw units so that `count` are on average: half by their part in the noise,
-    half all alike. So what makes most of the noise is not missed, and none has a great weight.
-
-    Args:
-        noise: of each unit, finite, float64 [units].
-
-    Returns:
-        float64 [units], above 0 and at most 1.
-    """
-    size = len(noise)
-    total = float(noise.sum())
-    weights = np.full(size, 1 / size)
-    if total > 0:
-        weights = weights / 2 + noise / total / 2
-    chances = np.minimum(1.0, count * weights)
-    while True:
-        free = chances < 1
-        left = count - float((~free).sum())
-        scaled = left * weights[free] / weights[free].sum() if free.any() else weights[free]
-        chances[free] = np.minimum(1.0, scaled)
-        if not (scaled > 1).any():
-            return chances
-
-
-def drawn(chances: Array) -> list[int]:
-    """Units drawn with these chances, in order and spread over all: systematic sampling (Madow,
-    Annals of Mathematical Statistics 20 (1949) 333), the same every time."""
-    passed = np.floor(np.cumsum(chances) + 0.5 + 1e-9)
-    return [int(k) for k in np.flatnonzero(np.diff(passed, prepend=0.0) >= 1)]
-
-
 @dataclass(frozen=True)
 class EffectRuns:
-    """The outputs' noise in each run, by sample, or what a metric loses: float64 [samples].
+    """The outputs' noise in each run, by sample: float64 [samples].
 
     Attributes:
         whole: everything as planned.
         pinned: only this layer in FP32.
         alone: only this layer as planned, perhaps on fewer samples; `whole_alone`: everything as
             planned on these.
-        unseen: the chance that a sample of `whole` was not drawn, or one for all.
-        groups: only these layers as planned, none of which was run alone, on the samples of
-            `alone`.
+        unseen: the part of all samples that are not among those of `whole`.
     """
 
     whole: Array
     pinned: Mapping[str, Array]
     alone: Mapping[str, Array]
     whole_alone: Array
-    unseen: Array | float
-    groups: Mapping[tuple[str, ...], Array] = field(default_factory=dict)
-
-    @property
-    def group_share(self) -> float | None:
-        """What the noisiest of `groups` of which not all layers are in `pinned` makes, as a part
-        of all noise on these samples; +inf where it alone gives NaN or Inf. None where there is
-        none, or all layers together give NaN or Inf, or no noise."""
-        whole = float(self.whole_alone.sum())
-        each = [float(x.sum()) for group, x in self.groups.items() if {*group} - {*self.pinned}]
-        return max(each) / whole if each and 0 < whole < math.inf else None
+    unseen: float
 
 
 def effects_of(runs: EffectRuns) -> dict[str, Effect]:
@@ -256,16 +198,11 @@ def _shares(
 
     A normal prior around the share alone a_i, with variance ρ² a_i, since the product with other
     errors, 2 v_i · Σ v_j, is at most of the order of |v_i| · |Σ v_j|; ρ² from the gains that were
-    measured, by moments (empirical Bayes; Efron & Morris, JASA 68 (1973) 117). Where only a group
-    of n layers was measured alone, with share g, a_i is g/n, and the prior's variance has
-    g² (n-1)/n² besides: that of the part of a layer if one of them, any, makes all of it. The
-    variance of a gain is that of its mean over samples, of which all are known in the end (finite
-    population; Cochran, Sampling Techniques, 1977, §2.6).
+    measured, by moments (empirical Bayes; Efron & Morris, JASA 68 (1973) 117).
     """
-    # A loss, other than noise, may be negative: less than FP32's.
-    alone = {n: max(0.0, float(x.sum()) / total_alone) for n, x in runs.alone.items()}
+    alone = {n: float(x.sum()) / total_alone for n, x in runs.alone.items()}
     measured = {
-        n: _mean_share(runs.whole - runs.pinned[n], total, runs.unseen)
+        n: mean_share(runs.whole - runs.pinned[n], total, runs.unseen)
         for n in runs.pinned
         if np.isfinite(runs.pinned[n]).all()
     }
@@ -273,52 +210,37 @@ def _shares(
     excess = sum((measured[n][0] - alone[n]) ** 2 - measured[n][1] for n in both)
     weight = sum(alone[n] for n in both)
     spread = max(LEAST_CORRELATION**2, excess / weight if weight > 0 else 0.0)
-    priors = {n: (share, 0.0) for n, share in alone.items()} | _priors(runs.groups, total_alone)
-    return {n: _posterior(priors.get(n), measured.get(n), spread) for n in names}
+    return {n: _posterior(alone.get(n, math.nan), measured.get(n), spread) for n in names}
 
 
-def _priors(
-    groups: Mapping[tuple[str, ...], Array], total: float
-) -> dict[str, tuple[float, float]]:
-    """The share of each layer of a group before it is measured, and the variance of that."""
-    found: dict[str, tuple[float, float]] = {}
-    for group, noise in groups.items():
-        share, n = float(noise.sum()) / total, len(group)
-        found |= dict.fromkeys(group, (share / n, share**2 * (n - 1) / n**2))
-    return found
-
-
-def _mean_share(differences: Array, total: float, unseen: Array | float) -> tuple[float, float]:
-    """A gain as a share of `total`, and the variance of that (Hájek, Annals of Mathematical
-    Statistics 35 (1964) 1491; where all chances are equal, that of the mean)."""
+def mean_share(differences: Array, total: float, unseen: float) -> tuple[float, float]:
+    """A gain, given by sample, as a share of `total`, and the variance of that: of its mean over
+    samples, of which all are known in the end (finite population; Cochran, Sampling Techniques,
+    1977, §2.6)."""
     count = len(differences)
     share = float(differences.sum()) / total
-    weights = np.broadcast_to(np.asarray(unseen, np.float64), differences.shape)
-    weight = float(weights.sum())
-    if weight <= 0:
+    if unseen <= 0:
         return share, 0.0
     if count < 2:
         return share, math.inf
-    mean = float((weights * differences).sum()) / weight
-    squares = float((weights * (differences - mean) ** 2).sum())
-    return share, squares * count / (count - 1) / total**2
+    return share, unseen * count * float(differences.var(ddof=1)) / total**2
 
 
 def _posterior(
-    prior_share: tuple[float, float] | None, measured: tuple[float, float] | None, spread: float
+    alone: float, measured: tuple[float, float] | None, spread: float
 ) -> tuple[float, float]:
-    alone, unknown = prior_share or (math.nan, 0.0)
     if not math.isfinite(alone):
         share, variance = measured or (math.nan, math.nan)
         return share, math.sqrt(variance)
-    prior = spread * alone + unknown
+    prior = spread * alone
     if measured is None or math.isinf(measured[1]):
-        return alone, math.sqrt(prior)
+        return min(alone, _MOST_ESTIMATED), math.sqrt(prior)
     share, variance = measured
     if variance == 0:
         return share, 0.0
     trust = prior / (prior + variance)
-    return alone + trust * (share - alone), math.sqrt(trust * variance)
+    most = share if _MOST_ESTIMATED < share < 1 else _MOST_ESTIMATED
+    return min(most, alone + trust * (share - alone)), math.sqrt(trust * variance)
 
 
 def gain_db(share: float) -> float:

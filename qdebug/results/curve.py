@@ -9,27 +9,18 @@ from enum import StrEnum
 
 
 class Order(StrEnum):
-    """By what layers are ordered, the costliest first: the outputs' noise that goes when one alone
-    runs in FP32 (of all outputs, or of their worst part), the metric's loss that goes so, or what
-    its score gains; the noise when one alone runs as planned; the error that the layer adds by
-    itself. Merged: one after the other, each time the next of that order that gives back most with
-    those before."""
+    """How layers are ordered: by the outputs' noise that goes when one alone runs in FP32, or by
+    what the first ones give back together."""
 
     EFFECT = "effect"
-    WORST_PART = "worst-part"
-    LOSS = "loss"
-    SCORE = "score"
-    ALONE = "alone"
-    LOCAL = "local"
-    MERGED = "merged"
+    TOGETHER = "together"
 
 
 class Figure(StrEnum):
-    """What is restored: the metric's loss, its score, or without a metric, and where that loses
-    nothing, the SQNR of the outputs, each by its worst part."""
+    """What is restored: the metric's loss, or without one, and where that loses nothing, the SQNR
+    of the outputs, each by its worst part."""
 
     LOSS = "loss"
-    SCORE = "score"
     SQNR = "sqnr_db"
 
 
@@ -42,12 +33,15 @@ class CurvePoint:
         value: the figure; NaN where the outputs hold NaN or Inf.
         restored: the part of what was lost that this gives back, as of `part_restored`.
         rises: it gives back more than any point before. A screen leaves out the others.
+        std: the standard error of `restored`: 0 where every sample took part, null where it is not
+            known.
     """
 
     layers: int
     value: float
     restored: float
     rises: bool = True
+    std: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,6 @@ class Curve:
             gained on these; as far as that was tested. A screen leaves out the curve otherwise.
         rises: of each order that was tried, the mean part restored by its first 1, 3, 5 and 13
             layers, as far as there are so many.
-        runs: of the model, that all of this took.
     """
 
     order: Order
@@ -76,7 +69,6 @@ class Curve:
     reference: float
     points: tuple[CurvePoint, ...]
     rises: Mapping[str, float] = field(default_factory=dict)
-    runs: int = 0
     names: tuple[str, ...] = ()
     fits: bool = True
 

@@ -11,10 +11,8 @@ from enum import StrEnum
 from qdebug.result import MaybeText, in_json
 from qdebug.results.attribution import RELEVANT_DB as RELEVANT_DB
 
-ENOUGH = 0.8
-"""The leading layers are counted up to this part of the outputs' error, ..."""
 MOST_LEADERS = 5
-"""... but no more of them."""
+"""So many layers are few in any network."""
 HOLDS = 0.75
 """A set of layers in FP32 that gives back so much of what was lost makes the result hold."""
 
@@ -103,9 +101,6 @@ class Summary:
             where there is a curve: 1 is as good as FP32, below 0 is worse than as planned; null
             where nothing was restored, or nothing was lost by that figure.
         elsewhere: where the loss comes from, if not from quantization: no layer is to blame then.
-        group_layers: how many more leading layers were tried together, and gave less than the
-            first alone, since errors offset each other; 0 where that was not so.
-        group_sqnr_db: of the outputs with these in FP32; null without any.
     """
 
     samples: int
@@ -117,8 +112,6 @@ class Summary:
     restored_sqnr_db: float | None
     metric: RestoredMetric | None = None
     restored: float | None = None
-    group_layers: int = 0
-    group_sqnr_db: float | None = None
     elsewhere: Elsewhere | None = None
 
     @property
@@ -144,17 +137,6 @@ def are_few(layers: int, of_layers: int, restored: float) -> bool:
     if restored >= _ALL:
         return layers <= max(MOST_LEADERS, of_layers // 2)
     return layers <= max(MOST_LEADERS, int(of_layers * _FEW))
-
-
-def leading(shares: Sequence[float]) -> int:
-    """How many of the first layers are the leading ones, by the estimated part that each makes of
-    the outputs' error: as few as make ENOUGH of it, MOST_LEADERS at most."""
-    total = 0.0
-    for count, share in enumerate(shares[:MOST_LEADERS], start=1):
-        total += max(0.0, share)
-        if total >= ENOUGH:
-            return count
-    return min(len(shares), MOST_LEADERS)
 
 
 def joint_share(before: float, after: float) -> float | None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 import qdebug
-from qdebug.analyse.effect import curves, leave_out
+from qdebug.analyse.effect import curves
 from qdebug.analyse.effect import effects as effect
-from qdebug.analyse.effect.screening import Screened, screened
 from qdebug.errors import BackendError
-from qdebug.metrics.effect import EffectMode
+from qdebug.execute import variants
 from qdebug.plan.plan import BoundPlan, PrecisionPlan
 from qdebug.plan.planfile import read_plan
 from qdebug.types import Precision
@@ -113,21 +110,6 @@ def test_the_metric_of_each_layer() -> None:
         assert layer.effect.metric_gain == pytest.approx(gain)
 
 
-def test_the_metric_of_the_first_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where layers are left out on samples with much noise, the curve's tell what each gains."""
-    exact = compared(effect="exact", metric="top1")
-    for name, value in (("_PASSES", 20), ("_PASSES_OF_COMPARE", 0), ("CHEAP_MACS", 0.0)):
-        monkeypatch.setattr(effect, name, value)
-    result = compared(metric="top1")
-    assert result.effect is not None and result.effect.samples < 48
-    assert result.curve is not None and result.curve.samples == 48
-    gains = {x.name: x.effect.metric_gain for x in result.layers if x.effect}
-    measured = [name for name, gain in gains.items() if gain is not None]
-    assert measured == [x.name for x in result.layers[:3]]
-    expected = {x.name: x.effect.metric_gain for x in exact.layers if x.effect}
-    assert [gains[n] for n in measured] == [expected[n] for n in measured]
-
-
 def test_a_metric_that_cannot_judge_few_samples_costs_no_result() -> None:
     def picky(outputs: dict[str, np.ndarray]) -> float:
         picky.calls += 1
@@ -148,16 +130,16 @@ def test_a_candidate_that_cannot_be_run_costs_no_other_one(
     alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the first layer alone, or of all but it."""
-    name, plain = compared(effect="none").layers[0].name, leave_out._planned
+    name, plain = compared(effect="none").layers[0].name, variants.lowered
 
-    def failing(bound: BoundPlan, kernels: Any, high: effect.High) -> onnx.ModelProto:
-        names = {n for n, p in bound.precisions.items() if p is not Precision.FP32}
-        if high == (names - {name} if alone else {name}):
+    def failing(bound: BoundPlan) -> onnx.ModelProto:
+        names = {n for n, p in bound.plan.layers.items() if p is Precision.FP32}
+        if (len(names) == 13 and name not in names) if alone else names == {name}:
             raise BackendError("out of memory")
-        return plain(bound, kernels, high)
+        return plain(bound)
 
-    monkeypatch.setattr(leave_out, "_planned", failing)
-    result = compared(effect="exact")
+    monkeypatch.setattr(variants, "lowered", failing)
+    result = compared(effect="exact", cache=False)
     effects = {x.name: x.effect for x in result.layers if x.effect}
     missing = [n for n, found in effects.items() if (found.alone if alone else found.gain) is None]
     assert missing == [name]
@@ -166,204 +148,85 @@ def test_a_candidate_that_cannot_be_run_costs_no_other_one(
     assert result.effect.grouped_layers == 0
 
 
-def test_effects_on_int8_kernels_are_those_of_the_simulation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where a run takes longer than opening a session; sums that round elsewhere change some codes,
-    and shares of the noise by some hundredths. Kernels whose noise is another, as of those that
-    saturate, are not used."""
-    as_written = compared()
-    literal = gains(as_written)
-    assert gains(compared(effect="exact")) == literal
-    monkeypatch.setattr(effect, "_RUNS_PAY_MACS", 0.0)
-    fast = compared()
-    on_kernels = gains(fast)
-    assert on_kernels != literal
-    # So are the sets of layers of the curve, which cost as much.
-    assert fast.curve is not None and as_written.curve is not None
-    assert fast.curve.planned != as_written.curve.planned
-    assert fast.curve.planned == pytest.approx(as_written.curve.planned, abs=0.3)
-    assert on_kernels == pytest.approx(literal, abs=0.03 * sum(literal.values()))
-    leading, same = (sorted(x, key=x.__getitem__)[-2:] for x in (literal, on_kernels))
-    assert leading == same
-    monkeypatch.setattr(effect, "CLOSE_DB", -1.0)
-    assert gains(compared()) == pytest.approx(literal, rel=1e-5)
+@pytest.mark.parametrize("layers", [5, 50, 400])
+@pytest.mark.parametrize("samples", [1, 16, 500])
+@pytest.mark.parametrize("macs", [1e6, 1e9, 2e11])
+def test_the_work_is_bounded(layers: int, samples: int, macs: float) -> None:
+    """But for the least: every group alone on one sample, eight layers left out on four, and a
+    curve on these."""
+    found = effect.amounts(macs, layers, samples)
+    assert found.groups <= layers and found.groups <= 100
+    assert 1 <= found.alone_samples <= samples and 1 <= found.samples <= samples
+    assert min(layers, 8) <= found.left_out <= layers
+    runs = found.groups * found.alone_samples
+    runs += (found.left_out + effect.CURVE_RUNS) * found.samples
+    least = 100 + (8 + effect.CURVE_RUNS) * min(samples, 4)
+    most = max(effect._LEAST_RUNS * macs, min(effect._MOST_MACS, effect._MOST_RUNS * macs))
+    assert runs * macs <= max(7e10 + 8 * layers * macs, most, least * macs)
+    if macs == 1e6 and layers < 50:
+        assert found.samples == samples and found.left_out == layers
 
 
-def gains(result: qdebug.CompareResult) -> dict[str, float]:
-    """Of all layers, in no order."""
-    return {x.name: x.effect.gain or 0.0 for x in result.layers if x.effect}
+def in_groups(monkeypatch: pytest.MonkeyPatch, **samples: int) -> None:
+    """Measure the 14 layers in groups, 10 at the most, and leave out three of them."""
+    amounts = {"alone_samples": 48, "samples": 48, **samples}
+    found = effect.Amounts(groups=10, left_out=3, **amounts)
+    monkeypatch.setattr(effect, "amounts", lambda *_: found)
+    monkeypatch.setattr(effect, "_FIRST_GROUPS", 4)
 
 
-_ANY = SimpleNamespace(layers=())
-
-
-@pytest.mark.parametrize(
-    ("layers", "precise"), [(50, (2, 25)), (110, (2, 16)), (188, (2, 8)), (300, (2, 8))]
-)
-def test_opening_sessions_is_work_too(
-    layers: int, precise: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of small layers: 7e6 MACs each."""
-    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: layers * 7e6)
-    amounts = effect._amounts(
-        _ANY,
-        SimpleNamespace(count=8),
-        layers,
-        EffectMode.FAST,
-    )
-    assert amounts.left_out == 8
-    assert (amounts.alone, amounts.leaders) == precise
-    work = 0.5 * layers * amounts.alone + 0.8 * amounts.leaders * 8
-    assert work + layers * 7e8 / (layers * 7e6) <= max(40 * 8, layers + 0.8 * 8 * 8 + 100)
-
-
-@pytest.mark.parametrize(("layers", "samples"), [(50, 16), (100, 500), (300, 8), (300, 40)])
-@pytest.mark.parametrize("on_kernels", [False, True])
-def test_the_work_is_bounded(
-    layers: int, samples: int, on_kernels: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In passes of one sample through the FP32 model; of a network that is not tiny. The least,
-    every layer alone on 2 samples and 8 left out, may be more than is paid for."""
-    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1e9)
-    subset = SimpleNamespace(count=samples)
-    amounts = effect._amounts(_ANY, subset, layers, EffectMode.FAST, on_kernels=on_kernels)
-    left_out = (0.3 if on_kernels else 0.8) * amounts.left_out
-    work = 0.5 * layers * amounts.alone + left_out * amounts.leaders
-    passes, of_compare = (11, 2) if on_kernels else (40, 5)
-    paid = max(passes * min(samples, 16), of_compare * samples)
-    nearly_all = 3 / 4
-    assert work <= max(paid / nearly_all, layers + 8 * left_out)
-    assert amounts.alone >= min(samples, 2) and amounts.leaders >= 8
-
-
-def test_the_work_on_a_large_model_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute or so for 109 million parameters, by MACs and not by passes."""
-    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1.1e10)
-    subset = SimpleNamespace(count=16)
-    amounts = effect._amounts(_ANY, subset, 96, EffectMode.FAST)
-    work = 0.5 * 96 * amounts.alone + 0.8 * amounts.leaders * amounts.left_out
-    assert work * 1.1e10 <= 3.5e12
-    assert amounts.leaders >= 8 and amounts.left_out >= 4
-    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 8.7e10)
-    assert effect._amounts(_ANY, subset, 192, EffectMode.FAST).left_out == 4
-
-
-def test_the_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a network that takes longer than its multiply-accumulates tell: a minute or so."""
-    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1e9)
-    subset, work = SimpleNamespace(count=16), {}
-    for seconds in (0.0, 0.03125, 0.5):
-        amounts = effect._amounts(_ANY, subset, 40, EffectMode.FAST, pass_s=seconds)
-        left_out = 0.8 * amounts.leaders * amounts.left_out
-        work[seconds] = 0.5 * 40 * amounts.alone + left_out
-    assert work[0.03125] == work[0.0] and work[0.5] * 0.5 <= 60 * 1.15
-
-
-@pytest.mark.parametrize(
-    ("layers", "samples", "macs", "groups"),
-    [
-        (384, 6, 1.9e11, 64),  # 1.5 billion weights: 24 times the work of all else
-        (192, 8, 8.7e10, 56),  # 0.7 billion
-        (192, 16, 4e10, None),  # 0.3 billion: two and a half times
-        (96, 16, 1.1e10, None),
-        (90, 6, 1.9e11, None),  # groups would not take less than half
-        (384, 5000, 1.9e11, None),  # the comparison takes longer
-        (156, 2, 1.15e10, None),  # few samples do not make a model large
-        (240, 1, 4e8, None),
-        (1536, 4, 1.9e11, 80),
-    ],
-)
-def test_layers_of_a_huge_model_are_measured_in_groups(
-    layers: int,
-    samples: int,
-    macs: float,
-    groups: int | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: macs)
-    subset = SimpleNamespace(count=samples)
-    amounts = effect._amounts(_ANY, subset, layers, EffectMode.FAST)
-    assert amounts.groups == groups
-    assert amounts.leaders >= 8 and amounts.left_out >= min(samples, 4)
-    assert effect._amounts(_ANY, subset, layers, EffectMode.EXACT).groups is None
-
-
-def test_what_a_search_starts_from_where_layers_are_measured_in_groups(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A group's noise is divided by the layers' own errors, or evenly."""
-    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1.9e11)
-    assert effect._fitting_alone(_ANY, SimpleNamespace(count=6), 384) == (1, 64)
-    rating = effect.Rating({"a": 0.5}, {("b", "c"): 0.4, ("d", "e"): 0.2})
-    estimated = rating.noise({"a": 9.0, "b": 3.0, "c": 1.0})
-    assert estimated == pytest.approx({"a": 0.5, "b": 0.3, "c": 0.1, "d": 0.1, "e": 0.1})
-
-
-@pytest.mark.usefixtures("in_groups")
-def test_a_search_that_starts_from_groups_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1e14)
-    target = {"target": "output.sqnr_db>=30", "max_evaluations": 2}
-    found = qdebug.bisect(MODEL, samples=24, **{**HOW, **target})
-    assert any(" of 14 layers, which were rated in " in note for note in found.notes)
-
-
-@pytest.mark.usefixtures("in_groups")
-def test_a_gate_on_effects_measures_every_layer() -> None:
-    result = compared(effect="fast", fail_on=["layer.alone_sqnr_db>=10"])
+def test_a_gate_on_effects_measures_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_groups(monkeypatch)
+    result = compared(fail_on=["layer.alone_sqnr_db>=10"])
     assert result.effect is not None and result.effect.grouped_layers == 0
     assert sum(x.alone_sqnr_db is not None for x in result.layers) == 14
-    rest = compared(effect="fast", fail_on=["layer.local_sqnr_db>=10"])
+    rest = compared(fail_on=["layer.local_sqnr_db>=10"])
     assert rest.effect is not None and rest.effect.grouped_layers > 0
+    assert any("measured only in groups" in note for note in rest.notes)
 
 
-@pytest.mark.usefixtures("in_groups")
-def test_a_few_samples_do_not_hide_a_culprit_among_grouped_layers() -> None:
-    """Leaders of groups, left out on 4 of 48 samples: within three standard errors of the truth."""
+def test_a_few_samples_do_not_hide_a_culprit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaders of groups, left out on 12 of 48 samples: within three standard errors of the
+    truth."""
     exact = {x.name: x.output_share for x in compared(effect="exact").layers}
-    result = compared(effect="fast")
-    assert result.effect is not None and result.effect.samples < 48
-    measured = [x.effect for x in result.layers if x.effect and x.effect.gain is not None]
-    assert len(measured) == 3
-    for layer in result.layers:
-        if layer.effect is not None and layer.effect.gain is not None:
-            share, std = layer.output_share, layer.effect.output_share_std
-            assert share is not None and std is not None
-            assert abs(share - (exact[layer.name] or 0.0)) <= 3 * std + 0.02
+    in_groups(monkeypatch, alone_samples=4, samples=12)
+    result = compared()
+    assert result.effect is not None and result.effect.samples == 12
+    measured = [x for x in result.layers if x.effect and x.effect.gain is not None]
+    assert len(measured) >= 3
+    for layer in measured:
+        assert layer.output_share is not None and layer.effect is not None
+        std = layer.effect.output_share_std
+        assert std is not None
+        assert abs(layer.output_share - (exact[layer.name] or 0.0)) <= 3 * std + 0.02
 
 
-@pytest.mark.usefixtures("in_groups")
-def test_effects_of_groups_are_those_of_brute_force(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Layers that were measured by themselves have the effects of `exact`; the others none, and
-    the noisiest group makes what a plan with all other layers in FP32 gives."""
-    exact, file = compared(effect="exact"), str(tmp_path / "plan.yaml")
-    monkeypatch.setattr(effect, "_LEAST_ALONE", 48)
-    seen: list[Screened] = []
-
-    def kept(*given: Any) -> Screened | None:
-        found = screened(*given)
-        seen.extend([found] if found else [])
-        return found
-
-    monkeypatch.setattr(effect, "screened", kept)
-    result = compared(effect="fast", save_plan=file)
-    (found,) = seen
-    assert found.alone and found.undivided
+def test_effects_of_groups_are_those_of_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that were measured by themselves have the effects of `exact`, the others none; the
+    noisiest one alone is among them."""
+    exact = {x.name: x.effect for x in compared(effect="exact").layers if x.effect}
+    in_groups(monkeypatch)
+    result = compared()
     effects = {x.name: x.effect for x in result.layers if x.effect}
-    pinned = {n for n, x in effects.items() if x.gain is not None}
-    assert effects.keys() == found.alone.keys() | pinned and len(pinned) == 3
-    for layer in exact.layers:
-        if layer.name in found.alone and layer.effect:
-            assert effects[layer.name].alone == pytest.approx(layer.effect.alone, rel=1e-3)
-    assert result.effect is not None
-    assert result.effect.of_layers == 14 == len(effects) + result.effect.grouped_layers
-    worst = max(found.undivided, key=lambda g: found.undivided[g].sum())
-    high = {x.name: Precision.FP32 for x in result.layers if x.name not in worst}
-    plan = replace(read_plan(file), layers=high)
-    alone = noise(qdebug.compare(MODEL, inputs=INPUTS, samples=48, plan=plan, effect="none"))
-    assert result.effect.group_share == pytest.approx(alone / noise(result), rel=0.02)
+    assert result.effect is not None and result.effect.of_layers == 14
+    assert len(effects) == 14 - result.effect.grouped_layers < 14
+    for name, found in effects.items():
+        if found.alone is not None:
+            assert found.alone == pytest.approx(exact[name].alone, rel=1e-3)
+    loudest = max(exact, key=lambda n: exact[n].alone or 0.0)
+    assert effects[loudest].gain == pytest.approx(exact[loudest].gain, rel=1e-3)
+
+
+def test_a_repeated_comparison_runs_no_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compared(metric="top1")
+
+    def lowered(_: BoundPlan) -> onnx.ModelProto:
+        raise AssertionError("it was measured before")
+
+    monkeypatch.setattr(variants, "lowered", lowered)
+    again = compared(metric="top1")
+    assert again.layers == first.layers and again.curve == first.curve
+    assert again.summary == first.summary
 
 
 def test_a_share_may_be_gated() -> None:

@@ -13,6 +13,7 @@ from producers import ONNX_RUNTIME, TOOLS, quantized_by_onnx_runtime
 
 import qdebug
 from qdebug.analyse.effect import effects as effect
+from qdebug.analyse.effect.sets import Outcome, Sets
 
 ROOT = Path(__file__).parents[2]
 CNN = ROOT / "calib_data" / "digits_cnn.onnx"
@@ -67,14 +68,14 @@ def test_models_of_other_tools_without_rounding_are_their_fp32_models(
     """To the bit; and each layer alone makes less noise than all of them together, or not much
     more."""
     nothing = []
-    plain = effect._alone_of
+    plain = effect._alone
 
-    def watched(runs: effect.Runs, groups: int | None) -> effect._Alone | None:
-        found = plain(runs, groups)
-        nothing.append(runs.known[runs.everything].noise().sum())
-        return found
+    def watched(sets: Sets, most: int) -> dict[effect.Group, Outcome]:
+        (without,) = sets([sets.candidates.everything])
+        nothing.append(without.noise.sum() if without else None)
+        return plain(sets, most)
 
-    monkeypatch.setattr(effect, "_alone_of", watched)
+    monkeypatch.setattr(effect, "_alone", watched)
     made = ROOT / "tests" / "producers"
     found = compared(made / f"{tool}.onnx", made / "fp32.onnx" if given else None)
     assert nothing == [0.0]

@@ -44,7 +44,6 @@ def whole() -> dict[str, Any]:
         ("scored", "metric", {"metric": "top1"}),
         ("ranked", "effects at the outputs", {}),
         ("explained", "causes", {}),
-        ("begin_restoration", "effect of the leading layers together", {}),
         ("summarized", "effect of the leading layers together", {}),
         ("with_remedies", "remedies", {"try_remedies": True}),
         ("plan_to_yaml", "save_plan", {"save_plan": "plan.yaml"}),

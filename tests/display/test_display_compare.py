@@ -38,15 +38,7 @@ def cause(label: str, share: float) -> Cause:
 
 @pytest.mark.parametrize(
     ("order", "head"),
-    [
-        (Order.EFFECT, "gain dB"),
-        (Order.WORST_PART, "part dB"),
-        (Order.LOSS, "loss"),
-        (Order.SCORE, "metric"),
-        (Order.MERGED, "together"),
-        (Order.ALONE, "alone dB"),
-        (Order.LOCAL, "local dB"),
-    ],
+    [(Order.EFFECT, "gain dB"), (Order.TOGETHER, "together")],
 )
 def test_a_column_shows_what_the_rows_are_ordered_by(
     result: CompareResult, order: Order, head: str
@@ -59,23 +51,16 @@ def test_a_column_shows_what_the_rows_are_ordered_by(
         table = next(block for block in blocks if isinstance(block, Table))
         heads = [column.head for column in table.columns]
         assert heads.count(head) == 1
-        if order is Order.MERGED:
+        if order is Order.TOGETHER:
             assert [row[heads.index(head)] for row in table.rows[:3]] == ["40%", "–", "–"]
 
 
 def test_a_curve_that_does_not_fit_has_no_column(result: CompareResult) -> None:
     assert result.curve is not None
-    curve = replace(result.curve, order=Order.MERGED, fits=False)
+    curve = replace(result.curve, order=Order.TOGETHER, fits=False)
     text = str(view(replace(result, curve=curve)))
     assert "'together'" not in text and "together: the part" not in text
     assert "together: the part" in str(view(replace(result, curve=replace(curve, fits=True))))
-
-
-def test_gains_of_other_kernels_are_told(result: CompareResult) -> None:
-    assert result.effect is not None
-    told = "gain dB is of ONNX Runtime's INT8 kernels"
-    assert told not in str(view(result))
-    assert told in str(view(replace(result, effect=replace(result.effect, on_kernels=True))))
 
 
 def test_the_layers_that_the_opening_names_are_explained_first(result: CompareResult) -> None:

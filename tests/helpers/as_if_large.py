@@ -22,7 +22,6 @@ SMALLEST: dict[str, Any] = {
     "qdebug.network.weights:LARGE_BYTES": 129,  # ONNX Runtime reads shapes from the message
     "qdebug.network.load:_BLOCK": 64,
     "qdebug.backends.simulation:MAPPED_ONLY_BYTES": 0,
-    "qdebug.backends.int8_kernels:_LARGEST_ROWS": 0,
     # executions: few samples each, and nothing kept between them
     "qdebug.backends.sizing:_BATCH_BYTES": 1,
     "qdebug.backends.sizing:_LARGEST_BATCH": 3,
@@ -46,18 +45,14 @@ SMALLEST: dict[str, Any] = {
 """Limits by module and name; see `as_if_large`."""
 
 LEAST_WORK: dict[str, Any] = {
-    "qdebug.analyse.effect.effects:_PASSES": 1,
-    "qdebug.analyse.effect.effects:_PASSES_OF_COMPARE": 0,
-    "qdebug.analyse.effect.effects:_PASSES_ON_KERNELS": 1,
-    "qdebug.analyse.effect.effects:_OF_COMPARE_ON_KERNELS": 0,
+    "qdebug.analyse.effect.effects:_RUNS": 1,
+    "qdebug.analyse.effect.effects:_LEAST_MACS": 1.0,
     "qdebug.analyse.effect.effects:_MOST_MACS": 1.0,
-    "qdebug.analyse.effect.effects:CHEAP_MACS": 1.0,
     "qdebug.analyse.effect.effects:_LEAST_LEADERS": 1,
     "qdebug.analyse.effect.effects:_LEAST_SAMPLES": 1,
-    "qdebug.analyse.effect.effects:_LEAST_ALONE": 1,
-    "qdebug.analyse.effect.effects:_GROUPS_SAVE": 0,
-    "qdebug.analyse.effect.screening:_FIRST_GROUPS": 2,
-    "qdebug.analyse.effect.screening:_HALVED_AT_ONCE": 1,
+    "qdebug.analyse.effect.effects:_EACH": 1,
+    "qdebug.analyse.effect.effects:_FIRST_GROUPS": 2,
+    "qdebug.analyse.effect.effects:_HALVED_AT_ONCE": 1,
     "qdebug.analyse.tensor_errors:_LOCAL_MACS": 1.0,
     "qdebug.analyse.tensor_errors:_PARTS_MACS": 1.0,
     "qdebug.analyse.diagnose:MOST_LAYERS": 1,

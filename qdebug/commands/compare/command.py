@@ -12,12 +12,12 @@ from qdebug.analyse.compared import (
     Compared,
     explained,
     judged,
-    ranked,
     scored,
     with_metric_notes,
 )
 from qdebug.analyse.cures import cured
 from qdebug.analyse.effect.curves import curved
+from qdebug.analyse.effect.effects import ranked
 from qdebug.analyse.elsewhere import with_origin
 from qdebug.analyse.engine import with_engine
 from qdebug.analyse.gate import Gate, check_metric, on_model, read_gate
@@ -40,7 +40,7 @@ from qdebug.analyse.run_file import (
     kept_samples,
 )
 from qdebug.analyse.shown_samples import with_shown_samples
-from qdebug.analyse.summary import begin_restoration, summarized
+from qdebug.analyse.summary import summarized
 from qdebug.analyse.tensor_errors import (
     HELD,
     PairErrors,
@@ -96,9 +96,6 @@ from qdebug.store.schema import NETWORK, SHOWN, Keep
 from qdebug.store.writer import RunWriter
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
-
-_OUTPUTS_SHARE = 1 / 8
-"""Of the memory budget, for the FP32 outputs: kept, FP32 need not run once more."""
 
 
 @dataclass(frozen=True)
@@ -198,11 +195,9 @@ def _analysed(prepared: _Prepared, compared: Compared) -> Compared:
     compared = compared.attempt("effects at the outputs", rank)
     compared = compared.attempt("order of the layers", curved)
     compared = judged(compared)
-    # Workers run the model while this process looks for the causes.
-    compared = compared.attempt(_TOGETHER, begin_restoration)
     compared = compared.attempt("causes", explained)
     compared = compared.attempt("cures", partial(cured, gathered=prepared.built.gathered))
-    compared = compared.attempt(_TOGETHER, summarized)
+    compared = compared.attempt("effect of the leading layers together", summarized)
     compared = compared.attempt("origin of the error", with_origin)
     if settings.try_remedies:
         fit = partial(
@@ -210,9 +205,6 @@ def _analysed(prepared: _Prepared, compared: Compared) -> Compared:
         )
         compared = compared.attempt("remedies", fit)
     return compared
-
-
-_TOGETHER = "effect of the leading layers together"
 
 
 def _prepared(stack: ExitStack, settings: CompareSettings, progress: ProgressCallback) -> _Prepared:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from qdebug.analyse.effect.effects import noise_alone
+from qdebug.analyse.effect.effects import noise_alone, own_errors
 from qdebug.analyse.layer_results import layer_results
 from qdebug.analyse.tensor_errors import affordable_samples, compare_pair
 from qdebug.backends.registry import spec_of
@@ -30,7 +30,7 @@ from qdebug.results.engine import KernelTime
 from qdebug.results.recorded import is_run_file
 from qdebug.run.timelimit import OutOfTimeError
 from qdebug.types import Precision
-from qdebug.wording import counted, option
+from qdebug.wording import option
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,10 @@ class Ratings:
         layers: their own errors, by name.
         noise: Σerr²/Σref² of the outputs with each alone as planned, by name; of layers for which
             it is not known, their own.
-        notes: what the user must know of it.
     """
 
     layers: Mapping[str, LayerResult] = field(default_factory=dict)
     noise: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 def rated(
@@ -71,28 +69,13 @@ def rated(
     with suppress(OutOfTimeError):  # then sets are tried in the order of their cost
         found = compare_pair(limited, pair, some, None, local_samples=some.count)
         layers = {r.name: r for r in layer_results(pair, found.errors)}
-    own = {n: _own_noise(r) for n, r in layers.items() if r.local_sqnr_db is not None}
-    rating = None
+    own = own_errors([*layers.values()])
+    alone = {}
     if time.monotonic() < ends_at:
-        rating = noise_alone(context, pair, subset, ends_at)
-    if rating is None:
-        return Ratings(layers, own)
-    grouped = sum(map(len, rating.groups))
-    note = (
-        f"The search started from an estimate for {grouped} of {grouped + len(rating.alone)} "
-        f"layers, which were rated in {counted(rating.groups, 'group')} of layers that follow each "
-        "other, since one by one takes long on so large a model. Every set that it tried was "
-        "measured."
-    )
-    return Ratings(layers, {**own, **rating.noise(own)}, (note,) if grouped else ())
-
-
-def _own_noise(result: LayerResult) -> float:
-    """Σerr²/Σref² of a layer's output; of one that is broken, as its readers see it."""
-    assert result.local_sqnr_db is not None
-    if not math.isnan(result.local_sqnr_db):
-        return 10 ** (-result.local_sqnr_db / 10)
-    return 1.0 if result.readers_sqnr_db is None else 10 ** (-result.readers_sqnr_db / 10)
+        until = context.until(min(context.ends_at, ends_at))
+        with suppress(OutOfTimeError):
+            alone = noise_alone(until, pair, subset)
+    return Ratings(layers, {**own, **alone})
 
 
 @dataclass(frozen=True)

@@ -413,7 +413,6 @@ def _result(search: _Search, ratings: Ratings, *, explain: bool) -> BisectResult
     notes = (
         *setup.planned.notes,
         *setup.pair.notes,
-        *ratings.notes,
         *worst_group_notes(setup.held_out),
         *untimed_notes(how, space),
         *search.notes,

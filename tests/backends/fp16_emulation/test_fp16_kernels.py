@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from exact_int8 import (
+from half_rules import codes, half, matmul
+from half_runs import half_model, is_left_alone, run_model
+from lowered_models import (
     FP16,
     bind,
     by_the_long_way,
     model_of,
 )
-from half_rules import codes, half, matmul
-from half_runs import half_model, is_left_alone, run_model
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.backends.fp16_emulation.rounding import keep_fp16_rounding
