@@ -243,7 +243,7 @@ def of_json(path: str, model: str | None) -> Source:
     """
     result = _read_result(path)
     try:
-        headline: str = result["headline"]
+        headline: str = from_json(str, result["headline"])
         if _kind(result) == "compare":
             headline = _headline(CompareResult.from_dict(result))
         # The JSON of an inspection holds the layers of its engine, though not the model's nodes.
