@@ -112,9 +112,9 @@ def recognized(path: Path) -> ForeignFile | None:
 
 
 def _ending_by_content(path: Path) -> str | None:
-    if path.is_dir():
-        return _SAVED_MODEL if (path / _SAVED_MODEL).is_file() else None
     try:
+        if path.is_dir():  # raises where the name is too long
+            return _SAVED_MODEL if (path / _SAVED_MODEL).is_file() else None
         with open_file(path) as file:
             start = file.read(len(HDF5_MAGIC))
     except OSError:
