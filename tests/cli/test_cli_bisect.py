@@ -35,7 +35,7 @@ DIGITS = [
 SMALL = ["net.onnx", "--inputs", "data.npz", "--calib-data", "calib.npz"]
 TARGET = ["--target", "output.sqnr_db>=55"]
 KEYS = {
-    "schema", "model", "precision", "samples", "target", "passed", "achieved",
+    "schema", "headline", "model", "precision", "samples", "target", "passed", "achieved",
     "baseline", "ceiling", "reference_metric", "pinned", "layers", "candidates", "evaluations",
     "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks",
     "notes", "engine", "selected_point", "fp16_kernels", "pinned_by_plan", "target_text", "metric",
