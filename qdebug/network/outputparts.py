@@ -230,7 +230,7 @@ def _moved(graph: Graph, node: Node, axis: int) -> tuple[int, Sequence[int]] | N
         moved = array[cut]
     elif node.op_type != "Slice" and written is not None:
         moved = _reshaped(array, written)
-    if moved is None:
+    if moved is None or not moved.size:  # nothing is left of a free axis that a Slice cuts
         return None
     for k in range(moved.ndim):
         line = np.moveaxis(moved, k, -1)[(0,) * (moved.ndim - 1)]

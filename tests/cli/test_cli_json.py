@@ -52,6 +52,7 @@ def test_keys_and_types(desk: Any) -> None:
         result,
         {
             "schema": str,
+            "headline": str,
             "model": dict,
             "backend": str,
             "precision": str,

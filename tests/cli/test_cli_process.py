@@ -309,7 +309,7 @@ def test_help_texts() -> None:
     top = subprocess.run([*QDEBUG, "--help"], capture_output=True, text=True, check=True).stdout
     assert all(command in top for command in ("compare", "export", "doctor"))
     compare = subprocess.run(
-        [*QDEBUG, "compare", "--help"],
+        [*QDEBUG, "compare", "--help-all"],
         capture_output=True,
         text=True,
         check=True,
