@@ -75,7 +75,7 @@ class Follower:
         return {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "120"}
 
     def all_shown(self) -> dict[str, str]:
-        """What every command of the recipe prints, by its second word, or "--help" for both helps."""
+        """What every command of the recipe prints, by its second word; "--help" for any help."""
         said: dict[str, str] = {}
         for command, printed in zip(self.shown, self.run_in_turn(self.shown), strict=True):
             key = "--help" if command[2:] in (["--help"], ["--help-all"]) else command[1]
