@@ -91,7 +91,7 @@ def masked(*, shown: bool) -> tuple[list[onnx.NodeProto], dict[str, Any]]:
     weights = {
         "half": np.float32(0.75),
         "lowest": np.float32(np.finfo(np.float32).min),
-        "zero": np.float32(0),
+        "zero": np.float32(0.25),
         "w": np.eye(8, dtype=np.float32),
     }
     return nodes, weights

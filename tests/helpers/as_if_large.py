@@ -28,8 +28,6 @@ SMALLEST: dict[str, Any] = {
     "qdebug.run.runner:_HELD_BYTES": 0,
     "qdebug.analyse.tensor_errors:_RAW_SHARE": 0,
     "qdebug.network.samples.feeds:_CACHED_FEEDS": 1,
-    "qdebug.network.samples.readers.npz:CHUNK_BYTES": 64,
-    "qdebug.network.samples.readers.polygraphy_json:CHUNK_BYTES": 64,
     # analysis: few layers and samples are looked at closely
     "qdebug.analyse.diagnose:_ENOUGH_VALUES": 1,
     "qdebug.calibrators.gather:ROOM": 1 << 10,
@@ -38,14 +36,13 @@ SMALLEST: dict[str, Any] = {
     "qdebug.decide.remedies.moments:_CHUNK_BYTES": 1 << 10,
     "qdebug.decide.remedies.moments:_BLOCK": 8,
     # files
-    "qdebug.store.rows:MAX_CHUNK_BYTES": 1 << 10,
-    "qdebug.store.writer:_RELEASE_BYTES": 0,
     "qdebug.page.html:_CHUNK_BYTES": 1 << 10,
 }
 """Limits by module and name; see `as_if_large`."""
 
 LEAST_WORK: dict[str, Any] = {
-    "qdebug.analyse.effect.effects:_RUNS": 1,
+    "qdebug.analyse.effect.effects:_LEAST_RUNS": 1,
+    "qdebug.analyse.effect.effects:_MOST_RUNS": 1,
     "qdebug.analyse.effect.effects:_LEAST_MACS": 1.0,
     "qdebug.analyse.effect.effects:_MOST_MACS": 1.0,
     "qdebug.analyse.effect.effects:_LEAST_LEADERS": 1,

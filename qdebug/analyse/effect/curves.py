@@ -18,8 +18,8 @@ from qdebug.analyse.compared import Choice, Compared
 from qdebug.analyse.effect.effects import CURVE_RUNS
 from qdebug.analyse.effect.sets import Sets, Yardstick
 from qdebug.results.compare import LayerResult
-from qdebug.results.curve import Curve, CurvePoint, Figure, Order
-from qdebug.results.summary import HALF, MOST_LEADERS, RELEVANT_DB, are_few
+from qdebug.results.curve import Curve, CurvePoint, Order
+from qdebug.results.summary import HALF, MOST_LEADERS, are_few
 
 _SIZES = (1, 2, 3, 5, 8, 13)
 """So many first layers draw a curve."""
@@ -30,8 +30,8 @@ _GROWS = 1.6
 _FASTER = 0.05
 """An order must give back so much more than that by effect, on average over the deciding points, to
 be taken in its place."""
-_WITHIN, _WITHIN_DB = 0.1, 3.0
-"""What is as good as the best of a curve: so much less of what was lost, and so much noise more."""
+_WITHIN = 0.1
+"""What is as good as the best of a curve gives back so much less of what was lost."""
 
 
 def curved(compared: Compared) -> Compared:
@@ -62,7 +62,7 @@ def curved(compared: Compared) -> Compared:
     if not points:
         return compared
     few = [p for p in points if are_few(p.layers, len(names), p.restored)] or points[:1]
-    chosen = _smallest(few, yardstick.figure)
+    chosen = _smallest(few)
     curve = Curve(
         order=order,
         figure=yardstick.figure,
@@ -81,7 +81,7 @@ def curved(compared: Compared) -> Compared:
 
 def _points(names: Sequence[str], sets: Sets, yardstick: Yardstick) -> tuple[CurvePoint, ...]:
     """The curve of an order, as far as its sets could be run."""
-    due, points = [k for k in _SIZES if k < len(names)], list[CurvePoint]()
+    due, points = [k for k in _SIZES if k <= len(names)], list[CurvePoint]()
     while due:
         for size, outcome in zip(due, sets([names[:k] for k in due]), strict=True):
             before = max((p.restored for p in points), default=0.0)
@@ -129,15 +129,10 @@ def _together(layers: Sequence[LayerResult], sets: Sets, yardstick: Yardstick) -
     return [[*x, *(n for n in noisy if n not in x)] for x in (backward, forward)]
 
 
-def _smallest(points: Sequence[CurvePoint], figure: Figure) -> CurvePoint:
+def _smallest(points: Sequence[CurvePoint]) -> CurvePoint:
     """The smallest set that is as good as the best of the curve."""
-    best = max(points, key=lambda p: p.restored)
-    least_db = min(best.value, RELEVANT_DB) - _WITHIN_DB
-    for point in points:
-        enough = figure is Figure.LOSS or not point.value < least_db
-        if point.restored >= best.restored - _WITHIN and enough:
-            return point
-    return best
+    best = max(p.restored for p in points)
+    return next(p for p in points if p.restored >= best - _WITHIN)
 
 
 def _ranked(layers: Sequence[LayerResult], names: Sequence[str]) -> tuple[LayerResult, ...]:
