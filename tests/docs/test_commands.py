@@ -119,7 +119,9 @@ def _script_help(script: str) -> str:
 def _hold_to_help(arguments: list[str]) -> None:
     if arguments and not arguments[0].startswith("-"):
         for flag in re.findall(r"--[\w-]+", " ".join(a for a in arguments if a.startswith("--"))):
-            assert flag in f"{_help(arguments[0])} --help", f"qdebug {arguments[0]} has no {flag}"
+            assert flag in f"{_help(arguments[0])} --help --help-all", (
+                f"qdebug {arguments[0]} has no {flag}"
+            )
 
 
 def _extras(arguments: list[str]) -> None:
