@@ -31,7 +31,7 @@ _FASTER = 0.05
 """An order must give back so much more than that by effect, on average over the deciding points, to
 be taken in its place."""
 _WITHIN = 0.1
-"""What is as good as the best of a curve gives back so much less of what was lost."""
+"""A set is as good as the best where it gives back at most so much less of what was lost."""
 
 
 def curved(compared: Compared) -> Compared:
